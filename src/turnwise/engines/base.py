@@ -1,0 +1,63 @@
+"""What a rollout needs from a language model: open a state, fork it, extend it, sample from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling settings. ``temperature=0`` is greedy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: no limit
+    min_p: float = 0.0
+    max_tokens: int = 24
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+        if self.top_k < 0 or not 0 <= self.min_p <= 1:
+            raise ValueError(f"top_k must be at least 0 and min_p in [0, 1], got {self.top_k} and {self.min_p}")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+
+
+@dataclass(slots=True)
+class Sample:
+    """What one node's policy wrote: ids with the end-of-turn token (unless truncated) and their log-probs."""
+
+    ids: list[int]
+    logprobs: list[float]  # under the distribution that was sampled from, natural log
+    truncated: bool = False
+
+
+class Engine(Protocol):
+    """Nodes are opaque integers. Keys and values of a node stay until it is closed or the weights change."""
+
+    version: int  # of the weights that are loaded
+
+    def open(self, ids: Sequence[int]) -> int:
+        """A node that holds this history. Histories that share a prefix share its keys and values."""
+        ...
+
+    def fork(self, node: int) -> int: ...
+
+    def extend(self, node: int, ids: Sequence[int]) -> None:
+        """Append tokens the policy did not write (an observation)."""
+        ...
+
+    def sample(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int]) -> list[Sample]:
+        """One action per node, appended to it. A node's seed alone decides its draw, whatever the batch."""
+        ...
+
+    def close(self, nodes: Sequence[int]) -> None: ...
+
+    def load_weights(self, model: Any, version: int) -> None:
+        """Sample from these weights from now on; every kept key and value is dropped."""
+        ...

@@ -1,0 +1,80 @@
+"""The protocol that every world speaks: reset, step, fork, expert, verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from turnwise.types import Message, Task, Trajectory
+
+Quality = Literal["good", "clumsy"]
+
+
+class EnvironmentFault(RuntimeError):
+    """The world itself failed (a dead worker, a time-out). Never a reward of 0: the rollout is marked invalid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The world's answer to one action."""
+
+    observation: str
+    reward: float = 0.0
+    done: bool = False
+    won: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Session(Protocol):
+    """One live episode."""
+
+    task: Task
+    done: bool
+    won: bool
+
+    def opening(self) -> list[Message]:
+        """Messages before the first action (system and user)."""
+        ...
+
+    def step(self, action: str) -> Step:
+        """Apply the policy's text. An action that does not parse is a no-op that counts towards the horizon.
+
+        Raises:
+            EnvironmentFault: the world failed, not the action.
+        """
+        ...
+
+    def fork(self) -> Session:
+        """An independent copy; the parent is untouched by what the copy does."""
+        ...
+
+    def admissible(self) -> list[str]:
+        """Actions the world would accept now; empty where the world cannot list them."""
+        ...
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """A family of tasks."""
+
+    name: str
+    horizon: int  # turns
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """``count`` tasks of train, seen or unseen; the same arguments give the same tasks."""
+        ...
+
+    def reset(self, task: Task) -> Session: ...
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """An expert's episode as chat messages."""
+        ...
+
+    def accepts(self, session: Session, action: str, expert: str) -> bool:
+        """The functional verifier (PivotRL Eq. 6): is ``action`` as good as ``expert`` here? ``session`` is not changed."""
+        ...
+
+    def same(self, action: str, expert: str) -> bool:
+        """The strict verifier (PivotRL Eq. 2), after whitespace is normalised."""
+        ...

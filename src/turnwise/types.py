@@ -1,0 +1,110 @@
+"""The data path as vocabulary: what flows from expert trajectories to the update.
+
+    Trajectory -> State -> RolloutTree (of Turns) -> Credit -> Batch
+
+Axes in names: ``_S`` states, ``_G`` group, ``_N`` turns of a tree, ``_T`` tokens. Every log-probability is natural and
+belongs to the token that stands at the same place of the ids beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Message = Mapping[str, Any]
+"""One chat message: ``role`` (system, user, assistant, tool), ``content`` and, for assistants, maybe ``tool_calls``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What an environment needs to open an episode. ``data`` is JSON-serialisable and sufficient: same task, same episode."""
+
+    env: str
+    id: str  # unique within the environment, e.g. "train/000123"
+    split: str  # train, seen or unseen
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A demonstrated episode: the opening messages, then assistant and observation messages in turn."""
+
+    id: str
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    task: Task | None = None
+    success: bool | None = None
+    source: str = ""  # "file:line", for messages to people
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A place to act: s_t. ``id`` is the group key; it names trajectory and turn, never the text of the prompt."""
+
+    id: str
+    task: Task
+    ids: tuple[int, ...]  # tokens of the whole history, ending where the policy writes next
+    actions: tuple[str, ...] = ()  # what was done since the task's start; replaying them puts an episode here
+    expert: str | None = None  # a*_t, the demonstrated action
+    expert_ids: tuple[int, ...] = ()  # its tokens with the end-of-turn token
+    trajectory: str | None = None
+    turn: int = 0
+
+
+@dataclass(slots=True)
+class Turn:
+    """A node of a rollout tree: the tokens the policy wrote, then the tokens the environment answered."""
+
+    parent: int  # index of the turn before it in the same tree; -1 is the root state
+    action_ids: list[int]
+    logprobs: list[float]  # of action_ids, under the policy and the sampling settings that wrote them
+    text: str = ""  # the action as the environment saw it
+    observation_ids: list[int] = field(default_factory=list)  # no loss; empty where the episode ended
+    observation: str = ""
+    done: bool = False  # the environment ended the episode here
+    reward: float = 0.0  # what the environment paid for this step
+    truncated: bool = False  # the action hit the token limit
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RolloutTree:
+    """A root state and the turns that grew from it. Parents stand before their children in ``turns``."""
+
+    state: State
+    turns: list[Turn] = field(default_factory=list)
+    stopped: bool = False  # a gate cut this tree: nothing of it is trained on
+    invalid: set[int] = field(default_factory=set)  # leaves whose environment failed: in no statistic, never trained on
+    version: int = 0  # the policy version that wrote it
+
+    def leaves(self) -> list[int]:
+        """Indices of the turns that nothing continues, in order of birth."""
+        parents = {turn.parent for turn in self.turns}
+        return [i for i in range(len(self.turns)) if i not in parents]
+
+    def path(self, leaf: int) -> list[int]:
+        """Turn indices from the root's first turn down to ``leaf``."""
+        path = []
+        while leaf >= 0:
+            path.append(leaf)
+            leaf = self.turns[leaf].parent
+        return path[::-1]
+
+
+@dataclass(slots=True)
+class Credit:
+    """What a rule says of each turn of one tree. The loss reads this and never asks which rule it was.
+
+    All lists are ``_N``, aligned with ``RolloutTree.turns``. A turn with weight 0 is in no loss and in no count.
+    ``clip_low`` and ``clip_high`` override the loss's own clip range where they are given.
+    """
+
+    advantage: list[float]
+    weight: list[float]
+    clip_low: list[float] | None = None
+    clip_high: list[float] | None = None
+
+
+Rewards = Mapping[str, Sequence[float]]
+"""Named rewards of one tree, each aligned with ``RolloutTree.leaves()``; ``total`` is what the advantage reads."""
