@@ -1,0 +1,148 @@
+"""Intervals against numbers worked by hand, brute force and coverage."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.evaluation.stats import (
+    clustered_mean,
+    mean_interval,
+    paired_difference,
+    paired_mean_difference,
+    pass_at_k,
+    wilson,
+)
+
+
+def test_wilson_by_hand():
+    # z = 1.959964, z^2 = 3.841459; 8 of 10: centre (8 + 1.920729) / 13.841459 = 0.716740,
+    # half width z / 13.841459 * sqrt(10 * 0.8 * 0.2 + 3.841459 / 4) = 0.141600 * 1.600114 = 0.226577
+    estimate = wilson(8, 10)
+    assert estimate.mean == 0.8
+    assert (estimate.low, estimate.high) == pytest.approx((0.490162, 0.943318), abs=2e-6)
+
+
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_holds_the_share_and_never_collapses(case):
+    estimate = wilson(*case)
+    assert -1e-12 <= estimate.low <= estimate.mean + 1e-12 and estimate.mean - 1e-12 <= estimate.high <= 1 + 1e-12
+    assert estimate.high - estimate.low > 1e-3
+
+
+@pytest.mark.parametrize("case", [(0, 0), (3, 2), (-1, 5)])
+def test_wilson_refuses(case):
+    with pytest.raises(ValueError, match="successes <= trials"):
+        wilson(*case)
+
+
+def test_pass_at_k_by_hand():
+    # 4 attempts, 1 success: 1 - C(3,2)/C(4,2) = 1 - 3/6; 4 attempts, 3 successes: C(1,2) = 0, so 1; none: 0
+    assert pass_at_k([4], [1], 2) == pytest.approx(0.5)
+    assert pass_at_k([4, 4, 4], [1, 3, 0], 2) == pytest.approx((0.5 + 1 + 0) / 3)
+    assert pass_at_k([8, 4], [2, 1], 1) == pytest.approx(0.25)
+
+
+@given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_success(case):
+    n, c, k = case
+    draws = list(combinations([True] * c + [False] * (n - c), k))
+    assert pass_at_k([n], [c], k) == pytest.approx(sum(map(any, draws)) / len(draws))
+
+
+@pytest.mark.parametrize(
+    ("attempts", "successes", "k", "match"),
+    [([], [], 1, "a task"), ([4, 2], [1, 1], 3, "only 2 attempts"), ([2], [3], 1, "more successes")],
+)
+def test_pass_at_k_refuses(attempts, successes, k, match):
+    with pytest.raises(ValueError, match=match):
+        pass_at_k(attempts, successes, k)
+
+
+def test_t_interval_by_hand():
+    # 10, 12, 14: mean 12, standard deviation 2, t(0.975, 2) = 4.302653, half width 4.302653 * 2 / sqrt(3) = 4.968275
+    estimate = mean_interval([10, 12, 14])
+    assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((12, 7.031725, 16.968275), abs=1e-6)
+    assert estimate.n == 3
+
+
+def test_one_seed_has_no_interval():
+    estimate = mean_interval([3.5])
+    assert (estimate.mean, estimate.low, estimate.high, estimate.n) == (3.5, None, None, 1)
+
+
+def test_paired_difference_averages_attempts_before_tasks():
+    before = {"a": [0, 0, 0, 1], "b": [1.0]}  # a: 0.25, b: 1
+    after = {"b": [1, 0], "a": [1, 1]}  # a: 1, b: 0.5
+    estimate = paired_difference(before, after)
+    assert estimate.mean == pytest.approx((0.75 - 0.5) / 2)
+    assert estimate.n == 2
+    # both tasks drawn as "b" or both as "a" have a quarter of the mass each, so the percentiles are the extremes
+    assert (estimate.low, estimate.high) == pytest.approx((-0.5, 0.75))
+
+
+def test_percentiles_equal_the_ordinary_bootstrap():
+    rng = np.random.default_rng(3)
+    before, after = rng.random(120) < 0.3, rng.random(120) < 0.5
+    estimate = paired_difference(_by_task(before), _by_task(after), resamples=40_000)
+    change = after.astype(float) - before
+    plain = change[rng.integers(0, 120, (40_000, 120))].mean(1)
+    assert (estimate.low, estimate.high) == pytest.approx(tuple(np.quantile(plain, [0.025, 0.975])), abs=0.009)
+
+
+def test_interval_covers_the_truth_as_often_as_it_says():
+    rng, hits, repeats = np.random.default_rng(0), 0, 300
+    for repeat in range(repeats):
+        easy = rng.random(80)  # a task's own difficulty makes its attempts alike: naive pooling would be too narrow
+        before = {t: rng.random(4) < p for t, p in enumerate(easy)}
+        after = {t: rng.random(4) < min(1, p + 0.1) for t, p in enumerate(easy)}
+        truth = np.mean(np.minimum(1, easy + 0.1) - easy)
+        estimate = paired_difference(before, after, resamples=500, seed=repeat)
+        hits += estimate.low <= truth <= estimate.high
+    assert 0.90 <= hits / repeats <= 0.985
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=60))
+def test_swapping_sides_flips_the_interval(pairs):
+    before, after = _by_task([b for b, _ in pairs]), _by_task([a for _, a in pairs])
+    one, other = paired_difference(before, after, resamples=400), paired_difference(after, before, resamples=400)
+    assert one.mean == pytest.approx(-other.mean)
+    assert one.low - 1e-9 <= one.mean <= one.high + 1e-9
+    tolerance = 4 / np.sqrt(len(pairs))  # the same law, drawn in another order
+    assert one.low == pytest.approx(-other.high, abs=tolerance)
+
+
+def test_suites_weigh_the_same_whatever_their_size():
+    before = {"small": _by_task([0, 0]), "large": _by_task([1] * 98)}
+    after = {"small": _by_task([1, 1]), "large": _by_task([1] * 98)}
+    estimate = paired_mean_difference(before, after)
+    assert estimate.mean == pytest.approx(0.5)
+    assert (estimate.low, estimate.high, estimate.n) == (pytest.approx(0.5), pytest.approx(0.5), 100)
+
+
+def test_same_seed_same_interval():
+    scores, other = _by_task([0, 1, 0, 1, 1]), _by_task([1, 1, 0, 1, 0])
+    assert paired_difference(scores, other, seed=4) == paired_difference(scores, other, seed=4)
+    assert clustered_mean(scores).mean == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "match"),
+    [({"a": [1]}, {"b": [1]}, "same tasks.*a, b"), ({}, {}, "same tasks"), ({"a": []}, {"a": [1]}, "no attempt: a")],
+)
+def test_paired_difference_refuses(before, after, match):
+    with pytest.raises(ValueError, match=match):
+        paired_difference(before, after)
+
+
+def test_suites_must_agree():
+    with pytest.raises(ValueError, match="same suites.*logic and algebra"):
+        paired_mean_difference({"logic": {"a": [1]}}, {"algebra": {"a": [1]}})
+
+
+def _by_task(scores):
+    return {task: [float(score)] for task, score in enumerate(scores)}
