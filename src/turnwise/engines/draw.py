@@ -1,0 +1,60 @@
+"""Drawing tokens: temperature, top-k, top-p, min-p, and randomness that depends on nothing but a request's own seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnwise.engines.base import Sampling
+
+
+def uniforms(seeds_N: np.ndarray, step: int) -> np.ndarray:
+    """One number in (0, 1) per request: a counter-based generator (splitmix64) keyed by (seed, step).
+
+    A request's stream is a function of its seed alone, so it never depends on which requests share its batch.
+    """
+    with np.errstate(over="ignore"):
+        z = seeds_N.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15) * np.uint64(step + 1)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) / float(1 << 53)
+
+
+def keep_mask(probs: Tensor, sampling: Sampling) -> Tensor | None:
+    """Which tokens may be drawn, (N, V) bool; None where no filter is set. The likeliest token always may."""
+    if sampling.top_k == 0 and sampling.top_p >= 1 and sampling.min_p <= 0:
+        return None
+    ranked, order = probs.sort(dim=-1, descending=True)
+    keep = torch.ones_like(ranked, dtype=torch.bool)
+    if sampling.top_k:
+        keep[:, sampling.top_k :] = False
+    if sampling.top_p < 1:
+        keep &= ranked.cumsum(-1) - ranked < sampling.top_p
+    if sampling.min_p > 0:
+        keep &= ranked >= sampling.min_p * ranked[:, :1]
+    keep[:, 0] = True
+    return torch.zeros_like(keep).scatter(1, order, keep)
+
+
+def draw(logits: Tensor, sampling: Sampling, seeds_N: np.ndarray, step: int) -> tuple[Tensor, Tensor]:
+    """Draw one token a row. logits (N, V) -> tokens (N,) int64 and their log-probs (N,) float32.
+
+    The log-prob is that of the distribution really drawn from (after temperature and filters, renormalised); greedy
+    decoding reports the log-prob at temperature 1.
+    """
+    logits = logits.float()
+    if sampling.temperature == 0:
+        logp = logits.log_softmax(-1)
+        tokens = logits.argmax(-1)
+        return tokens, logp.gather(1, tokens[:, None])[:, 0]
+    logp = (logits / sampling.temperature).log_softmax(-1)
+    probs = logp.exp()
+    keep = keep_mask(probs, sampling)
+    if keep is not None:
+        logp = logp.masked_fill(~keep, -torch.inf).log_softmax(-1)
+        probs = logp.exp()
+    ladder = probs.double().cumsum(-1)  # double: a float32 sum over a large vocabulary ends short of one
+    target = torch.from_numpy(uniforms(seeds_N, step)).to(ladder.device) * ladder[:, -1]
+    tokens = torch.searchsorted(ladder, target[:, None]).squeeze(1).clamp_(max=logits.shape[1] - 1)
+    return tokens, logp.gather(1, tokens[:, None])[:, 0]

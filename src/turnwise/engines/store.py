@@ -1,0 +1,162 @@
+"""Keys and values of many histories, and the two ways a forward pass reads them.
+
+A *row* holds one history. Several nodes may stand on one row at different lengths (all turns of a trajectory stand on its
+spine), because a query only ever sees its own node's length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from turnwise.models.attention import share_heads
+
+GROW = 128  # tokens; capacity grows in steps, since every growth copies
+
+
+class Store:
+    """One slab a layer: keys and values (rows, H_kv, capacity, D)."""
+
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.shape = (kv_heads, head_dim)
+        self.keys = [torch.empty(0, kv_heads, 0, head_dim, dtype=dtype, device=device) for _ in range(layers)]
+        self.values = [k.clone() for k in self.keys]
+
+    def reserve(self, rows: int, tokens: int) -> None:
+        """Make room for ``rows`` histories of ``tokens`` tokens; what is stored stays."""
+        have_rows, _, have_tokens, _ = self.keys[0].shape
+        if rows <= have_rows and tokens <= have_tokens:
+            return
+        rows = max(rows, have_rows) if rows <= have_rows else max(rows, have_rows * 3 // 2)
+        tokens = max(have_tokens, -(-tokens // GROW) * GROW)
+        for slabs in (self.keys, self.values):
+            for i, old in enumerate(slabs):
+                new = old.new_zeros(rows, self.shape[0], tokens, self.shape[1])
+                new[:have_rows, :, :have_tokens] = old
+                slabs[i] = new
+
+    def copy_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` tokens of a row (a fork that diverges)."""
+        for slab in (*self.keys, *self.values):
+            slab[target, :, :length] = slab[source, :, :length]
+
+    @property
+    def bytes(self) -> int:
+        return sum(slab.numel() * slab.element_size() for slab in (*self.keys, *self.values))
+
+
+class Prefill:
+    """Plan: write segments of new tokens into their rows; each sees its row's tokens up to itself.
+
+    rows_M: the row of each segment; start_M: where it begins; query shape (M, H, T, D), right-padded to T. Padding is written
+    beyond the segment's end, where nothing that is visible stands: the caller reserves capacity and orders the passes.
+    """
+
+    def __init__(self, store: Store, rows_M: Tensor, start_M: Tensor, length_M: Tensor) -> None:
+        self.store, self.rows = store, rows_M
+        T = int(length_M.max())
+        step_T = torch.arange(T, device=rows_M.device)
+        self.real = step_T[None] < length_M[:, None]  # (M, T)
+        self.place = start_M[:, None] + step_T[None]  # (M, T)
+        self.end = int((start_M + length_M).max())
+        seen = torch.arange(self.end, device=rows_M.device)
+        self.mask = (seen[None, None] <= self.place[:, :, None])[:, None]  # (M, 1, T, end)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        heads = query.shape[1]
+        keys, values = self.store.keys[layer], self.store.values[layer]
+        rows = self.rows[:, None].expand_as(self.place)[self.real]
+        places = self.place[self.real]
+        keys[rows, :, places] = key.transpose(1, 2)[self.real]
+        values[rows, :, places] = value.transpose(1, 2)[self.real]
+        k, v = keys[self.rows, :, : self.end], values[self.rows, :, : self.end]
+        return F.scaled_dot_product_attention(
+            query, share_heads(k, heads), share_heads(v, heads), attn_mask=self.mask, scale=scaling
+        )
+
+
+@dataclass(slots=True)
+class Trunk:
+    """The shared part of a decoding batch: R rows, read once a step however many samples hang off them."""
+
+    keys: list[Tensor]  # per layer (R, H_kv, L, D)
+    values: list[Tensor]
+
+    @classmethod
+    def gather(cls, store: Store, rows_R: Tensor, length: int) -> Trunk:
+        whole = torch.equal(rows_R, torch.arange(store.keys[0].shape[0], device=rows_R.device))
+        pick = (lambda slab: slab[:, :, :length]) if whole else (lambda slab: slab[rows_R, :, :length])
+        return cls([pick(k) for k in store.keys], [pick(v) for v in store.values])
+
+
+class Decode:
+    """Plan: N samples, each seeing the first ``seen_N`` tokens of its trunk row and all of its own twig.
+
+    row_N: index into the trunk's rows; samples must be sorted by it. The trunk is attended as one matrix product per row for all its
+    samples; the two softmax parts are merged by their log-sum-exp, so the result is exact.
+    """
+
+    def __init__(self, trunk: Trunk, row_N: Tensor, seen_N: Tensor, max_tokens: int) -> None:
+        self.trunk = trunk
+        _, R_kv, L, D = trunk.keys[0].shape
+        N = len(row_N)
+        like = trunk.keys[0]
+        self.twig_keys = [like.new_empty(N, R_kv, max_tokens, D) for _ in trunk.keys]
+        self.twig_values = [like.new_empty(N, R_kv, max_tokens, D) for _ in trunk.keys]
+        self.length = 0  # tokens in every twig
+        self._place(row_N, seen_N)
+
+    def _place(self, row_N: Tensor, seen_N: Tensor) -> None:
+        self.row, self.seen = row_N, seen_N
+        R, _, L, _ = self.trunk.keys[0].shape
+        counts_R = torch.bincount(row_N, minlength=R)
+        first_R = counts_R.cumsum(0) - counts_R
+        self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # place among the row's samples
+        self.width = max(1, int(counts_R.max())) if len(row_N) else 1
+        hidden = torch.ones(R, self.width, L, dtype=torch.bool, device=row_N.device)
+        hidden[self.row, self.column] = torch.arange(L, device=row_N.device)[None] >= seen_N[:, None]
+        hidden[:, :, 0] = False  # every row sees something; a history has at least one token
+        self.bias = torch.zeros(hidden.shape, dtype=self.trunk.keys[0].dtype, device=row_N.device)
+        self.bias.masked_fill_(hidden, -torch.inf)
+
+    def keep(self, alive: Tensor) -> None:
+        """Drop the samples that are finished; ``alive`` (N',) are the places that stay, in order."""
+        self.twig_keys = [k[alive] for k in self.twig_keys]
+        self.twig_values = [v[alive] for v in self.twig_values]
+        self._place(self.row[alive], self.seen[alive])
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        N, H, _, D = query.shape
+        H_kv = key.shape[1]
+        group = H // H_kv
+        K, V = self.trunk.keys[layer], self.trunk.values[layer]
+        R, _, L, _ = K.shape
+        q = query[:, :, 0].reshape(N, H_kv, group, D) * scaling
+
+        self.twig_keys[layer][:, :, self.length] = key[:, :, 0]
+        self.twig_values[layer][:, :, self.length] = value[:, :, 0]
+        k_own = self.twig_keys[layer][:, :, : self.length + 1]
+        v_own = self.twig_values[layer][:, :, : self.length + 1]
+
+        q_R = q.new_zeros(R, self.width, H_kv, group, D)
+        q_R[self.row, self.column] = q
+        q_R = q_R.permute(0, 2, 1, 3, 4).reshape(R, H_kv, self.width * group, D)
+        scores = (q_R @ K.transpose(2, 3)).view(R, H_kv, self.width, group, L) + self.bias[:, None, :, None]
+        top = scores.amax(-1, keepdim=True)
+        weights = (scores - top).exp_()
+        mass = weights.sum(-1, keepdim=True)  # (R, H_kv, W, G, 1)
+        out = (weights.view(R, H_kv, self.width * group, L) @ V).view(R, H_kv, self.width, group, D)
+
+        def pick(x: Tensor) -> Tensor:
+            return x.transpose(1, 2)[self.row, self.column]  # (N, H_kv, G, .)
+
+        out, top, mass = pick(out), pick(top), pick(mass)
+        own = q @ k_own.transpose(2, 3)  # (N, H_kv, G, t)
+        peak = torch.maximum(top, own.amax(-1, keepdim=True))
+        own = (own - peak).exp_()
+        scale = (top - peak).exp_()
+        merged = (out * scale + own @ v_own) / (mass * scale + own.sum(-1, keepdim=True))
+        return merged.reshape(N, H, 1, D)

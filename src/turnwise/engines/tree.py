@@ -1,0 +1,283 @@
+"""The in-process tree engine: a shared prefix is computed once, whoever shares it.
+
+    open(history) -> node        histories that share a prefix share its keys and values
+    fork(node)    -> node        free: both stand on the same row until one of them grows
+    extend(node, observation)    remembered, computed together with the next sample
+    sample(nodes)                prefill what is new, then decode all nodes in one batch
+
+A node is a row of the store and a length. Growing a node whose row has already grown past it copies the row first, so no
+node ever sees another's tokens.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.draw import draw
+from turnwise.engines.store import Decode, Prefill, Store, Trunk
+from turnwise.models.attention import backbone, head_weight, use_tree_attention
+from turnwise.models.policy import plain_copy
+
+KEY = 16  # tokens; histories are looked up by their beginning
+COMPACT = 0.75  # drop finished samples from the batch once fewer than this share of it is alive
+
+
+@dataclass(slots=True)
+class _Row:
+    ids: list[int] = field(default_factory=list)
+    computed: int = 0  # tokens whose keys and values are stored
+    users: int = 0
+
+
+@dataclass(slots=True)
+class _Node:
+    row: int
+    length: int
+    pending: list[int] = field(default_factory=list)  # tokens that are in no row yet
+    hidden: Tensor | None = None  # (D,) last hidden state, from which the next token is drawn
+
+
+class TreeEngine:
+    """Args:
+    end_ids: tokens that end an action.
+    prefill_tokens: padded tokens of one prefill pass; bounds memory.
+    copy: sample from a plain copy with adapters merged in (faster); False samples from the live module (no second copy).
+    """
+
+    def __init__(self, end_ids: Sequence[int], prefill_tokens: int = 16384, copy: bool = True) -> None:
+        self.end_ids = frozenset(end_ids)
+        self.prefill_tokens = prefill_tokens
+        self.copy = copy
+        self.version = -1
+        self.computed_tokens = 0  # prefilled since the start, for throughput reports
+        self._model: Any = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._rows: list[_Row] = []
+        self._nodes: dict[int, _Node] = {}
+        self._free: list[int] = []
+        self._index: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        self._next = 0
+        self._store: Store | None = None
+
+    def load_weights(self, model: Any, version: int) -> None:
+        """Sample from these weights from now on. Open nodes are closed and every key and value is dropped."""
+        if self.copy:
+            self._model = plain_copy(model, into=self._model)
+        else:
+            self._model = model
+        use_tree_attention(self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model)
+        self._backbone, self._head = backbone(self._model), head_weight(self._model)
+        self.version = version
+        self._forget()
+        config = self._model.config
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._store = Store(
+            config.num_hidden_layers, config.num_key_value_heads, head_dim, self._head.dtype, self._head.device
+        )
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def open(self, ids: Sequence[int]) -> int:
+        ids = list(ids)
+        if not ids:
+            raise ValueError("a history needs at least one token")
+        best, shared = -1, 0
+        for row in self._index.get(tuple(ids[:KEY]), ()):
+            common = _common(self._rows[row].ids, ids)
+            if common > shared:
+                best, shared = row, common
+        if best >= 0 and shared == len(ids):
+            return self._add(_Node(best, shared))
+        if best >= 0 and shared == len(self._rows[best].ids):
+            self._rows[best].ids.extend(ids[shared:])
+            return self._add(_Node(best, len(ids)))
+        return self._add(_Node(self._new_row(ids, copy_from=best, length=shared), len(ids)))
+
+    def fork(self, node: int) -> int:
+        source = self._nodes[node]
+        return self._add(_Node(source.row, source.length, list(source.pending), source.hidden))
+
+    def extend(self, node: int, ids: Sequence[int]) -> None:
+        state = self._nodes[node]
+        state.pending.extend(ids)
+        state.hidden = None
+
+    def close(self, nodes: Sequence[int]) -> None:
+        for node in nodes:
+            row = self._nodes.pop(node).row
+            self._rows[row].users -= 1
+            if self._rows[row].users == 0:
+                self._free.append(row)  # still matched by open() until someone needs the place
+
+    def _add(self, node: _Node) -> int:
+        if self._rows[node.row].users == 0 and node.row in self._free:
+            self._free.remove(node.row)
+        self._rows[node.row].users += 1
+        self._next += 1
+        self._nodes[self._next] = node
+        return self._next
+
+    def _new_row(self, ids: list[int], copy_from: int, length: int) -> int:
+        """A row that holds ``ids``; the first ``length`` of them are copied from another row as far as it is computed."""
+        assert self._store is not None, "load_weights first"
+        reusable = next((r for r in self._free if r != copy_from), None)
+        if reusable is not None:
+            self._free.remove(reusable)
+            row = reusable
+            old_key = tuple(self._rows[row].ids[:KEY])
+            self._index[old_key].remove(row)
+            self._rows[row] = _Row(ids)
+        else:
+            row = len(self._rows)
+            self._rows.append(_Row(ids))
+        self._index[tuple(ids[:KEY])].append(row)
+        self._store.reserve(len(self._rows), len(ids))
+        if copy_from >= 0:
+            known = min(length, self._rows[copy_from].computed)
+            self._store.copy_row(copy_from, row, known)
+            self._rows[row].computed = known
+        return row
+
+    def _settle(self, node: _Node) -> None:
+        """Move a node's pending tokens into a row of which it is the end."""
+        if not node.pending:
+            return
+        row = self._rows[node.row]
+        if node.length == len(row.ids):
+            row.ids.extend(node.pending)
+        else:
+            fresh = self._new_row(row.ids[: node.length] + node.pending, copy_from=node.row, length=node.length)
+            row.users -= 1
+            if row.users == 0:
+                self._free.append(node.row)
+            self._rows[fresh].users += 1
+            node.row = fresh
+        node.length += len(node.pending)
+        node.pending = []
+        node.hidden = None
+
+    # -- forward passes ------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def sample(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int]) -> list[Sample]:
+        if not nodes:
+            return []
+        states = [self._nodes[node] for node in nodes]
+        for state in states:
+            self._settle(state)
+        self._prefill(states)
+        order = sorted(range(len(states)), key=lambda i: (states[i].row, states[i].length))
+        drawn = self._decode([states[i] for i in order], sampling, np.array([seeds[i] for i in order], dtype=np.uint64))
+        samples: list[Any] = [None] * len(states)
+        for i, sample in zip(order, drawn, strict=True):
+            samples[i] = sample
+            states[i].pending.extend(sample.ids)
+            states[i].hidden = None
+        return samples
+
+    def _prefill(self, states: list[_Node]) -> None:
+        """Compute keys and values up to every node's length, and the hidden state it draws from."""
+        waiting: dict[int, list[_Node]] = defaultdict(list)
+        for state in states:
+            if state.hidden is None:
+                waiting[state.row].append(state)
+        segments: list[tuple[int, int, int]] = []  # row, start, stop
+        for row, nodes in waiting.items():
+            computed = self._rows[row].computed
+            target = max(node.length for node in nodes)
+            if target > computed:
+                segments.append((row, computed, target))
+            # A node inside what is computed needs its last hidden state back: that one token again.
+            segments.extend((row, n - 1, n) for n in {node.length for node in nodes} if n <= computed)
+        segments.sort(key=lambda s: s[2] - s[1])
+        for chunk in _chunks(segments, self.prefill_tokens):
+            hidden = self._forward_segments(chunk)
+            for (row, start, stop), states_T in zip(chunk, hidden, strict=True):
+                self._rows[row].computed = max(self._rows[row].computed, stop)
+                for node in waiting[row]:
+                    if start < node.length <= stop:
+                        node.hidden = states_T[node.length - 1 - start]
+
+    def _forward_segments(self, segments: list[tuple[int, int, int]]) -> Tensor:
+        assert self._store is not None
+        device = self._head.device
+        lengths = [stop - start for _, start, stop in segments]
+        width = max(lengths)
+        self._store.reserve(len(self._rows), max(stop for _, _, stop in segments))
+        ids = torch.zeros(len(segments), width, dtype=torch.long)
+        for i, (row, start, stop) in enumerate(segments):
+            ids[i, : stop - start] = torch.tensor(self._rows[row].ids[start:stop])
+        rows, starts = (torch.tensor([s[j] for s in segments], device=device) for j in (0, 1))
+        plan = Prefill(self._store, rows, starts, torch.tensor(lengths, device=device))
+        self.computed_tokens += sum(lengths)
+        return self._run(ids.to(device), plan.place, plan)
+
+    def _run(self, ids: Tensor, positions: Tensor, plan: Any) -> Tensor:
+        return self._backbone(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state
+
+    def _decode(self, states: list[_Node], sampling: Sampling, seeds_N: np.ndarray) -> list[Sample]:
+        assert self._store is not None
+        device = self._head.device
+        rows_R, row_N = torch.unique(torch.tensor([s.row for s in states], device=device), return_inverse=True)
+        length_N = torch.tensor([s.length for s in states], device=device)
+        trunk = Trunk.gather(self._store, rows_R, int(length_N.max()))
+        plan = Decode(trunk, row_N, length_N, sampling.max_tokens)
+        hidden = torch.stack([s.hidden for s in states])  # type: ignore[arg-type]
+        samples = [Sample([], [], truncated=True) for _ in states]
+        live = np.arange(len(states))  # samples in the batch; those that ended are dropped in bulk
+        ended = np.zeros(len(states), dtype=bool)
+        for step in range(sampling.max_tokens):
+            tokens, logps = draw(hidden @ self._head.T, sampling, seeds_N[live], step)
+            for i, token, logp in zip(live, tokens.tolist(), logps.tolist(), strict=True):
+                if not ended[i]:
+                    samples[i].ids.append(token)
+                    samples[i].logprobs.append(logp)
+                    if token in self.end_ids:
+                        ended[i], samples[i].truncated = True, False
+            going = ~ended[live]
+            if not going.any() or step + 1 == sampling.max_tokens:
+                break
+            if going.mean() < COMPACT:
+                keep = torch.from_numpy(np.flatnonzero(going)).to(device)
+                plan.keep(keep)
+                live, tokens, length_N = live[going], tokens[keep], length_N[keep]
+            hidden = self._run(tokens[:, None], (length_N + step)[:, None], plan)[:, 0]
+            plan.length += 1
+        return samples
+
+
+def _common(a: list[int], b: list[int]) -> int:
+    """Length of the common prefix, by bisection on slice equality (compared in C)."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _chunks(segments: list[tuple[int, int, int]], budget: int) -> list[list[tuple[int, int, int]]]:
+    """Cut segments, sorted by length, into passes of at most ``budget`` padded tokens."""
+    passes: list[list[tuple[int, int, int]]] = []
+    for segment in segments:
+        last = passes[-1] if passes else None
+        width = segment[2] - segment[1]
+        if last is None or (len(last) + 1) * width > budget:
+            passes.append([segment])
+        else:
+            last.append(segment)
+    return passes
