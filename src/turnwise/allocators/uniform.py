@@ -1,0 +1,25 @@
+"""The same number of rollouts everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from turnwise.types import RolloutTree, State
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """``group_size`` rollouts a state, all from the root: G of GRPO. A group of one has no baseline and learns nothing."""
+
+    group_size: int = 8
+
+    def __post_init__(self) -> None:
+        if self.group_size < 1:
+            raise ValueError(f"group_size must be at least 1, got {self.group_size}")
+
+    def __call__(self, states: Sequence[State]) -> list[int]:
+        return [self.group_size] * len(states)
+
+    def expand(self, tree: RolloutTree) -> Mapping[int, int]:
+        return {}

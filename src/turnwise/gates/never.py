@@ -1,0 +1,15 @@
+"""No gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnwise.types import RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """Every rollout runs to its end."""
+
+    def __call__(self, tree: RolloutTree) -> bool:
+        return False

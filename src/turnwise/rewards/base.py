@@ -1,0 +1,49 @@
+"""The interface of a reward, and verdicts that the rollout wrote on its turns."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from turnwise.types import Rewards, RolloutTree
+
+
+class Reward(Protocol):
+    """Named rewards per leaf, ``total`` among them. Leaves in ``tree.invalid`` get NaN: a failed world pays nothing."""
+
+    def __call__(self, tree: RolloutTree) -> Rewards: ...
+
+
+def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
+    """``info[key]`` of every leaf as a number, NaN for invalid leaves.
+
+    Raises:
+        ValueError: a valid leaf has no such key; ``remedy`` ends the message.
+    """
+    values = []
+    for leaf in tree.leaves():
+        if leaf in tree.invalid:
+            values.append(math.nan)
+        elif key not in tree.turns[leaf].info:
+            raise ValueError(f"state {tree.state.id!r}: turn {leaf} has no info[{key!r}]. {remedy}")
+        else:
+            values.append(float(tree.turns[leaf].info[key]))
+    return values
+
+
+def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
+    """Rewards of a tree of depth one from the verdict ``key`` on each action.
+
+    Raises:
+        ValueError: the tree is deeper, or a valid leaf has no verdict.
+    """
+    deep = next((i for i, turn in enumerate(tree.turns) if turn.parent >= 0), None)
+    if deep is not None:
+        raise ValueError(
+            f"state {tree.state.id!r}: turn {deep} continues turn {tree.turns[deep].parent}, but reward={reward} compares "
+            "one action with the demonstrated one. Roll out one turn a state (states=expert_turns or pivots) or use "
+            "reward=outcome"
+        )
+    remedy = f"reward={reward} needs states with a demonstrated action: use states=expert_turns or pivots"
+    values = recorded(tree, key, remedy)
+    return {key: values, "total": values}

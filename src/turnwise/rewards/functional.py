@@ -1,0 +1,16 @@
+"""The functional local reward: any action that is as good as the demonstrated one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnwise.rewards.base import recorded_locally
+from turnwise.types import Rewards, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class Functional:
+    """``functional``: 1[a in M(s)] (PivotRL Eq. 6), the environment's verdict in ``turn.info["functional"]``."""
+
+    def __call__(self, tree: RolloutTree) -> Rewards:
+        return recorded_locally(tree, "functional", "functional")

@@ -1,0 +1,148 @@
+"""Tensor helpers that know nothing of methods: masked and segmented sums, and log-probs of chosen tokens.
+
+``K`` is a flat axis of trained tokens, ``D`` the hidden size, ``V`` the vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def masked_sum(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Sum of ``values`` where ``mask`` is true; what the mask hides may be NaN or infinite."""
+    kept = torch.where(mask.bool(), values, values.new_zeros(()))
+    return kept.sum() if dim is None else kept.sum(dim)
+
+
+def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Mean of ``values`` where ``mask`` is true, and 0 where the mask is empty."""
+    count = mask.bool().sum() if dim is None else mask.bool().sum(dim)
+    return masked_sum(values, mask, dim) / count.clamp(min=1)
+
+
+def segment_sum(values_K: Tensor, segment_K: Tensor) -> Tensor:
+    """Sum over the tokens that carry the same id, given back to each of them.
+
+    Args:
+        values_K: (K,) floating point.
+        segment_K: (K,) integer ids, in any order, not necessarily dense.
+
+    Returns:
+        (K,), differentiable in ``values_K``.
+    """
+    ids, inverse_K = torch.unique(segment_K, return_inverse=True)
+    return values_K.new_zeros(len(ids)).index_add(0, inverse_K, values_K)[inverse_K]
+
+
+def selected_logprobs(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, chunk: int = 1024
+) -> Tensor:
+    """Log-probs of chosen tokens under ``softmax(hidden @ weight.T / temperature)``.
+
+    See :func:`selected_logprobs_and_entropy`; this one skips the entropy.
+    """
+    return _selected(hidden, weight, targets, temperature, chunk, entropy=False)[0]
+
+
+def selected_logprobs_and_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, chunk: int = 1024
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of chosen tokens and the entropy of the distributions they were chosen from, both in nats.
+
+    The logits of only ``chunk`` positions stand in memory at a time, in the forward pass and again in the backward pass,
+    which recomputes them. Products are taken in the dtype of ``hidden``, the softmax at least in float32, whatever autocast
+    says, so that both passes see the same logits. Pass only the positions that are trained on.
+
+    Args:
+        hidden: (..., D) last hidden states, each at the position that predicts its target.
+        weight: (V, D) output embedding.
+        targets: (...) token ids.
+        temperature: divides the logits, as sampling does.
+        chunk: positions whose logits are held at once.
+
+    Returns:
+        Two tensors (...), float32 or wider, differentiable once in ``hidden`` and ``weight``.
+
+    Raises:
+        ValueError: shapes that do not match, or a temperature or chunk that is not positive.
+    """
+    return _selected(hidden, weight, targets, temperature, chunk, entropy=True)
+
+
+def _selected(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int, *, entropy: bool
+) -> tuple[Tensor, Tensor]:
+    if hidden.shape[:-1] != targets.shape or weight.ndim != 2 or hidden.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and targets {tuple(targets.shape)} do not match: "
+            "expected (..., D), (V, D) and (...)"
+        )
+    if not temperature > 0:
+        raise ValueError(
+            f"temperature must be positive, got {temperature}; greedy actions have no log-prob to train on"
+        )
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    logprobs, entropies = _SelectedLogprobs.apply(rows, weight, targets.reshape(-1), float(temperature), chunk, entropy)
+    return logprobs.view(targets.shape), entropies.view(targets.shape) if entropy else entropies
+
+
+class _SelectedLogprobs(torch.autograd.Function):
+    """Rows (K, D), weight (V, D), targets (K,) -> log-probs (K,) and entropies (K,), or (0,) where none are asked for."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, rows: Tensor, weight: Tensor, targets_K: Tensor, temperature: float, chunk: int, entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        logsumexp_K = rows.new_empty(len(rows), dtype=wide)
+        logprobs_K = torch.empty_like(logsumexp_K)
+        entropy_K = torch.empty_like(logsumexp_K) if entropy else logsumexp_K.new_empty(0)
+        for start in range(0, len(rows), chunk):
+            part = slice(start, start + chunk)
+            logits = _logits(rows[part], weight, temperature)
+            logsumexp_K[part] = logits.logsumexp(-1)
+            chosen = logits.gather(-1, targets_K[part, None]).squeeze(-1)
+            logprobs_K[part] = chosen - logsumexp_K[part]
+            if entropy:
+                probs = (logits - logsumexp_K[part, None]).exp_()
+                entropy_K[part] = logsumexp_K[part] - (probs * logits).sum(-1)
+        ctx.save_for_backward(rows, weight, targets_K, logsumexp_K, entropy_K)
+        ctx.temperature, ctx.chunk, ctx.entropy = temperature, chunk, entropy
+        return logprobs_K, entropy_K
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_logprobs_K: Tensor, grad_entropy_K: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        rows, weight, targets_K, logsumexp_K, entropy_K = ctx.saved_tensors
+        need_rows, need_weight = ctx.needs_input_grad[:2]
+        grad_rows = torch.empty_like(rows) if need_rows else None
+        grad_weight = torch.zeros_like(weight, dtype=logsumexp_K.dtype) if need_weight else None
+        for start in range(0, len(rows), ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            logs = _logits(rows[part], weight, ctx.temperature).sub_(logsumexp_K[part, None])
+            probs = logs.exp()
+            # d logprob / d logits = onehot - p, and d entropy / d logits = -p (log p + H)
+            grad = probs * -grad_logprobs_K[part, None]
+            grad.scatter_add_(-1, targets_K[part, None], grad_logprobs_K[part, None])
+            if ctx.entropy:
+                grad.sub_(probs.mul_(logs.add_(entropy_K[part, None])).mul_(grad_entropy_K[part, None]))
+            grad = grad.div_(ctx.temperature).to(rows.dtype)
+            with torch.autocast(rows.device.type, enabled=False):
+                if grad_rows is not None:
+                    grad_rows[part] = grad @ weight.to(rows.dtype)
+                if grad_weight is not None:
+                    grad_weight += grad.T @ rows[part]
+        return grad_rows, grad_weight.to(weight.dtype) if grad_weight is not None else None, None, None, None, None
+
+
+def _logits(rows: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    with torch.autocast(rows.device.type, enabled=False):
+        logits = F.linear(rows, weight.to(rows.dtype))
+    return logits.to(torch.promote_types(rows.dtype, torch.float32)) / temperature
