@@ -1,0 +1,243 @@
+"""Chat messages as tokens, token-in token-out: what the policy wrote is never tokenised a second time.
+
+A conversation is one list of ids, cut where somebody else begins to write:
+
+    prompt | action | bridge | action | bridge | action
+             ^ policy ^ world
+
+``prompt`` renders the opening; ``action`` is what the policy writes, with its end-of-turn token; ``bridge`` is everything
+that stands between an action and the next place to write. Demonstrations and rollouts are built from the same three, so
+their tokens are the same by construction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from turnwise.types import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_ASKED = {"role": "user", "content": "u"}  # opens the dummy conversations from which the template's joints are read
+_SPOKEN = "turnwise-action"  # stands for an action there: no template rewrites it
+_ANSWER = {"role": "user", "content": "v"}
+
+
+class ChatTemplateError(ValueError):
+    """The chat template is missing, refuses these messages, or rewrites turns that the policy has already written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spine:
+    """A whole trajectory as one list of ids, each token once.
+
+    ``ids[:start]`` is the state before an assistant turn and ``ids[start:stop]`` its action with the end-of-turn token.
+    """
+
+    ids: tuple[int, ...]
+    turns: tuple[tuple[int, int], ...]  # (start, stop) of every assistant turn
+
+
+class ChatTokens:
+    """Renders and tokenises conversations with a tokenizer's own chat template.
+
+    ``end_id`` closes an assistant turn; ``stop_ids`` are the ids at which sampling stops (``end_id``, then eos where that
+    is another token). Where the template closes a turn with ordinary text only, the eos token ends the action instead; it
+    then stands in the ids but not in the template's text.
+
+    Raises:
+        ChatTemplateError: the tokenizer has no chat template, or the template and the tokenizer name no end-of-turn token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
+        if not tokenizer.chat_template:
+            raise ChatTemplateError(
+                f"{self.name} has no chat template: add chat_template.jinja to that folder (copy it from the "
+                "instruction-tuned model of the same family) or choose an instruction-tuned model"
+            )
+        special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._special = special | set(tokenizer.all_special_ids)
+        self._opening = self._render([_ASKED])
+        self._tail = tail = self._cut([_ASKED, _spoken(_SPOKEN), _ANSWER])[1]
+        self._last_tail = self._cut([_ASKED, _spoken(_SPOKEN)], prompt=False)[1]
+        self.end_id, self._closing = self._end_of_turn(self._last_tail)
+        self._end = self.tokenizer.convert_ids_to_tokens(self.end_id)
+        if not tail.startswith(self._closing):
+            raise ChatTemplateError(
+                f"{self.name}: the chat template closes an assistant turn with {self._closing!r} at the end of a "
+                f"conversation but with {tail[: len(self._closing)]!r} in its middle; use a template that does not"
+            )
+        eos = tokenizer.eos_token_id
+        self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys([self.end_id] + ([] if eos is None else [eos])))
+        self._bridge = lru_cache(maxsize=65536)(self._bridge_uncached)
+        self._encode_after = lru_cache(maxsize=65536)(self._encode_after_uncached)
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
+        """Ids of the history, ending with the generation prompt: the place where the policy writes next."""
+        return self._encode(self._render(messages, tools))
+
+    def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
+        """Ids between an action and the next one: the rest of its turn, the observation, the generation prompt.
+
+        ``observation`` is one message, or several that answer one turn (parallel tool calls). The action's own ids end
+        with the end-of-turn token; a ``truncated`` one lacks it, so that it is added in front of the bridge.
+        """
+        messages = [observation] if isinstance(observation, dict) or hasattr(observation, "keys") else observation
+        ids = list(self._encode_after(self._bridge(json.dumps([dict(m) for m in messages], ensure_ascii=False))))
+        return self._close("") + ids if truncated else ids
+
+    def action(self, text: str) -> list[int]:
+        """Ids of a demonstrated action, end-of-turn token included."""
+        return self._encode_action(self._body(_spoken(text)))
+
+    def decode(self, action_ids: Sequence[int]) -> str:
+        """The text of an action as the world sees it: without end-of-turn token and outer whitespace."""
+        ids = list(action_ids)
+        while ids and ids[-1] in self.stop_ids:
+            ids.pop()
+        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text.strip().removesuffix(self._closing.removesuffix(self._end).strip() or "\0").strip()
+
+    def spine(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
+        """The whole trajectory as one list of ids; messages after the last assistant turn are left out.
+
+        Raises:
+            ChatTemplateError: the template rewrites the past (drops earlier reasoning, say), so that no single list of
+                ids shows every turn the history it would have had. ``spines`` splits such a trajectory.
+        """
+        spines = self.spines(messages, tools)
+        if len(spines) > 1:
+            turn = len(spines[0].turns)
+            raise ChatTemplateError(
+                f"{self.name}: the chat template rewrites earlier turns, first seen before assistant turn {turn} (it "
+                "drops past reasoning or moves text); use a template that keeps history as it was written, or remove the "
+                "reasoning from the demonstrations"
+            )
+        return spines[0]
+
+    def spines(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[Spine]:
+        """The trajectory as few spines as are exact: one, where the template keeps history as it was written.
+
+        A turn whose rendered history is not what the spine so far reads starts a new spine from that rendered history, so
+        that each state is exactly what the template shows the policy there.
+
+        Raises:
+            ChatTemplateError: there is no assistant turn, or the template refuses the messages.
+        """
+        acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        if not acts:
+            raise ChatTemplateError(f"no assistant turn among {len(messages)} messages: nothing to act on")
+        spines: list[Spine] = []
+        text, ids, turns = "", [], []
+        for n, at in enumerate(acts):
+            history = self._render(messages[:at], tools)
+            if n:
+                observation = json.dumps([dict(m) for m in messages[acts[n - 1] + 1 : at]], ensure_ascii=False)
+                bridge = self._bridge(observation) if at > acts[n - 1] + 1 else ""
+                text, ids = text + bridge, ids + list(self._encode_after(bridge))
+            if text != history:
+                if turns:
+                    spines.append(Spine(tuple(ids[: turns[-1][1]]), tuple(turns)))
+                text, ids, turns = history, self._encode(history), []
+            body = self._body(messages[at])
+            action = self._encode_action(body)
+            turns.append((len(ids), len(ids) + len(action)))
+            text, ids = text + body + self._closing, ids + action
+        return [*spines, Spine(tuple(ids), tuple(turns))]
+
+    # -- the template's text
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Any] = (), prompt: bool = True) -> str:
+        try:
+            return self.tokenizer.apply_chat_template(
+                [dict(m) for m in messages], tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt
+            )
+        except Exception as error:  # templates raise whatever Jinja or their authors chose
+            roles = " ".join(str(m.get("role")) for m in messages)
+            raise ChatTemplateError(
+                f"{self.name}: the chat template refuses the messages ({roles}): {error}"
+            ) from error
+
+    def _cut(self, messages: Sequence[Message], prompt: bool = True) -> tuple[str, str]:
+        """The rendered text before and after the dummy action."""
+        head, found, tail = self._render(messages, prompt=prompt).partition(_SPOKEN)
+        if not found:
+            raise ChatTemplateError(f"{self.name}: the chat template does not show the text of assistant messages")
+        return head, tail
+
+    def _end_of_turn(self, tail: str) -> tuple[int, str]:
+        """The end-of-turn id and the template's text from the end of an action up to and with that token."""
+        for token_id in self._encode(tail):
+            if token_id in self._special:
+                token = self.tokenizer.convert_ids_to_tokens(token_id)
+                return token_id, tail[: tail.index(token) + len(token)]
+        if self.tokenizer.eos_token_id is None:
+            raise ChatTemplateError(
+                f"{self.name}: neither the chat template nor the tokenizer names an end-of-turn token"
+            )
+        return self.tokenizer.eos_token_id, ""
+
+    def _body(self, message: Message) -> str:
+        """What the policy has to write for this assistant message, without the closing."""
+        text = self._render([_ASKED, message, _ANSWER])
+        body = self._between(text, self._tail)
+        said = [value.strip() for key, value in message.items() if key != "role" and isinstance(value, str)]
+        if body is None or not all(part in body for part in said):
+            # The template shortens past turns; the last turn of a conversation is shown as it is to be written.
+            body = self._between(self._render([_ASKED, message], prompt=False), self._last_tail)
+        if body is None:
+            raise ChatTemplateError(
+                f"{self.name}: cannot tell which part of an assistant message the policy writes; the chat template "
+                "must show the generation prompt, the message and the end-of-turn token in that order"
+            )
+        return body
+
+    def _between(self, text: str, tail: str) -> str | None:
+        if not (text.startswith(self._opening) and text.endswith(tail)):
+            return None
+        return text[len(self._opening) : len(text) - len(tail)]
+
+    def _bridge_uncached(self, observation: str) -> str:
+        """The bridge's text; ``observation`` is JSON so that it can be a key of the cache."""
+        answer = json.loads(observation)
+        try:
+            tail = self._cut([_ASKED, _spoken(_SPOKEN), *answer])[1]
+        except ChatTemplateError:
+            if answer[0].get("role") != "tool":
+                raise
+            call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}
+            spoken = {**_spoken(_SPOKEN), "tool_calls": [call] * len(answer)}
+            tail = self._cut([_ASKED, spoken, *answer])[1]
+            tail = tail[tail.index(self._closing) :]
+        return tail.removeprefix(self._closing)
+
+    # -- text as ids
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def _encode_after_uncached(self, text: str) -> tuple[int, ...]:
+        """Ids of text that follows an end-of-turn token (some tokenizers treat the start of a text apart)."""
+        return tuple(self._encode(self._end + text)[1:])
+
+    def _encode_action(self, body: str) -> list[int]:
+        before = self._encode(self._opening)
+        whole = self._encode(self._opening + body)
+        # A merge across the place where the policy starts to write is none it could have made.
+        ids = whole[len(before) :] if whole[: len(before)] == before else list(self._encode_after(body))
+        return ids + self._close(body)
+
+    def _close(self, body: str) -> list[int]:
+        suffix = self._closing.removesuffix(self._end)
+        return [*(self._encode_after(suffix) if suffix else ()), self.end_id]
+
+
+def _spoken(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}

@@ -1,0 +1,84 @@
+"""Expert trajectories from a world's scripted experts, as a file that the main job reads like any other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from turnwise.data.trajectories import read_trajectories, write_trajectories
+from turnwise.envs.base import Environment, Quality
+from turnwise.types import Trajectory
+
+_FORMAT = 1  # raise it when demonstrations of the same tasks change, so that old files are not read again
+
+
+def expert_file(
+    environment: Environment,
+    count: int,
+    folder: str | Path,
+    good: float = 0.5,
+    seed: int = 0,
+    split: str = "train",
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """The file with ``count`` demonstrations, written now if it is not there yet.
+
+    The name is a digest of everything that decides the content (the tasks, who demonstrates them, the seed), so another
+    setting never reads this file and the same one never writes it twice.
+
+    Args:
+        environment: whose tasks and experts.
+        count: trajectories.
+        folder: where trajectory files live.
+        good: share of them from the good expert; the others are clumsy and show how to recover.
+        seed: of the tasks, of who demonstrates which, and of each demonstration.
+        split: whose tasks.
+        progress: called with (done, count) after each demonstration.
+
+    Raises:
+        ValueError: ``count`` or ``good`` is out of range.
+        DataError: the file cannot be written.
+    """
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")
+    if not 0 <= good <= 1:
+        raise ValueError(f"good must be a share in [0, 1], got {good}")
+    tasks = environment.tasks(split, count, seed)
+    qualities = _qualities(len(tasks), good, seed)
+    content = [_FORMAT, environment.name, seed, qualities, [asdict(task) for task in tasks]]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    path = Path(folder) / f"{environment.name}-{split}-{len(tasks)}-{digest[:16]}.jsonl"
+    if not path.exists():
+        trajectories = []
+        for done, (task, quality) in enumerate(zip(tasks, qualities), start=1):
+            trajectories.append(environment.demonstrate(task, quality, seed))
+            if progress:
+                progress(done, len(tasks))
+        write_trajectories(path, trajectories)
+    return path
+
+
+def expert_trajectories(
+    environment: Environment,
+    count: int,
+    folder: str | Path,
+    good: float = 0.5,
+    seed: int = 0,
+    split: str = "train",
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Trajectory]:
+    """The demonstrations of ``expert_file``, read back from it."""
+    path = expert_file(environment, count, folder, good, seed, split, progress)
+    return list(read_trajectories(path, strict=True).trajectories)
+
+
+def _qualities(count: int, good: float, seed: int) -> list[Quality]:
+    """The exact share, in random order: worlds tend to list tasks by type, and every type should show both experts."""
+    first = round(count * good)
+    qualities: list[Quality] = ["good"] * first + ["clumsy"] * (count - first)
+    random.Random(f"{seed}/qualities").shuffle(qualities)
+    return qualities

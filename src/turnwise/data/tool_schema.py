@@ -1,0 +1,112 @@
+"""Do tool calls fit the tools they name? The part of JSON Schema that tool definitions use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "object": (Mapping,),
+    "array": (list, tuple),
+    "null": (type(None),),
+}
+
+
+def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The function part of a tool or a tool call, in the nested ({"type", "function"}) or the flat form."""
+    function = tool.get("function", tool)
+    return function if isinstance(function, Mapping) else {}
+
+
+def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments as an object, from an object or from JSON text.
+
+    Raises:
+        ValueError, TypeError: they are neither.
+    """
+    arguments = function_of(call).get("arguments")
+    if arguments is None or arguments == "":
+        return {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError as error:
+            raise ValueError(f"arguments are not JSON ({error})") from error
+    if not isinstance(arguments, Mapping):
+        raise TypeError(f"arguments must be an object, got {type(arguments).__name__}")
+    return dict(arguments)
+
+
+def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is wrong with a call, in words; empty where it fits.
+
+    Checked: the name, and of the arguments' schema ``type``, ``required``, ``properties``, ``additionalProperties: false``,
+    ``items``, ``enum`` and ``const``. Other keywords are not looked at.
+    """
+    known = {function_of(tool).get("name"): function_of(tool) for tool in tools}
+    name = function_of(call).get("name")
+    if name not in known:
+        return [f"calls {name!r}, but its tools are {sorted(map(str, known))}"]
+    try:
+        arguments = arguments_of(call)
+    except (ValueError, TypeError) as error:
+        return [f"call of {name!r}: {error}"]
+    schema = known[name].get("parameters") or {}
+    return [
+        f"call of {name!r}: {problem}" for problem in check_value(arguments, {"type": "object", **schema}, "arguments")
+    ]
+
+
+def check_tool(tool: Any) -> str | None:
+    """What is wrong with a tool's definition; None where it is usable."""
+    if not isinstance(tool, Mapping) or not isinstance(function_of(tool).get("name"), str):
+        return "a tool must be an object with a name, as {'type': 'function', 'function': {'name', 'parameters'}}"
+    parameters = function_of(tool).get("parameters")
+    if parameters is not None and not isinstance(parameters, Mapping):
+        return f"the parameters of tool {function_of(tool)['name']!r} must be a JSON schema (an object)"
+    return None
+
+
+def check_value(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
+    """Where a value departs from its schema."""
+    wanted = schema.get("type")
+    types = [wanted] if isinstance(wanted, str) else list(wanted or ())
+    if types and not any(_is(value, name) for name in types):
+        return [f"{where} must be {' or '.join(map(str, types))}, got {_kind(value)}"]
+    problems = []
+    if "enum" in schema and value not in schema["enum"]:
+        problems.append(f"{where} must be one of {schema['enum']}, got {value!r}")
+    if "const" in schema and value != schema["const"]:
+        problems.append(f"{where} must be {schema['const']!r}, got {value!r}")
+    if isinstance(value, Mapping):
+        properties = schema.get("properties") or {}
+        problems += [f"{where} lacks {name!r}" for name in schema.get("required") or () if name not in value]
+        if schema.get("additionalProperties") is False:
+            problems += [f"{where} has no parameter {name!r}" for name in value if name not in properties]
+        for name, item in value.items():
+            if isinstance(properties.get(name), Mapping):
+                problems += check_value(item, properties[name], f"{where}.{name}")
+    if isinstance(value, list | tuple) and isinstance(schema.get("items"), Mapping):
+        for i, item in enumerate(value):
+            problems += check_value(item, schema["items"], f"{where}[{i}]")
+    return problems
+
+
+def _is(value: Any, name: str) -> bool:
+    if name not in _TYPES:
+        return True
+    if isinstance(value, bool) and name in ("integer", "number"):
+        return False
+    if name == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _TYPES[name])
+
+
+def _kind(value: Any) -> str:
+    names = ("null", "boolean", "integer", "number", "string", "object", "array")
+    return next((name for name in names if _is(value, name)), type(value).__name__)
