@@ -1,0 +1,46 @@
+"""Eight toy skills, one for each out-of-domain benchmark of PivotRL (arXiv:2603.21383): what training may forget.
+
+They measure forgetting of a tiny model and nothing else; a score here is no score on the benchmark that it mirrors.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from turnwise.evaluation.skills import (
+    algebra,
+    arithmetic,
+    choice,
+    choice_x,
+    code,
+    instruction,
+    science,
+    translation,
+)
+from turnwise.evaluation.skills.base import Item, Skill, Split, stream
+
+SKILLS: dict[str, Skill] = {
+    module.SKILL.name: module.SKILL
+    for module in (instruction, arithmetic, algebra, code, science, choice, choice_x, translation)
+}
+
+
+def items(skill: str, split: Split, count: int, seed: int = 0) -> list[Item]:
+    """``count`` different items; the same arguments give the same items.
+
+    Raises:
+        ValueError: an unknown skill or split, or more items than the skill seems to have.
+    """
+    if skill not in SKILLS:
+        raise ValueError(f"unknown skill {skill!r}; there are {', '.join(SKILLS)}")
+    found: dict[str, Item] = {}
+    for item in islice(stream(SKILLS[skill], split, seed), 20 * count + 1000):
+        if len(found) == count:
+            break
+        found.setdefault(item.prompt, item)
+    if len(found) < count:
+        raise ValueError(f"skill {skill} gave only {len(found)} different {split} items, {count} asked for")
+    return list(found.values())
+
+
+__all__ = ["SKILLS", "Item", "Skill", "Split", "items", "stream"]

@@ -1,0 +1,32 @@
+"""Multi-step arithmetic (mirrors AIME): three operations in a row, the running results as the working."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+from turnwise.evaluation.skills.base import Item, Skill
+
+_LIMIT = 20
+
+
+def draw(rng: Random) -> Item:
+    """A start and three steps; every value on the way lies in 0..20."""
+    value = rng.randint(1, 9)
+    parts, working = [f"Start with {value}"], []
+    while len(working) < 3:
+        step, k = rng.choice(("add", "take", "double")), rng.randint(1, 9)
+        after = {"add": value + k, "take": value - k, "double": 2 * value}[step]
+        if 0 <= after <= _LIMIT:
+            parts.append("double it" if step == "double" else f"{step} {k}")
+            working.append(value := after)
+    return Item("arithmetic", ", ".join(parts) + ".", ", ".join(map(str, working)))
+
+
+def score(answer: str, item: Item) -> float:
+    """1 where the last number of the answer is the final result; the working is free."""
+    numbers = re.findall(r"\d+", answer)
+    return float(bool(numbers) and int(numbers[-1]) == int(item.reference.split()[-1]))
+
+
+SKILL = Skill("arithmetic", "AIME", draw, score)

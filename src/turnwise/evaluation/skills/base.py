@@ -1,0 +1,72 @@
+"""What a toy skill is: a seeded generator of items with disjoint splits, and a scorer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal
+
+Split = Literal["train", "test"]
+_TEST_SHARE = 5  # one key in five is a test item
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One question. ``key`` decides the split; ``data`` is what the scorer needs beyond the reference."""
+
+    skill: str
+    prompt: str
+    reference: str
+    key: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The prompt as chat messages."""
+        return [{"role": "user", "content": self.prompt}]
+
+    @property
+    def split(self) -> Split:
+        """A function of the key alone, so that no seed can move an item from one split to the other."""
+        text = f"{self.skill}\n{self.key or self.prompt}"
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return "test" if int.from_bytes(digest) % _TEST_SHARE == 0 else "train"
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """``draw`` makes one random item of any split, ``score`` grades an answer in [0, 1]."""
+
+    name: str
+    mirrors: str  # the benchmark of PivotRL's out-of-domain table that it stands for
+    draw: Callable[[Random], Item]
+    score: Callable[[str, Item], float]
+
+
+def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
+    """Items of one split without end; an item may come again."""
+    if split not in ("train", "test"):
+        raise ValueError(f"split must be train or test, got {split!r}")
+    rng = Random(f"{skill.name}/{seed}")
+    while True:
+        item = skill.draw(rng)
+        if item.split == split:
+            yield item
+
+
+def exact(answer: str, item: Item) -> float:
+    """1 where the answer is the reference, whitespace aside."""
+    return float(" ".join(answer.split()) == " ".join(item.reference.split()))
+
+
+def by_words(answer: str, item: Item) -> float:
+    """1 minus the word-level edit distance to the reference, as a share of the longer of the two."""
+    got, want = answer.split(), item.reference.split()
+    row = list(range(len(want) + 1))
+    for i, word in enumerate(got, 1):
+        previous, row[0] = row[0], i
+        for j, other in enumerate(want, 1):
+            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (word != other))
+    return 1.0 - row[-1] / max(len(got), len(want), 1)

@@ -1,0 +1,22 @@
+"""Multiple choice in a second, invented language (mirrors MMLU-ProX)."""
+
+from __future__ import annotations
+
+from random import Random
+
+from turnwise.evaluation.skills.base import Item, Skill, exact
+from turnwise.evaluation.skills.choice import options, question
+from turnwise.evaluation.skills.lexicon import MERU
+
+
+def draw(rng: Random) -> Item:
+    """A question of ``choice`` with every word in Meru; its copula stands at the end."""
+    relation, argument, right, wrong = question(rng)
+    listed, letter = options(rng, MERU.get(right, right), [MERU.get(word, word) for word in wrong])
+    head = {"kind": "", "opposite": f"{MERU['opposite']} {MERU['of']} "}.get(relation, MERU.get(relation, ""))
+    asked = f"{head}{MERU.get(argument, argument)}"
+    key = f"{relation} {argument} {right} {sorted(wrong)}"
+    return Item("choice_x", f"{MERU['which']} {asked} {MERU['is']}? {listed}", letter, key=key)
+
+
+SKILL = Skill("choice_x", "MMLU-ProX", draw, exact)

@@ -1,0 +1,31 @@
+"""Predict what a program prints (mirrors LiveCodeBench's output prediction). The reference is what Python prints."""
+
+from __future__ import annotations
+
+from random import Random
+
+from turnwise.evaluation.skills.base import Item, Skill, exact
+
+
+def draw(rng: Random) -> Item:
+    """Two or three lines over small numbers: indexing, max, min, len, reversal, loops, branches, sums."""
+    task = rng.choice(("index", "max", "min", "len", "last", "reverse", "range", "if", "sum"))
+    values = rng.sample(range(10), rng.randint(2, 4))
+    x, k = rng.randint(0, 9), rng.randint(1, 9)
+    place = rng.randrange(len(values))
+    listing = f"a = {values}\n"
+    program, printed = {
+        "index": (f"{listing}print( a[ {place} ] )", str(values[place])),
+        "last": (f"{listing}print( a[ -1 ] )", str(values[-1])),
+        "max": (f"{listing}print( max(a) )", str(max(values))),
+        "min": (f"{listing}print( min(a) )", str(min(values))),
+        "len": (f"{listing}print( len(a) )", str(len(values))),
+        "reverse": (f"{listing}print( *reversed(a) )", " ".join(map(str, reversed(values)))),
+        "range": (f"print( *range( {x}, {x + k % 4 + 1} ) )", " ".join(map(str, range(x, x + k % 4 + 1)))),
+        "if": (f"a = {x}\nprint( 'yes' if a > {k} else 'no' )", "yes" if x > k else "no"),
+        "sum": (f"a = {x}\nb = a + {k}\nprint( b )", str(x + k)),
+    }[task]
+    return Item("code", f"What is printed?\n{program}", printed)
+
+
+SKILL = Skill("code", "LiveCodeBench", draw, exact)

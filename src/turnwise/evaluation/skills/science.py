@@ -1,0 +1,31 @@
+"""Science formulas (mirrors SciCode): know which product or quotient is meant, compute it, name the unit."""
+
+from __future__ import annotations
+
+from random import Random
+
+from turnwise.evaluation.skills.base import Item, Skill, exact
+
+# product = first * second, each with its unit
+_FORMULAS: tuple[tuple[tuple[str, str], tuple[str, str], tuple[str, str]], ...] = (
+    (("force", "N"), ("mass", "kg"), ("acceleration", "m/s2")),
+    (("distance", "m"), ("speed", "m/s"), ("time", "s")),
+    (("voltage", "V"), ("current", "A"), ("resistance", "ohm")),
+    (("energy", "J"), ("power", "W"), ("duration", "s")),
+    (("pressure", "Pa"), ("density", "kg/m3"), ("potential", "m2/s2")),
+)
+
+
+def draw(rng: Random) -> Item:
+    """One of five laws, solved for any of its three quantities; factors in 1..9."""
+    product, first, second = rng.choice(_FORMULAS)
+    a, b = rng.randint(1, 9), rng.randint(1, 9)
+    quantities = [(product, a * b), (first, a), (second, b)]
+    (name, unit), answer = quantities.pop(rng.randrange(3))
+    rng.shuffle(quantities)
+    given = ", ".join(f"{n} {value} {u}" for (n, u), value in quantities)
+    key = f"{name}: " + ", ".join(sorted(given.split(", ")))
+    return Item("science", f"Given {given}. What is the {name}?", f"{answer} {unit}", key=key)
+
+
+SKILL = Skill("science", "SciCode", draw, exact)

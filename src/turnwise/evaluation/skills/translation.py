@@ -1,0 +1,26 @@
+"""Translation between toy languages (mirrors WMT24++), scored word by word."""
+
+from __future__ import annotations
+
+from random import Random
+
+from turnwise.evaluation.skills.base import Item, Skill, by_words
+from turnwise.evaluation.skills.lexicon import ADJECTIVES, MERU, NOUNS, TOVAN, VERBS
+
+
+def draw(rng: Random) -> Item:
+    """Into Tovan (verb last, adjective after its noun) or into Meru (verb first, adjective before it)."""
+    subject, target = rng.sample(NOUNS, 2)
+    verb = rng.choice(VERBS)
+    first, second = (rng.choice(ADJECTIVES) for _ in range(2))
+    if rng.random() < 0.5:
+        language = "Tovan"
+        words = [TOVAN[w] for w in (subject, first, target, second, verb)]
+    else:
+        language = "Meru"
+        words = [MERU[w] for w in (verb, first, subject, second, target)]
+    sentence = f"the {first} {subject} {verb} the {second} {target}"
+    return Item("translation", f"Translate to {language}: {sentence}", " ".join(words), key=sentence)
+
+
+SKILL = Skill("translation", "WMT24++", draw, by_words)
