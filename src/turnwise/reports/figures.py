@@ -1,0 +1,214 @@
+"""The figures of a run's report; each is None where the run has nothing to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from turnwise.reports.headline import duration, signed
+from turnwise.reports.result import OutOfDomain
+from turnwise.reports.run import Profile, Run
+from turnwise.reports.svg import DOWN, INK, MUTED, SERIES, UP, Figure, canvas, to_svg, whole_iterations
+
+DIAGNOSTICS = {
+    "train/kl": "KL to the reference",
+    "train/entropy": "entropy",
+    "train/repeat_rate": "repeated actions",
+    "train/grad_norm": "gradient norm",
+    "train/clip_fraction": "clipped tokens",
+    "train/effective_groups": "groups with signal",
+    "train/loss": "loss",
+}
+
+
+def run_figures(run: Run) -> list[Figure]:
+    """Every figure that this run has the data for, in reading order."""
+    figures = [success(run), reward(run), diagnostics(run)]
+    if run.profile is not None:
+        figures += [pivot_yield(run.profile, _threshold(run.config)), state_means(run.profile)]
+    if run.result is not None:
+        figures += [ood_changes(run.result.ood), seconds(run.result.seconds)]
+    return [figure for figure in figures if figure is not None]
+
+
+def success(run: Run) -> Figure | None:
+    """Held-out success during training, one line a split."""
+    lines = {
+        key: run.series(key) for key in sorted(run.metrics) if key.startswith("eval/") and key.endswith("/success")
+    }
+    lines = {key.split("/")[1]: points for key, points in lines.items() if len(points[0]) > 1}
+    if not lines:
+        return None
+    with canvas() as figure:
+        axes = figure.add_subplot()
+        for (split, (x, y)), colour, marker in zip(lines.items(), SERIES, "osD^", strict=False):
+            axes.plot(x, y, marker=marker, color=colour, label=split)
+        axes.set_ylabel("solved, %")
+        axes.set_ylim(bottom=0)
+        whole_iterations(axes)
+        axes.legend(loc="best")
+        ends = [f"{split} from {y[0]:.1f} to {y[-1]:.1f} %" for split, (_, y) in lines.items()]
+        alt = f"Held-out success during training: {'; '.join(ends)}."
+        return Figure("Held-out success during training", to_svg(figure, "success", alt), alt)
+
+
+def reward(run: Run) -> Figure | None:
+    """Mean reward of the sampled actions, with the spread inside its groups as a band."""
+    x, mean = run.series("train/reward_mean")
+    if len(x) < 2:
+        return None
+    spread = dict(zip(*run.series("train/reward_std"), strict=True))
+    std = np.array([spread.get(i, np.nan) for i in x])
+    with canvas() as figure:
+        axes = figure.add_subplot()
+        if np.isfinite(std).any():
+            axes.fill_between(
+                x, mean - std, mean + std, color=SERIES[0], alpha=0.18, lw=0, label="one standard deviation"
+            )
+        axes.plot(x, mean, color=SERIES[0], label="mean")
+        axes.set_ylabel("reward")
+        whole_iterations(axes)
+        axes.legend(loc="best")
+        alt = f"Training reward from {mean[0]:.2f} to {mean[-1]:.2f} over {len(x)} iterations"
+        alt += f"; standard deviation from {std[0]:.2f} to {std[-1]:.2f}." if np.isfinite(std[[0, -1]]).all() else "."
+        return Figure("Reward during training", to_svg(figure, "reward", alt), alt)
+
+
+def diagnostics(run: Run) -> Figure | None:
+    """Small multiples of what to watch while the reward rises: KL, entropy, repeats and the health of the update."""
+    drawn = {label: run.series(key) for key, label in DIAGNOSTICS.items() if len(run.series(key)[0]) > 1}
+    drawn = dict(list(drawn.items())[:6])
+    if not drawn:
+        return None
+    columns = min(3, len(drawn))
+    rows = -(-len(drawn) // columns)
+    with canvas(10.6, 1.95 * rows) as figure:
+        for index, (label, (x, y)) in enumerate(drawn.items(), 1):
+            axes = figure.add_subplot(rows, columns, index)
+            axes.plot(x, y, color=SERIES[(index - 1) % len(SERIES)])
+            axes.set_title(label)
+            axes.margins(y=0.15)
+            whole_iterations(axes)
+            axes.set_xlabel("")
+        ends = [f"{label} {y[0]:.3g} to {y[-1]:.3g}" for label, (_, y) in drawn.items()]
+        alt = f"Diagnostics, first to last iteration: {'; '.join(ends)}."
+        return Figure("Diagnostics by iteration", to_svg(figure, "diagnostics", alt), alt, wide=True)
+
+
+def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
+    """How many turns the rule keeps (variance above 0, mean below lambda) against lambda."""
+    means = np.sort(profile.mean[profile.mixed])
+    grid = np.linspace(0, 1, 201)
+    share = 100 * np.searchsorted(means, grid - 1e-9) / len(profile.mean)
+    kept = 100 * profile.kept.mean()
+    with canvas() as figure:
+        axes = figure.add_subplot()
+        axes.plot(grid, share, color=SERIES[1], drawstyle="steps-post")
+        if threshold is not None and 0 <= threshold <= 1:
+            axes.axvline(threshold, color=MUTED, lw=1.1, ls=(0, (4, 3)))
+            axes.plot([threshold], [kept], "o", color=INK)
+            right = threshold > 0.6
+            axes.annotate(
+                f"kept {kept:.1f} %", (threshold, kept), (-7 if right else 7, -14), textcoords="offset points",
+                ha="right" if right else "left", color=INK,
+            )  # fmt: skip
+        axes.set(xlabel="lambda (upper bound on a state's mean reward)", ylabel="turns kept, %", xlim=(0, 1.02))
+        axes.set_ylim(0, max(share[-1] * 1.15, 1))
+        alt = (
+            f"Pivot yield: {profile.kept.sum()} of {len(profile.mean)} expert turns kept ({kept:.1f} %)"
+            f"{f' at lambda {threshold:g}' if threshold is not None else ''}; {share[-1]:.1f} % are mixed at all."
+        )
+        return Figure("Pivot yield against lambda", to_svg(figure, "yield", alt), alt)
+
+
+def state_means(profile: Profile) -> Figure:
+    """Histogram of the states' mean rewards; states without any disagreement are set apart."""
+    edges = np.linspace(-0.5, profile.samples + 0.5, profile.samples + 2) / profile.samples
+    width = 0.86 / profile.samples
+    mixed, flat = (np.histogram(profile.mean[m], edges)[0] for m in (profile.mixed, ~profile.mixed))
+    at = np.linspace(0, 1, profile.samples + 1)
+    silent = 100 * (~profile.mixed).mean()
+    with canvas() as figure:
+        axes = figure.add_subplot()
+        axes.bar(at, flat, width, color=MUTED, alpha=0.45, label=f"no signal ({silent:.0f} %)")
+        axes.bar(at, mixed, width, bottom=flat, color=SERIES[2], label=f"mixed outcomes ({100 - silent:.0f} %)")
+        axes.set(xlabel=f"mean reward of {profile.samples} sampled actions", ylabel="expert turns")
+        axes.legend(loc="best")
+        alt = f"Mean reward of {len(profile.mean)} profiled turns: {silent:.1f} % carry no signal (all actions alike)."
+        return Figure("Where the outcomes disagree", to_svg(figure, "means", alt), alt)
+
+
+def ood_changes(ood: OutOfDomain) -> Figure | None:
+    """Change of each out-of-domain suite with its interval, and their mean."""
+    rows = [
+        (suite, change, ood.change_ci95.get(suite)) for suite in ood.suites if (change := ood.change(suite)) is not None
+    ]
+    if not rows:
+        return None
+    if ood.mean_change is not None:
+        rows.append(("mean", ood.mean_change, ood.mean_change_ci95))
+    with canvas(5.2, 0.9 + 0.27 * len(rows)) as figure:
+        axes = figure.add_subplot()
+        axes.axvline(0, color=MUTED, lw=1.1)
+        for y, (name, change, bounds) in enumerate(reversed(rows)):
+            clear = bounds is not None and (bounds[0] > 0 or bounds[1] < 0)
+            colour = (UP if change > 0 else DOWN) if clear else SERIES[0]
+            if bounds is not None:
+                axes.plot(bounds, [y, y], color=colour, lw=1.6, solid_capstyle="round")
+            axes.plot([change], [y], "D" if name == "mean" else "o", color=colour)
+        axes.set_yticks(range(len(rows)), [name for name, *_ in reversed(rows)])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("change, points")
+        alt = (
+            "Out-of-domain change in points: " + ", ".join(f"{name} {signed(change)}" for name, change, _ in rows) + "."
+        )
+        return Figure("Change outside the trained domain", to_svg(figure, "ood", alt), alt)
+
+
+def seconds(phases: Mapping[str, float]) -> Figure | None:
+    """Time spent by phase, longest first."""
+    rows = sorted(((phase, s) for phase, s in phases.items() if s > 0), key=lambda row: row[1])
+    if not rows:
+        return None
+    total = sum(s for _, s in rows)
+    with canvas(5.2, 0.75 + 0.3 * len(rows)) as figure:
+        axes = figure.add_subplot()
+        axes.barh(range(len(rows)), [s for _, s in rows], 0.62, color=SERIES[3])
+        for y, (_, s) in enumerate(rows):
+            axes.annotate(f"{duration(s)} ({s / total:.0%})", (s, y), (5, 0), textcoords="offset points", va="center")
+        axes.set_yticks(range(len(rows)), [phase for phase, _ in rows])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlim(0, rows[-1][1] * 1.42)
+        axes.set_xlabel("seconds")
+        alt = (
+            f"Time by phase, {duration(total)} in all: " + ", ".join(f"{p} {duration(s)}" for p, s in rows[::-1]) + "."
+        )
+        return Figure("Time by phase", to_svg(figure, "seconds", alt), alt)
+
+
+def comparison(rows: list[tuple[str, float, tuple[float, float] | None]], title: str, key: str) -> Figure:
+    """Changes of several rows with their intervals, one under the other; the drawing of a comparison page."""
+    with canvas(5.2, 0.9 + 0.32 * len(rows)) as figure:
+        axes = figure.add_subplot()
+        axes.axvline(0, color=MUTED, lw=1.1)
+        for y, (_, value, bounds) in enumerate(reversed(rows)):
+            if bounds is not None:
+                axes.plot(bounds, [y, y], color=SERIES[0], lw=1.8)
+            axes.plot([value], [y], "o", color=SERIES[0])
+        axes.set_yticks(range(len(rows)), [name for name, *_ in reversed(rows)])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("change, points")
+        alt = f"{title}: " + ", ".join(f"{name} {signed(value)}" for name, value, _ in rows) + " points."
+        return Figure(title, to_svg(figure, key, alt), alt)
+
+
+def _threshold(config: Mapping[str, object]) -> float | None:
+    """lambda_diff of the states part, wherever the configuration holds it."""
+    states = config.get("states")
+    value = states.get("lambda_diff") if isinstance(states, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None

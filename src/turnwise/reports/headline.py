@@ -1,0 +1,104 @@
+"""What a run showed, in words: the same sentences for the terminal, the HTML report and the docs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from turnwise.reports.result import Comparison, Result
+
+SCALE_NOTES = {
+    "tiny": "A tiny model shows a mechanism, never a paper's score.",
+    "paper": "The paper's models, data and settings.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the interval says of a change: ``better``, ``worse``, ``unclear`` (zero is inside) or ``unfinished``."""
+
+    kind: Literal["better", "worse", "unclear", "unfinished"]
+    sentence: str
+
+
+def percent(value: float | None) -> str:
+    """Points as text, ``33.3 %``; a dash where there is none."""
+    return "-" if value is None else f"{value:.1f} %"
+
+
+def signed(value: float | None) -> str:
+    """A change in points with its sign, ``+20.8``; zero has none."""
+    if value is None:
+        return "-"
+    return "0.0" if abs(value) < 0.05 else f"{value:+.1f}"
+
+
+def interval(bounds: tuple[float, float] | None) -> str:
+    """An interval as text, ``[+14.1, +27.6]``; a dash where there is none."""
+    return "-" if bounds is None else f"[{signed(bounds[0])}, {signed(bounds[1])}]"
+
+
+def count(value: int | float | None) -> str:
+    """A whole number with thousands separated by commas."""
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``8.4 s``, ``7 min 05 s``, ``2 h 03 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def verdict(change: Comparison, subject: str = "Held-out success") -> Verdict:
+    """The headline: what changed, by how much, with which interval, over how many tasks."""
+    if change.after is None or change.delta is None:
+        at = f"; before training it was {percent(change.base)}" if change.base is not None else ""
+        return Verdict("unfinished", f"{subject} after training was not measured{at}.")
+    over = f" over {count(change.tasks)} tasks" if change.tasks else ""
+    if change.base is None:
+        return Verdict("unclear", f"{subject} is {percent(change.after)}{over}; it was not measured before training.")
+    bounds = change.delta_ci95
+    within = (
+        f"{signed(change.delta)} points, 95 % interval {interval(bounds)}{over}"
+        if bounds
+        else (f"{signed(change.delta)} points{over}, no interval")
+    )
+    moved = f"from {percent(change.base)} to {percent(change.after)}: {within}"
+    if bounds and bounds[0] > 0:
+        return Verdict("better", f"{subject} rose {moved}.")
+    if bounds and bounds[1] < 0:
+        return Verdict("worse", f"{subject} fell {moved}.")
+    tail = ". Zero is inside the interval: no clear change." if bounds else "."
+    return Verdict("unclear", f"{subject} went {moved}{tail}")
+
+
+def ood_sentence(result: Result) -> str:
+    """The mean change outside the trained domain, and the suites that moved most either way."""
+    ood = result.ood
+    if ood.mean_change is None:
+        return "Out-of-domain suites were not measured."
+    suites = [suite for suite in ood.suites if ood.change(suite) is not None]
+    items = sum(ood.items.values()) if isinstance(ood.items, dict) else ood.items
+    over = f" over {len(suites)} suites" + (f" ({count(items)} items)" if items else "")
+    bounds = f", 95 % interval {interval(ood.mean_change_ci95)}" if ood.mean_change_ci95 else ""
+    text = f"Out-of-domain mean change: {signed(ood.mean_change)} points{bounds}{over}"
+    if len(suites) > 1:
+        low, high = min(suites, key=ood.change), max(suites, key=ood.change)  # type: ignore[arg-type]
+        text += f"; from {low} {signed(ood.change(low))} to {high} {signed(ood.change(high))}"
+    return text + "."
+
+
+def cost_sentence(result: Result) -> str:
+    """What training spent: turns, tokens and time."""
+    spent = (
+        f"{count(result.rollout_turns)} rollout turns and {count(result.rollout_tokens)} tokens sampled for training"
+    )
+    total = sum(result.seconds.values())
+    return spent + (f", {duration(total)} in all." if total else ".")
+
+
+def scale_sentence(result: Result) -> str:
+    """Names the scale a number is from."""
+    return f"Scale: {result.scale}. {SCALE_NOTES.get(result.scale, '')}".strip()

@@ -1,0 +1,91 @@
+"""``report.html``: one self-contained page a run, with inline style and drawings and nothing fetched from anywhere."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import DictLoader, Environment, StrictUndefined
+from markupsafe import Markup
+
+from turnwise.reports import headline
+from turnwise.reports.figures import run_figures
+from turnwise.reports.run import Run, read_run
+from turnwise.reports.views import in_domain_rows, pair_views, tree_views
+
+CONFIG_LIMIT = 120_000  # characters of the configuration shown
+KINDS = {
+    "solved": "failed before, solved after",
+    "lost": "solved before, failed after",
+    "kept": "solved both times",
+    "failed": "failed both times",
+}
+
+
+def write_report(folder: Path | str) -> Path:
+    """Render ``<folder>/report.html`` from whatever the run folder holds, and return its path.
+
+    Raises:
+        FileNotFoundError: when ``folder`` is no folder.
+        OSError: when the page cannot be written; the previous one stays.
+    """
+    path = Path(folder) / "report.html"
+    write_page(path, render(read_run(folder)))
+    return path
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page so that a reader sees the old one or the new, never a half."""
+    part = path.with_name(path.name + ".tmp")
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def render(run: Run) -> str:
+    """The report of one run as HTML text."""
+    result = run.result
+    trees = tree_views(run.rollouts.shown)
+    return environment().get_template("report.html.j2").render(
+        run=run,
+        result=result,
+        title=f"{result.method} on {result.env}, seed {result.seed}" if result else f"{run.folder.name} (unfinished)",
+        verdict=headline.verdict(result.in_domain) if result else None,
+        rows=in_domain_rows(result.in_domain) if result else [],
+        figures=run_figures(run),
+        trees=trees,
+        pairs=pair_views(run.episodes),
+        kinds=KINDS,
+        command=_command(run),
+        config=run.config_text[:CONFIG_LIMIT],
+    )  # fmt: skip
+
+
+def environment() -> Environment:
+    """Templates with autoescaping on: what a model wrote is text on the page, never markup."""
+    folder = files("turnwise.reports") / "templates"
+    sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.name.endswith(".j2")}
+    env = Environment(
+        loader=DictLoader(sources), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    for name in ("percent", "signed", "interval", "count", "duration"):
+        env.filters[name] = getattr(headline, name)
+    env.filters["drawing"] = Markup  # only ever given SVG drawn by reports.svg, whose text is escaped there
+    env.globals.update(
+        ood_sentence=headline.ood_sentence, cost_sentence=headline.cost_sentence, scale_sentence=headline.scale_sentence
+    )
+    return env
+
+
+def _command(run: Run) -> str:
+    """The command that starts this run again, from its result, its Hydra overrides or its own fields."""
+    result = run.result
+    if result is not None and result.command:
+        return result.command
+    overrides = run.overrides
+    if not overrides and result is not None:
+        overrides = [f"method={result.method}", f"env={result.env}", f"scale={result.scale}", f"seed={result.seed}"]
+    return shlex.join(["python", "train.py", *overrides])

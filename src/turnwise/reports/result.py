@@ -1,0 +1,158 @@
+"""``result.json``: the schema of a run's result, and its atomic writer and checked reader.
+
+Percentages are points (0 to 100), changes are differences of points, times are seconds. Other keys
+are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+def _ordered(interval: tuple[float, float]) -> tuple[float, float]:
+    if interval[0] > interval[1]:
+        raise ValueError(f"an interval is [low, high], got [{interval[0]}, {interval[1]}]")
+    return interval
+
+
+Points = Annotated[float, Field(ge=0, le=100)]
+Change = Annotated[float, Field(ge=-100, le=100)]
+Interval = Annotated[tuple[Change, Change], AfterValidator(_ordered)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class ResultError(ValueError):
+    """A result that is missing, unreadable or not of the schema; the message names file, key and remedy."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+
+class Comparison(_Part):
+    """The same tasks before and after training. ``after`` and ``delta`` are None while a run is unfinished."""
+
+    base: Points | None = None
+    after: Points | None = None
+    delta: Change | None = None
+    delta_ci95: Interval | None = None
+    base_ci95: Interval | None = None
+    after_ci95: Interval | None = None
+    tasks: Count | None = None
+    by_split: dict[str, Comparison] = {}
+
+    @model_validator(mode="after")
+    def _delta_is_the_difference(self) -> Comparison:
+        if self.base is not None and self.after is not None:
+            if self.delta is None:
+                self.delta = self.after - self.base
+            elif abs(self.after - self.base - self.delta) > 0.11:  # three numbers rounded to a tenth each
+                raise ValueError(f"delta is {self.delta}, but after - base is {self.after - self.base:.2f}")
+        return self
+
+
+class InDomain(Comparison):
+    """Held-out success of the trained environment; the fields of :class:`Comparison` are the headline."""
+
+    greedy: Comparison | None = None
+    sampled: Comparison | None = None
+    pass_at_k: dict[str, Points | Comparison] = {}  # k -> after, or base and after
+
+
+class OutOfDomain(_Part):
+    """Scores of the suites nobody trained on."""
+
+    base: dict[str, Points] = {}
+    after: dict[str, Points] = {}
+    mean_change: Change | None = None
+    mean_change_ci95: Interval | None = None
+    change_ci95: dict[str, Interval] = {}  # by suite
+    items: Count | dict[str, Count] | None = None
+
+    @property
+    def suites(self) -> list[str]:
+        """Every suite of either side, in the order written."""
+        return list(dict.fromkeys([*self.base, *self.after]))
+
+    def change(self, suite: str) -> float | None:
+        """After minus base of one suite in points, or None where one side is missing."""
+        if suite not in self.base or suite not in self.after:
+            return None
+        return self.after[suite] - self.base[suite]
+
+
+class Result(_Part):
+    """One run's result; see the module for units."""
+
+    method: str
+    env: str
+    scale: str
+    seed: int
+    in_domain: InDomain
+    ood: OutOfDomain = OutOfDomain()
+    rollout_turns: Count = 0
+    rollout_tokens: Count = 0
+    seconds: dict[str, Annotated[float, Field(ge=0)]] = {}
+    config_hash: str = ""
+    commit: str = ""
+    versions: dict[str, str] = {}
+    finished: bool | str | None = None  # true, or the time at which the run ended
+    name: str | None = None  # row of a sweep, e.g. "pivotrl/tab4/no_filter"
+    command: str | None = None
+    machine: str | None = None
+
+
+def write_result(result: Result | dict[str, Any], folder: Path | str) -> Path:
+    """Check ``result`` and write ``<folder>/result.json`` so that a reader sees the old file or the new, never a half.
+
+    Raises:
+        ResultError: when the result is not of the schema; nothing is written.
+        OSError: when the folder cannot be written; the previous file stays.
+    """
+    path = Path(folder) / "result.json"
+    checked = result if isinstance(result, Result) else _check(result, str(path))
+    text = json.dumps(checked.model_dump(mode="json", exclude_unset=False, exclude_none=True), indent=2) + "\n"
+    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with part.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def read_result(path: Path | str) -> Result:
+    """Read a ``result.json``, or the one of a run folder.
+
+    Raises:
+        ResultError: when it is missing, no JSON or not of the schema; every mistake is listed by key.
+    """
+    path = Path(path)
+    path = path / "result.json" if path.is_dir() else path
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ResultError(f"{path}: no such file; the run did not finish. Start it again to resume it.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ResultError(f"{path}: not JSON ({error}). Start the run again to rewrite it.") from error
+    return _check(raw, str(path))
+
+
+def _check(raw: object, where: str) -> Result:
+    try:
+        return Result.model_validate(raw)
+    except ValidationError as error:
+        lines = [
+            f"  {'.'.join(map(str, e['loc'])) or 'result'}: {e['msg']} (got {e['input']!r:.60})" for e in error.errors()
+        ]
+        raise ResultError(
+            f"{where}: does not follow the schema of result.json; correct these keys:\n" + "\n".join(lines)
+        ) from None

@@ -1,0 +1,228 @@
+"""A run folder read back for people: whatever is there, with a note for whatever is not.
+
+Reading never fails on a missing or torn file: an interrupted run gives a shorter report, and its notes say what is
+missing. Rollouts and episodes can be larger than memory; only the lines that a report shows are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import yaml
+
+from turnwise.reports.result import Result, ResultError, read_result
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The offline profile of every expert turn: mean and population variance of its rewards, and who was kept."""
+
+    mean: np.ndarray  # (states,)
+    variance: np.ndarray  # (states,)
+    kept: np.ndarray  # (states,) bool
+    samples: int  # actions sampled a state
+
+    @property
+    def mixed(self) -> np.ndarray:
+        """Turns whose sampled outcomes disagree, (states,) bool: only these can teach anything."""
+        return self.variance > 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some of the JSON lines of a file set, with how many there were."""
+
+    shown: list[dict[str, Any]]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One episode of the same task, decoding mode and attempt before and after training."""
+
+    split: str
+    task: str
+    mode: str
+    base: dict[str, Any]
+    after: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """``solved``, ``lost``, ``kept`` (solved both times) or ``failed`` (both times)."""
+        return {(0, 1): "solved", (1, 0): "lost", (1, 1): "kept", (0, 0): "failed"}[
+            bool(self.base["success"]), bool(self.after["success"])
+        ]
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything a report shows of one run folder."""
+
+    folder: Path
+    result: Result | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    config_text: str = ""
+    overrides: list[str] = field(default_factory=list)
+    metrics: dict[str, dict[int, float]] = field(default_factory=dict)  # key -> iteration -> value
+    profile: Profile | None = None
+    rollouts: Sample = field(default_factory=lambda: Sample([], 0))
+    pairs: dict[str, int] = field(default_factory=dict)  # kind -> how many greedy episodes
+    episodes: list[Pair] = field(default_factory=list)  # the few that are shown
+    notes: list[str] = field(default_factory=list)
+
+    def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """Iterations and values of one metric, sorted, both (n,); n is 0 where it was never logged."""
+        points = sorted(self.metrics.get(key, {}).items())
+        return np.array([i for i, _ in points], dtype=int), np.array([v for _, v in points], dtype=float)
+
+
+def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Run:
+    """Read a run folder; show at most ``trees`` rollout trees and ``episodes`` pairs of transcripts.
+
+    Raises:
+        FileNotFoundError: when ``folder`` is no folder.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such run folder")
+    run = Run(folder)
+    try:
+        run.result = read_result(folder)
+    except ResultError as error:
+        run.notes.append(str(error))
+    run.config_text, run.config = _config(folder / "config.yaml", run.notes)
+    overrides = folder / ".hydra" / "overrides.yaml"
+    if overrides.is_file():
+        run.overrides = list(map(str, yaml.safe_load(overrides.read_text(encoding="utf-8")) or []))
+    for _, row in _json_lines(folder / "metrics.jsonl", run.notes):
+        iteration = row.get("iteration")
+        for key, value in row.items() if isinstance(iteration, int) else ():
+            if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
+                run.metrics.setdefault(key, {})[iteration] = float(value)  # a resumed run writes again: the last counts
+    run.profile = _profile(folder / "profile.parquet", run.notes)
+    run.rollouts = _rollouts(sorted((folder / "rollouts").glob("*.jsonl")), trees, run.notes)
+    run.pairs, run.episodes = _pairs(folder / "evaluation", episodes, run.notes)
+    return run
+
+
+def _config(path: Path, notes: list[str]) -> tuple[str, dict[str, Any]]:
+    if not path.is_file():
+        notes.append(f"{path.name}: no configuration was saved.")
+        return "", {}
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        notes.append(f"{path.name}: not YAML ({error}).")
+        return text, {}
+    return text, config if isinstance(config, dict) else {}
+
+
+def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Byte offset and object of each line; what a kill tore off is counted, not raised."""
+    if not path.is_file():
+        return
+    torn, offset = 0, 0
+    with path.open("rb") as stream:
+        for line in stream:
+            row = _object(line)
+            if row is not None:
+                yield offset, row
+            torn += row is None and bool(line.strip())
+            offset += len(line)
+    if torn:
+        notes.append(
+            f"{path.name}: {torn} unreadable line{'s' * (torn > 1)} left out, as an interrupted run leaves them."
+        )
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _profile(path: Path, notes: list[str]) -> Profile | None:
+    if not path.is_file():
+        return None
+    try:
+        table = pq.read_table(path, columns=["rewards", "mean", "variance", "kept"])
+    except (OSError, ValueError, KeyError) as error:
+        notes.append(f"{path.name}: unreadable ({error}).")
+        return None
+    if not table.num_rows:
+        return None
+    mean, variance, kept = (table[name].to_numpy() for name in ("mean", "variance", "kept"))
+    return Profile(mean, variance, kept.astype(bool), max(len(r.as_py() or ()) for r in table["rewards"].slice(0, 64)))
+
+
+def _rollouts(paths: list[Path], trees: int, notes: list[str]) -> Sample:
+    """Trees evenly spaced over the whole of training: count first, then read only those lines."""
+    counts = []
+    for path in paths:
+        with path.open("rb") as stream:
+            counts.append(sum(1 for _ in stream))
+    total = sum(counts)
+    wanted = set(_spread(total, trees))
+    shown, start = [], 0
+    for path, count in zip(paths, counts, strict=True):
+        if wanted.isdisjoint(range(start, start + count)):
+            start += count
+            continue
+        with path.open("rb") as stream:
+            for index, line in enumerate(stream, start):
+                row = _object(line) if index in wanted else None
+                if row is not None and isinstance(row.get("turns"), list) and isinstance(row.get("state"), dict):
+                    shown.append(row)
+                elif index in wanted:
+                    notes.append(f"{path.name}: line {index - start + 1} is unreadable and left out.")
+        start += count
+    return Sample(shown, total)
+
+
+def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int], list[Pair]]:
+    """Count how the greedy episodes changed and keep a few transcripts of each kind of change."""
+    sides: list[Mapping[tuple[Any, ...], tuple[int, bool]]] = []
+    for name in ("base", "after"):
+        rows: dict[tuple[Any, ...], tuple[int, bool]] = {}
+        for offset, row in _json_lines(folder / f"{name}.jsonl", notes):
+            if {"split", "task", "success"} <= row.keys():
+                key = (row.get("mode", "greedy") != "greedy", row["split"], str(row["task"]), row.get("attempt", 0))
+                rows[key] = (offset, bool(row["success"]))
+        sides.append(rows)
+    base, after = sides
+    keys = sorted(base.keys() & after.keys(), key=repr)
+    greedy = [key for key in keys if not key[0]] or keys
+    by_kind: dict[str, list[tuple[Any, ...]]] = {"solved": [], "lost": [], "kept": [], "failed": []}
+    for key in greedy:
+        kind = Pair("", "", "", {"success": base[key][1]}, {"success": after[key][1]}).kind
+        by_kind[kind].append(key)
+    shares = {"solved": 3, "lost": 3, "failed": 2, "kept": 1}  # changes are worth more reading than agreement
+    shown = []
+    for kind, share in shares.items():
+        for at in _spread(len(by_kind[kind]), max(1, episodes * share // sum(shares.values()))):
+            key = by_kind[kind][at]
+            before, now = (
+                _line_at(folder / f"{n}.jsonl", side[key][0]) for n, side in (("base", base), ("after", after))
+            )
+            shown.append(Pair(key[1], key[2], "sampled" if key[0] else "greedy", before, now))
+    return {kind: len(found) for kind, found in by_kind.items() if greedy}, shown
+
+
+def _spread(total: int, most: int) -> list[int]:
+    """At most ``most`` places evenly spaced over ``range(total)``, first and last included."""
+    return np.unique(np.linspace(0, total - 1, min(most, total)).astype(int)).tolist() if total else []
+
+
+def _line_at(path: Path, offset: int) -> dict[str, Any]:
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        return json.loads(stream.readline())

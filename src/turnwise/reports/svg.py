@@ -1,0 +1,101 @@
+"""Matplotlib figures as inline SVG that takes its colours and font from the page around it.
+
+Figures are drawn in marker colours; on the way out each marker becomes a CSS variable, so one drawing serves a light
+and a dark page. Ids are prefixed, since several drawings share one document; nothing in the output points outside it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+
+import matplotlib
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
+
+INK, MUTED, GRID = "#010101", "#020202", "#030303"
+SERIES = ("#040404", "#050505", "#060606", "#070707")
+UP, DOWN, SURFACE = "#080808", "#090909", "#0a0a0a"
+VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    GRID: "var(--grid)",
+    **{colour: f"var(--series-{i})" for i, colour in enumerate(SERIES, 1)},
+    UP: "var(--up)",
+    DOWN: "var(--down)",
+    SURFACE: "var(--surface)",
+}
+STYLE = {
+    "svg.fonttype": "none",  # text stays text: it scales, can be searched and takes the page's font
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "text.color": INK,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "legend.frameon": False,
+    "legend.labelcolor": MUTED,
+    "lines.linewidth": 1.9,
+    "lines.markersize": 4.5,
+    "lines.solid_capstyle": "round",
+    "axes.prop_cycle": matplotlib.cycler(color=SERIES),
+    "figure.constrained_layout.use": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawing ready for the page: inline SVG, and the text that says what it shows."""
+
+    title: str
+    svg: str
+    alt: str
+    wide: bool = False
+
+
+@contextmanager
+def canvas(width: float = 5.2, height: float = 2.9) -> Iterator[Canvas]:
+    """A figure in the report's style; sizes in inches of 72 page units."""
+    with matplotlib.rc_context(STYLE):
+        yield Canvas(figsize=(width, height))
+
+
+def whole_iterations(axes: object) -> None:
+    """Tick the x axis at whole numbers, and name it."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))  # type: ignore[attr-defined]
+    axes.set_xlabel("iteration")  # type: ignore[attr-defined]
+
+
+def to_svg(figure: Canvas, key: str, alt: str) -> str:
+    """The drawing as an accessible ``<svg>`` element whose ids all start with ``key``."""
+    FigureCanvasSVG(figure)
+    buffer = io.StringIO()
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": key}):
+        blank = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(buffer, format="svg", transparent=True, metadata=blank)
+    text = buffer.getvalue()
+    body = text[text.index(">", text.index("<svg")) + 1 :]
+    width, height = figure.get_size_inches() * 72
+    body = re.sub(r'\bid="', f'id="{key}-', body)
+    body = re.sub(r'(xlink:)?href="#', f'href="#{key}-', body)
+    body = body.replace("url(#", f"url(#{key}-")
+    body = re.sub(r"#0[1-9a]0[1-9a]0[1-9a]\b", lambda found: VARIABLES.get(found[0], found[0]), body)
+    head = f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(alt)}">'
+    return head + body[: body.rindex("</svg>")].strip() + "</svg>"

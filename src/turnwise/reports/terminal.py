@@ -1,0 +1,36 @@
+"""The last lines of a run on the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.text import Text
+
+from turnwise.reports.headline import cost_sentence, ood_sentence, scale_sentence, verdict
+from turnwise.reports.result import Result
+
+STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow", "unfinished": "bold yellow"}
+
+
+def summary_lines(result: Result, report: Path | str | None = None) -> list[str]:
+    """What improved, by how much, over how many tasks, what it cost, and where the report lies."""
+    lines = [
+        verdict(result.in_domain).sentence,
+        ood_sentence(result),
+        cost_sentence(result),
+        scale_sentence(result),
+    ]
+    return [*lines, f"Report: {report}"] if report is not None else lines
+
+
+def print_summary(result: Result, report: Path | str | None = None, console: Console | None = None) -> None:
+    """Print :func:`summary_lines` with the headline coloured by what its interval says."""
+    console = console or Console()
+    first, *rest = summary_lines(result, report)
+    console.print(Rule(f"{result.method} on {result.env}, seed {result.seed}", align="left"))
+    console.print(Padding(Text(first, style=STYLES[verdict(result.in_domain).kind]), (0, 1)))
+    for line in rest:
+        console.print(Padding(Text(line, overflow="fold"), (0, 1)))

@@ -1,0 +1,211 @@
+"""Rollouts, transcripts and table rows in the shape in which the templates show them, clipped to a bounded size."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnwise.reports.result import Comparison, InDomain
+from turnwise.reports.run import Pair
+
+MESSAGE_LIMIT = 1_600  # characters shown of one message
+NODE_LIMIT = 160  # turns shown of one tree
+BUDGET = 900_000  # characters of rollouts, and as many of transcripts, so that a report stays below 3 MB
+
+
+@dataclass(slots=True)
+class Step:
+    """One turn as shown: what was done, what came back, what it earned."""
+
+    text: str
+    observation: str = ""
+    reward: float | None = None
+    advantage: float | None = None
+    logprob: float | None = None
+    done: bool = False
+    times: int = 1  # samples of this very action under the same parent
+
+    @property
+    def sign(self) -> str:
+        """``up``, ``down`` or ``flat``: which way the update pushes this action."""
+        if self.advantage is None or abs(self.advantage) < 1e-6:
+            return "flat"
+        return "up" if self.advantage > 0 else "down"
+
+
+@dataclass(slots=True)
+class Branch:
+    """A chain of turns without a choice, and the branches that continue it."""
+
+    steps: list[Step]
+    branches: list[Branch] = field(default_factory=list)
+    total: float | None = None  # reward of the leaf that ends the chain
+
+
+@dataclass(slots=True)
+class TreeView:
+    """A sampled tree with the state that it grew from."""
+
+    title: str
+    iteration: int | None
+    messages: list[tuple[str, str]]
+    expert: str | None
+    branches: list[Branch]
+    samples: int
+    mean: float | None
+    note: str = ""
+
+    @property
+    def actions(self) -> list[Step]:
+        """The samples of a local rollout, where each is a single turn; empty for deeper trees."""
+        local = all(len(branch.steps) == 1 and not branch.branches for branch in self.branches)
+        return [branch.steps[0] for branch in self.branches] if local else []
+
+
+@dataclass(slots=True)
+class PairView:
+    """One task's episode before and after training."""
+
+    title: str
+    kind: str
+    opening: list[tuple[str, str]]
+    base: list[tuple[str, str]]
+    after: list[tuple[str, str]]
+
+
+def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
+    """``text`` with its middle left out where it is longer than ``limit``, saying how much."""
+    text = text if isinstance(text, str) else "" if text is None else str(text)
+    if len(text) <= limit:
+        return text
+    head, tail = limit * 2 // 3, limit // 3
+    return f"{text[:head]}\n[... {len(text) - head - tail:,} characters left out ...]\n{text[-tail:]}"
+
+
+def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
+    """(decoding, split, comparison) rows: the headline first, then each decoding mode with its splits."""
+    rows = [("headline", "all held-out", result)]
+    rows += [("headline", split, part) for split, part in result.by_split.items()]
+    for mode in ("greedy", "sampled"):
+        part: Comparison | None = getattr(result, mode)
+        if part is not None:
+            rows.append((mode, "all held-out", part))
+            rows += [(mode, split, one) for split, one in part.by_split.items()]
+    for k, value in sorted(result.pass_at_k.items(), key=lambda item: (len(item[0]), item[0])):
+        rows.append((f"pass@{k}", "all held-out", value if isinstance(value, Comparison) else Comparison(after=value)))
+    return rows
+
+
+def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
+    """Views of the sampled trees, until the budget of characters is spent."""
+    views, spent = [], 0
+    for tree in trees:
+        view = _tree_view(tree)
+        spent += sum(len(text) + 60 for _, text in view.messages) + _weight(view.branches)
+        if views and spent > BUDGET:
+            break
+        views.append(view)
+    return views
+
+
+def pair_views(pairs: Iterable[Pair]) -> list[PairView]:
+    """Views of the transcripts, the messages that both sides share shown once."""
+    views, spent = [], 0
+    for pair in pairs:
+        base, after = (_messages(side.get("messages")) for side in (pair.base, pair.after))
+        same = 0
+        while same < min(len(base), len(after)) and base[same] == after[same]:
+            same += 1
+        turns = [side.get("turns", "?") for side in (pair.base, pair.after)]
+        title = f"{pair.task} ({pair.split}, {pair.mode}): {turns[0]} turns before, {turns[1]} after"
+        view = PairView(title, pair.kind, base[:same], base[same:], after[same:])
+        spent += sum(len(text) + 60 for part in (view.opening, view.base, view.after) for _, text in part)
+        if views and spent > BUDGET:
+            break
+        views.append(view)
+    return views
+
+
+def _messages(messages: object) -> list[tuple[str, str]]:
+    if not isinstance(messages, list):
+        return []
+    return [(str(m.get("role", "?")), clip(m.get("content"))) for m in messages if isinstance(m, dict)]
+
+
+def _tree_view(tree: Mapping[str, Any]) -> TreeView:
+    state, turns = tree["state"], [turn for turn in tree["turns"] if isinstance(turn, dict)]
+    shown = turns[:NODE_LIMIT]  # parents stand before their children, so what is shown is a tree too
+    children: dict[int, list[int]] = defaultdict(list)
+    for index, turn in enumerate(shown):
+        parent = turn.get("parent", -1)
+        children[parent if isinstance(parent, int) and -1 <= parent < index else -1].append(index)
+    parents = {turn.get("parent") for turn in turns}
+    leaves = [index for index in range(len(turns)) if index not in parents]
+    totals = (tree.get("rewards") or {}).get("total") or []
+    reward = dict(zip(leaves, totals, strict=False))
+    branches = _merge([_branch(first, shown, children, reward) for first in children[-1]])
+    turn = state.get("turn")
+    title = " ".join(
+        filter(None, [str(state.get("task") or state.get("id")), f"turn {turn}" if turn is not None else ""])
+    )
+    left = len(turns) - len(shown)
+    return TreeView(
+        title=title,
+        iteration=tree.get("iteration"),
+        messages=_messages(state.get("messages")),
+        expert=tree.get("expert"),
+        branches=branches,
+        samples=len(leaves),
+        mean=sum(totals) / len(totals) if totals else None,
+        note=f"{left} later turns of this tree are left out." if left else "",
+    )
+
+
+def _branch(
+    first: int, turns: list[dict[str, Any]], children: Mapping[int, list[int]], reward: Mapping[int, float]
+) -> Branch:
+    root = Branch([])
+    todo = [(first, root)]
+    while todo:
+        index, branch = todo.pop()
+        branch.steps.append(_step(turns[index], reward.get(index)))
+        while len(children.get(index, ())) == 1:
+            index = children[index][0]
+            branch.steps.append(_step(turns[index], reward.get(index)))
+        branch.total = reward.get(index)
+        branch.branches = [Branch([]) for _ in children.get(index, ())]
+        todo += zip(children.get(index, ()), branch.branches, strict=True)
+    return root
+
+
+def _step(turn: Mapping[str, Any], total: float | None) -> Step:
+    numbers = {key: turn.get(key) for key in ("reward", "advantage", "logprob")}
+    numbers = {key: float(v) if isinstance(v, int | float) else None for key, v in numbers.items()}
+    if total is not None:
+        numbers["reward"] = float(total)
+    return Step(clip(turn.get("text")), clip(turn.get("observation"), 600), done=bool(turn.get("done")), **numbers)
+
+
+def _merge(branches: list[Branch]) -> list[Branch]:
+    """Equal single-turn samples become one with a count, in the order in which they first appeared."""
+    merged: dict[object, Branch] = {}
+    for index, branch in enumerate(branches):
+        step = branch.steps[0]
+        single = len(branch.steps) == 1 and not branch.branches
+        key = (step.text, step.observation, step.reward, step.sign) if single else index
+        if key in merged:
+            merged[key].steps[0].times += 1
+        else:
+            merged[key] = branch
+    return list(merged.values())
+
+
+def _weight(branches: list[Branch]) -> int:
+    total, todo = 0, list(branches)
+    while todo:
+        branch = todo.pop()
+        total += sum(len(step.text) + len(step.observation) + 300 for step in branch.steps)
+        todo += branch.branches
+    return total
