@@ -1,0 +1,153 @@
+"""Worker processes that hold the real engine, and what reaches the rest of turnwise of their deaths and delays."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turnwise.envs.base import EnvironmentFault
+
+SCRIPT = Path(__file__).with_name("worker.py")
+INSTALL = "pip install -r requirements-alfworld.txt (parts of it are compiled: it needs a C++ compiler)"
+
+
+class AlfworldMissing(ImportError):
+    """The interpreter given for the workers cannot import alfworld and textworld."""
+
+
+class Worker:
+    """One engine process. Calls are serialised by a lock; a dead or late worker is never used again."""
+
+    def __init__(self, python: str, timeout: float, slow: bool = False) -> None:
+        self._log = tempfile.TemporaryFile()
+        self._scratch = tempfile.TemporaryDirectory(prefix="turnwise-alfworld-")
+        environment = os.environ | {"ALFWORLD_DATA": self._scratch.name}  # importing alfworld makes this folder
+        self._process = subprocess.Popen(
+            [python, str(SCRIPT), *["--slow"] * slow],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            bufsize=0,
+        )
+        self._lock = threading.Lock()
+        self._rest = b""
+        self._freed: list[int] = []
+        self.timeout = timeout
+        self.fault: str | None = None
+        self._kill = weakref.finalize(self, _stop, self._process)
+        try:
+            self._receive(max(timeout, 60.0))  # the first import compiles byte code
+        except EnvironmentFault as fault:
+            if "ModuleNotFoundError" in self._tail() or "ImportError" in self._tail():
+                missing = f"env=alfworld: {python} cannot import the engine ({self._tail(1)}); install it: {INSTALL}"
+                raise AlfworldMissing(missing) from None
+            raise fault
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._process.pid
+
+    def call(self, **request: Any) -> Mapping[str, Any]:
+        """Send one request and wait for its reply.
+
+        Raises:
+            EnvironmentFault: the worker died, took longer than ``timeout`` seconds, or its engine failed.
+        """
+        with self._lock:
+            if self.fault:
+                raise EnvironmentFault(self.fault)
+            freed, self._freed = self._freed, []
+            try:
+                self._process.stdin.write(json.dumps(request | {"free": freed}).encode() + b"\n")  # type: ignore[union-attr]
+            except OSError:
+                self._fail(f"died (exit status {self._process.wait()})")
+            reply = self._receive(self.timeout)
+        if "error" in reply:
+            raise EnvironmentFault(f"the ALFWorld engine failed at {request['op']}: {reply['error']}")
+        return reply
+
+    def free(self, session: int) -> None:
+        """Have the worker forget a session with the next call. Safe in a finalizer: nothing is sent now."""
+        self._freed.append(session)
+
+    def close(self) -> None:
+        """End the process."""
+        self.fault = self.fault or "the ALFWorld worker was closed"
+        self._kill()
+
+    def _receive(self, timeout: float) -> Mapping[str, Any]:
+        stream, deadline = self._process.stdout.fileno(), time.monotonic() + timeout  # type: ignore[union-attr]
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self._fail(f"gave no answer within {timeout:g} s")
+            chunk = os.read(stream, 1 << 16)
+            if not chunk:
+                self._fail(f"died (exit status {self._process.wait()})")
+            self._rest += chunk
+        line, self._rest = self._rest.split(b"\n", 1)
+        return json.loads(line)
+
+    def _fail(self, what: str) -> None:
+        log = self._tail()
+        self.fault = f"the ALFWorld worker {what}" + (f"; its last words: {log}" if log else "")
+        self._kill()
+        raise EnvironmentFault(self.fault)
+
+    def _tail(self, lines: int = 3) -> str:
+        self._log.seek(0)
+        return " | ".join(self._log.read().decode(errors="replace").strip().splitlines()[-lines:])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        stream.close()  # type: ignore[union-attr]
+
+
+class Pool:
+    """``workers`` engine processes, started when first needed; a broken one is replaced for the next episode.
+
+    Raises:
+        ValueError: fewer than one worker, or a time-out of 0 or less.
+    """
+
+    def __init__(self, workers: int = 1, timeout: float = 60.0, python: str | None = None, slow: bool = False) -> None:
+        if workers < 1:
+            raise ValueError(f"workers is {workers}; at least one is needed")
+        if timeout <= 0:
+            raise ValueError(f"timeout is {timeout} s; it must be above 0")
+        self.python = python or sys.executable
+        self.timeout, self.slow = timeout, slow
+        self._workers: list[Worker | None] = [None] * workers
+        self._turn = 0
+        self._lock = threading.Lock()
+
+    def worker(self) -> Worker:
+        """The next worker in turn."""
+        with self._lock:
+            at, self._turn = self._turn, (self._turn + 1) % len(self._workers)
+            worker = self._workers[at]
+            if worker is None or worker.fault:
+                worker = self._workers[at] = Worker(self.python, self.timeout, self.slow)
+            return worker
+
+    def close(self) -> None:
+        """End every worker."""
+        with self._lock:
+            for worker in filter(None, self._workers):
+                worker.close()
+            self._workers = [None] * len(self._workers)

@@ -1,0 +1,148 @@
+"""A room and a goal as a real ALFWorld game: a PDDL problem for the domain of the alfworld package.
+
+The engine lists things in the order of their PDDL ids, and its demangler numbers the things of one type by popping numbers
+from the top: the first id in that order gets the highest number. ``pddl_id`` therefore counts backwards, so that the
+engine calls every thing what the scene calls it, and every list runs by type name and then by falling number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal[
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+]
+
+STATE_GOALS = {
+    "pick_clean_then_place_in_recep": "(cleanable ?o) (isClean ?o)",
+    "pick_heat_then_place_in_recep": "(heatable ?o) (isHot ?o)",
+    "pick_cool_then_place_in_recep": "(coolable ?o) (isCool ?o)",
+    "pick_and_place_simple": "",
+}
+DOMAIN_OTYPES = ("knife", "butterknife")  # named in the domain's actions, so every problem must declare them
+DOMAIN_RTYPES = ("sinkbasin", "microwave", "fridge")
+LIMIT = 999  # instances of one type: ids carry three digits
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a game holds. Names are the engine's: a lower-case type, a space and a number from 1 without gaps.
+
+    Raises:
+        ValueError: a name out of form, numbers with gaps, or an object in no receptacle of the scene.
+    """
+
+    receptacles: tuple[str, ...]
+    objects: Mapping[str, str]  # object -> the receptacle it lies in
+    kind: Kind
+    goal: Mapping[str, str]  # "object" and "receptacle" types; "lamp" instead of "receptacle" for look_at_obj_in_light
+    sentence: str  # after "Your task is to: ", without the full stop
+    affords: Mapping[str, frozenset[str]]  # receptacle type -> object types it may hold
+    openable: frozenset[str] = frozenset()  # receptacle types
+    opened: frozenset[str] = frozenset()  # receptacles open at the start
+    abilities: Mapping[str, frozenset[str]] = field(default_factory=dict)  # "heatable", ... -> object types
+    containers: frozenset[str] = frozenset()  # object types that the engine calls receptacle objects (a bowl, a mug)
+
+    def __post_init__(self) -> None:
+        for name in (*self.receptacles, *self.objects):
+            kind, _, number = name.partition(" ")
+            if not kind.isalpha() or kind != kind.lower() or not number.isdigit():
+                raise ValueError(f"{name!r} is no ALFWorld name; it must read like 'cabinet 2'")
+        for names in (self.receptacles, self.objects):
+            for kind, count in counts(names).items():
+                if count > LIMIT:
+                    raise ValueError(f"{count} instances of {kind!r}; at most {LIMIT} are possible")
+                numbers = sorted(int(name.split()[1]) for name in names if type_of(name) == kind)
+                if numbers != list(range(1, count + 1)):
+                    raise ValueError(f"{kind!r} is numbered {numbers}; the engine numbers 1 to {count} without gaps")
+        for name, place in self.objects.items():
+            if place not in self.receptacles:
+                raise ValueError(f"{name!r} lies in {place!r}, which the scene does not have")
+
+
+def type_of(name: str) -> str:
+    """The type in a name: ``cabinet`` of ``cabinet 2``."""
+    return name.split(" ", 1)[0]
+
+
+def counts(names: Any) -> Counter[str]:
+    """How many instances each type has."""
+    return Counter(type_of(name) for name in names)
+
+
+def pddl_id(name: str, count: int) -> str:
+    """The id that the engine shows as ``name`` where its type has ``count`` instances."""
+    kind, number = name.split(" ")
+    order = f"{count - int(number):03d}"
+    if kind.endswith("basin"):  # the demangler appends "basin" itself
+        return f"{kind.removesuffix('basin')}_bar_{order}_bar_{kind}"
+    return f"{kind}_bar_{order}"
+
+
+def problem(scene: Scene) -> str:
+    """The scene as a PDDL problem of the ALFRED domain."""
+    rcounts, ocounts = counts(scene.receptacles), counts(scene.objects)
+    ids = {name: pddl_id(name, rcounts[type_of(name)]) for name in scene.receptacles}
+    ids |= {name: pddl_id(name, ocounts[type_of(name)]) for name in scene.objects}
+    places = {name: f"loc_bar_{i:03d}" for i, name in enumerate(scene.receptacles, 1)}
+    otypes = sorted({*ocounts, *DOMAIN_OTYPES, scene.goal["object"], *filter(None, [scene.goal.get("lamp")])})
+    rtypes = sorted({*rcounts, *DOMAIN_RTYPES, *filter(None, [scene.goal.get("receptacle")])})
+
+    objects = ["agent1 - agent", "loc_bar_000 - location"]
+    objects += [f"{place} - location" for place in places.values()]
+    objects += [f"{ids[name]} - receptacle" for name in scene.receptacles]
+    objects += [f"{ids[name]} - object" for name in scene.objects]
+    objects += [f"{kind}Type - rtype" for kind in rtypes] + [f"{kind}Type - otype" for kind in otypes]
+
+    init = ["(= (total-cost) 0)", "(atLocation agent1 loc_bar_000)"]
+    for name in scene.receptacles:
+        init += [f"(receptacleAtLocation {ids[name]} {places[name]})", f"(receptacleType {ids[name]} {type_of(name)}Type)"]
+        init += [f"(openable {ids[name]})"] * (type_of(name) in scene.openable)
+        init += [f"(opened {ids[name]})"] * (name in scene.opened)
+    for name, place in scene.objects.items():
+        kind = type_of(name)
+        init += [f"(inReceptacle {ids[name]} {ids[place]})", f"(objectAtLocation {ids[name]} {places[place]})"]
+        init += [f"(objectType {ids[name]} {kind}Type)"]
+        init += [f"({ability} {ids[name]})" for ability, kinds in sorted(scene.abilities.items()) if kind in kinds]
+        init += [f"(isReceptacleObject {ids[name]})"] * (kind in scene.containers)
+    init += [
+        f"(canContain {place}Type {kind}Type)"
+        for place in rtypes
+        for kind in otypes
+        if kind in scene.affords.get(place, frozenset())
+    ]
+    lines = "\n    ".join
+    # No (:metric ...) before (:init ...): the translator would reject the problem.
+    return (
+        f"(define (problem household)\n  (:domain alfred)\n  (:objects\n    {lines(objects)})\n"
+        f"  (:init\n    {lines(init)})\n  (:goal {goal(scene)}))\n"
+    )
+
+
+def goal(scene: Scene) -> str:
+    """The scene's goal as a PDDL condition, equivalent to the goal library of ALFRED."""
+    target = f"{scene.goal['object']}Type"
+    if scene.kind == "look_at_obj_in_light":
+        lit = (
+            f"(exists (?t - object ?r - receptacle ?a - agent ?l - location) (and (objectType ?t {scene.goal['lamp']}Type)"
+            " (toggleable ?t) (isToggled ?t) (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?t ?r)))"
+        )
+        return f"(and {lit} (exists (?o - object ?a - agent) (and (objectType ?o {target}) (holds ?a ?o))))"
+    place = f"(receptacleType ?r {scene.goal['receptacle']}Type)"
+    if scene.kind == "pick_two_obj_and_place":
+        return (
+            f"(exists (?r - receptacle ?o - object ?p - object) (and {place} (not (= ?o ?p))"
+            f" (objectType ?o {target}) (inReceptacle ?o ?r) (objectType ?p {target}) (inReceptacle ?p ?r)))"
+        )
+    state = STATE_GOALS[scene.kind]
+    return (
+        f"(exists (?r - receptacle ?o - object) (and {place} (objectType ?o {target}) {state} (inReceptacle ?o ?r)))"
+    )
