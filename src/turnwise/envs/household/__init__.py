@@ -1,0 +1,7 @@
+"""The household world: ALFWorld's text, actions and rules over procedurally generated rooms."""
+
+from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.envs.household.experts import Mistakes
+from turnwise.envs.household.session import HouseholdSession
+
+__all__ = ["HouseholdEnv", "HouseholdSession", "Mistakes"]

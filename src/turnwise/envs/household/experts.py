@@ -1,0 +1,214 @@
+"""Scripted experts, which know only what they have seen.
+
+``GoodExpert`` pursues what it knows by a shortest plan and otherwise searches likely places in a random order.
+``ClumsyExpert`` does the same with detours and mistakes in between, each of which it puts right.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from turnwise.envs.household.catalog import LAMP_PLACES
+from turnwise.envs.household.planner import distance, known_aim
+from turnwise.envs.household.rooms import weight
+from turnwise.envs.household.session import HouseholdSession
+from turnwise.envs.household.state import NOWHERE
+from turnwise.envs.household.world import (
+    CLEAN,
+    COOL,
+    GO,
+    HEAT,
+    LOOK_AT,
+    LOOK_INTO,
+    MOVE,
+    OPEN,
+    SLICE,
+    TAKE,
+    USE,
+    Command,
+    bits,
+)
+
+_IDLE = (LOOK_INTO, LOOK_AT, SLICE)
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes:
+    """Probabilities per turn of the clumsy expert; each applies only where the mistake is possible.
+
+    Raises:
+        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
+    """
+
+    revisit: float = 0.06  # walk to a receptacle that was looked into
+    idle: float = 0.06  # examine something, look around, check the inventory
+    leave: float = 0.08  # walk away from what should be taken or opened
+    wrong: float = 0.08  # take a thing that is not asked for, and put it back
+    premature: float = 0.25  # carry the target to its destination before it was cleaned, heated or cooled
+    inadmissible: float = 0.06  # a command that does nothing here
+
+    def __post_init__(self) -> None:
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name, value in values.items():
+            if not 0 <= value <= 1:
+                raise ValueError(f"mistakes.{name}: a probability lies in [0, 1], got {value}")
+        if sum(values.values()) > 0.8:
+            raise ValueError(
+                f"mistakes: the probabilities sum to {sum(values.values()):g}; at most 0.8, or no task ends"
+            )
+
+
+class GoodExpert:
+    """Near-optimal given what it has seen. One instance plays one episode.
+
+    Args:
+        seed: fixes the order in which it searches.
+    """
+
+    def __init__(self, session: HouseholdSession, seed: int | str) -> None:
+        self.rng = random.Random(f"household expert {seed} {session.task.id}")
+        # Sorting by these keys draws without replacement in proportion to the weights.
+        self.order = [self.rng.random() ** (1 / weight(name)) for name in session.world.receptacles]
+
+    def act(self, session: HouseholdSession) -> str:
+        """The next action."""
+        command = self.pursue(session) or self.search(session)
+        return session.world.texts[command]
+
+    def pursue(self, session: HouseholdSession) -> Command | None:
+        """The next action of a shortest plan over what is known; None where that needs a search."""
+        world, state = session.world, session.state
+        aim = known_aim(world, state)
+        if aim is None:
+            return None
+        now = distance(world, state, aim)
+        best = None
+        for command in options(session):
+            after = state.copy()
+            after.apply(world, command)
+            if distance(world, after, aim) < now:
+                best = command
+                if command[0] != GO:
+                    break
+        return best  # of several walks the last, which has the lowest number
+
+    def search(self, session: HouseholdSession) -> Command:
+        """Put down what is in the way, open what one stands at, or walk to the likeliest place not looked into."""
+        world, state = session.world, session.state
+        held, at = state.held, state.at
+        aimless = held != NOWHERE and not world.targets >> held & 1
+        if aimless and at != NOWHERE and world.fits[held] >> at & 1 and state.accessible(world, at):
+            return (MOVE, held, at)
+        unseen = [r for r in range(len(world.receptacles)) if not state.seen >> r & 1]
+        found = self.seeks_lamp(session)
+        likely = [
+            r
+            for r in unseen
+            if (
+                world.receptacle_types[r] in LAMP_PLACES
+                if found
+                else self.can_hold_target(session, r) and not world.destinations >> r & 1
+            )
+        ]
+        candidates = likely or [r for r in unseen if not found and self.can_hold_target(session, r)] or unseen
+        if at in candidates:
+            return (OPEN, 0, at)
+        return (GO, 0, max(candidates, key=lambda r: self.order[r]))
+
+    @staticmethod
+    def can_hold_target(session: HouseholdSession, r: int) -> bool:
+        """Whether a target could lie there."""
+        targets = bits(session.world.targets)
+        return bool(targets) and bool(session.world.fits[targets[0]] >> r & 1)
+
+    @staticmethod
+    def seeks_lamp(session: HouseholdSession) -> bool:
+        """Whether the thing to look at is in hand, so that the lamp is what is missing."""
+        held = session.state.held
+        return session.world.looking and held != NOWHERE and bool(session.world.targets >> held & 1)
+
+
+class ClumsyExpert(GoodExpert):
+    """A good expert that errs with given probabilities and recovers."""
+
+    def __init__(self, session: HouseholdSession, seed: int | str, mistakes: Mistakes | None = None) -> None:
+        super().__init__(session, seed)
+        self.mistakes = mistakes or Mistakes()
+        self.carried = False  # the premature walk happens at most once
+
+    def act(self, session: HouseholdSession) -> str:
+        """The next action, now and then a mistake."""
+        planned = self.pursue(session)
+        if planned is None:
+            planned = self.search(session)
+        draw = self.rng.random()
+        for name in Mistakes.__dataclass_fields__:
+            draw -= getattr(self.mistakes, name)
+            if draw < 0:
+                text = getattr(self, f"_{name}")(session, planned)
+                return text or session.world.texts[planned]
+        return session.world.texts[planned]
+
+    def _choose(self, session: HouseholdSession, commands: list[Command]) -> str | None:
+        return session.world.texts[self.rng.choice(commands)] if commands else None
+
+    def _revisit(self, session: HouseholdSession, planned: Command) -> str | None:
+        known = [(GO, 0, r) for r in bits(session.state.seen) if r != session.state.at]
+        return self._choose(session, [command for command in known if command != planned])
+
+    def _idle(self, session: HouseholdSession, planned: Command) -> str | None:
+        world, state = session.world, session.state
+        choices = ["look", "inventory"]
+        if state.at != NOWHERE:
+            choices += [f"examine {world.receptacles[state.at]}"] * 2
+        if state.held != NOWHERE:
+            choices += [f"examine {world.objects[state.held]}"] * 2
+        return self.rng.choice(choices)
+
+    def _leave(self, session: HouseholdSession, planned: Command) -> str | None:
+        if planned[0] not in (TAKE, OPEN):
+            return None
+        places = range(len(session.world.receptacles))
+        return self._choose(session, [(GO, 0, r) for r in places if r != session.state.at])
+
+    def _wrong(self, session: HouseholdSession, planned: Command) -> str | None:
+        world, state = session.world, session.state
+        if state.held != NOWHERE or state.at == NOWHERE or not state.accessible(world, state.at):
+            return None
+        things = bits(state.contents[state.at] & ~world.targets & ~world.lamps)
+        return self._choose(session, [(TAKE, o, state.at) for o in things if world.fits[o] >> state.at & 1])
+
+    def _premature(self, session: HouseholdSession, planned: Command) -> str | None:
+        world, state = session.world, session.state
+        held = state.held
+        untreated = held != NOWHERE and world.targets >> held & 1 and not state.treated(world) >> held & 1
+        if not untreated or self.carried:
+            return None
+        self.carried = True
+        return self._choose(session, [(GO, 0, r) for r in bits(world.destinations) if r != state.at])
+
+    def _inadmissible(self, session: HouseholdSession, planned: Command) -> str | None:
+        """A plausible command over names that were seen, whose condition fails: a door, full hands, another place."""
+        world, state = session.world, session.state
+        known = 0 if state.held == NOWHERE else 1 << state.held
+        for r in bits(state.seen):
+            known |= state.contents[r]
+        places = [state.at] if state.at != NOWHERE else range(len(world.receptacles))
+        choices = [
+            command
+            for command in world.commands.values()
+            if command[0] in (OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE)
+            and (command[0] == OPEN or known >> command[1] & 1)
+            and (command[0] == USE or command[2] in places)
+            and not state.admits(world, command)
+        ]
+        return self._choose(session, choices)
+
+
+def options(session: HouseholdSession) -> list[Command]:
+    """The admissible commands that change where things and the agent are, walks last."""
+    world, state = session.world, session.state
+    commands = [c for c in world.commands.values() if c[0] != GO and c[0] not in _IDLE and state.admits(world, c)]
+    commands = [c for c in commands if c[0] in (OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE)]
+    return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]

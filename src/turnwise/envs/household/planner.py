@@ -1,0 +1,149 @@
+"""Exact length of the shortest plan, in closed form: no search, a minimum over what to carry, where from and where to.
+
+A plan has few forms. With empty hands: walk to a target, open its place if need be, take it; treat it if the goal asks;
+walk to a destination, open it if need be, put it down; for a pair, once more. With hands full: treat and deliver what is
+held if it is a target, or put it down somewhere on the way and go on with empty hands. Tests compare the result with a
+breadth-first search.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from turnwise.envs.household.state import NOWHERE, State
+from turnwise.envs.household.world import World, bits
+
+UNREACHABLE = 1_000_000
+
+
+class Aim(NamedTuple):
+    """What a plan may count on: the targets and lamps whose places it uses, and how much of the goal it has to reach."""
+
+    targets: int
+    lamps: int
+    wanted: int  # things to place; for looking, whether to go on to the lamp (1) or only to take the target (0)
+
+
+def full_aim(world: World) -> Aim:
+    """The whole goal with full knowledge of where everything is."""
+    return Aim(world.targets, world.toggles, world.wanted)
+
+
+def known_aim(world: World, state: State) -> Aim | None:
+    """The part of the goal that can be pursued with what was observed; None where the agent has to search first.
+
+    Where a pair is asked for and one was found, the aim is to place that one; where the lamp was not found yet, to take
+    the thing to look at.
+    """
+    known = 0 if state.held == NOWHERE else 1 << state.held
+    for r in bits(state.seen):
+        known |= state.contents[r]
+    targets, lamps = world.targets & known, world.toggles & known
+    if not targets:
+        return None
+    if world.looking:
+        if lamps:
+            return Aim(targets, lamps, 1)
+        in_hand = state.held != NOWHERE and targets >> state.held & 1
+        return None if in_hand else Aim(targets, 0, 0)
+    wanted = min(world.wanted, targets.bit_count())
+    aim = Aim(targets, 0, wanted)
+    return None if wanted < world.wanted and distance(world, state, aim) == 0 else aim
+
+
+def remaining(world: World, state: State) -> int:
+    """Length of the shortest plan to the goal with full knowledge; 0 where the goal holds."""
+    return distance(world, state, full_aim(world))
+
+
+def distance(world: World, state: State, aim: Aim) -> int:
+    """Length in actions of the shortest plan for an aim, ``UNREACHABLE`` where there is none."""
+    at, held, contents = state.at, state.held, state.contents
+    closed = world.openable & ~state.opened
+    treated = state.treated(world)
+    if held == NOWHERE:
+        return _empty_handed(world, aim, at, closed, contents, treated, state.lit)
+    best = UNREACHABLE
+    if aim.targets >> held & 1:
+        if world.looking:
+            if not aim.wanted:
+                return 0
+            return min(
+                ((at != q) + (not aim.lamps & contents[q] & state.lit) for q in _places(contents, aim.lamps)),
+                default=UNREACHABLE,
+            )
+        if not treated >> held & 1:
+            best = _treat_and_place(world, held, at, closed)
+    for d in bits(world.fits[held]):
+        cost = (at != d) + (closed >> d & 1) + 1
+        if cost >= best:
+            continue
+        after = contents[:]
+        after[d] |= 1 << held
+        best = min(best, cost + _empty_handed(world, aim, d, closed & ~(1 << d), after, treated, state.lit))
+    return best
+
+
+def _empty_handed(world: World, aim: Aim, at: int, closed: int, contents: list[int], treated: int, lit: int) -> int:
+    sources = _places(contents, aim.targets)
+    if world.looking:
+        if not aim.wanted:
+            return min(((at != p) + (closed >> p & 1) + 1 for p in sources), default=UNREACHABLE)
+        lamps = [(q, not aim.lamps & contents[q] & lit) for q in _places(contents, aim.lamps)]
+        return min(
+            ((at != p) + (closed >> p & 1) + 1 + (p != q) + unlit for p in sources for q, unlit in lamps),
+            default=UNREACHABLE,
+        )
+    ready = aim.targets & treated
+    for r in bits(world.destinations):
+        if (contents[r] & ready).bit_count() >= aim.wanted:
+            return 0
+    if aim.wanted == 2:
+        return _pair(world, aim, at, closed, contents, sources)
+    best = UNREACHABLE
+    for p in sources:
+        take = (at != p) + (closed >> p & 1) + 1
+        shut = closed & ~(1 << p)
+        if contents[p] & ready:
+            carry = min(((p != r) + (shut >> r & 1) + 1 for r in bits(world.destinations)), default=UNREACHABLE)
+            best = min(best, take + carry)
+        for o in bits(contents[p] & aim.targets & ~treated):
+            best = min(best, take + _treat_and_place(world, o, p, shut))
+    return best
+
+
+def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
+    """With ``o`` in hand and untreated: to an appliance, treat, to a destination, put down."""
+    things, stations = {
+        "pick_clean_then_place_in_recep": (world.cleanable, world.cleaning),
+        "pick_heat_then_place_in_recep": (world.heatable, world.heating),
+        "pick_cool_then_place_in_recep": (world.coolable, world.cooling),
+    }[world.goal]
+    if not things >> o & 1:
+        return UNREACHABLE
+    return min(
+        ((at != s) + 1 + (s != r) + (closed >> r & 1) + 1 for s in bits(stations) for r in bits(world.destinations)),
+        default=UNREACHABLE,
+    )
+
+
+def _pair(world: World, aim: Aim, at: int, closed: int, contents: list[int], sources: list[int]) -> int:
+    best = UNREACHABLE
+    for r in bits(world.destinations):
+        others = [p for p in sources if p != r]
+        shut = closed >> r & 1
+        if contents[r] & aim.targets:  # one lies there already
+            best = min([best, *((at != p) + (closed >> p & 1) + 3 + shut for p in others)])
+            continue
+        for p in others:
+            first = (at != p) + (closed >> p & 1) + 3 + shut
+            for p2 in others:
+                if p2 != p:
+                    best = min(best, first + 4 + (closed >> p2 & 1))
+                elif (contents[p] & aim.targets).bit_count() > 1:
+                    best = min(best, first + 4)
+    return best
+
+
+def _places(contents: list[int], objects: int) -> list[int]:
+    return [r for r, mask in enumerate(contents) if mask & objects]

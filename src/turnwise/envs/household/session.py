@@ -1,0 +1,86 @@
+"""A live episode of the household world."""
+
+from __future__ import annotations
+
+from turnwise.envs.base import Step
+from turnwise.envs.household.state import State
+from turnwise.envs.household.world import GO, NOTHING, OPEN, World
+from turnwise.types import Message, Task
+
+
+class HouseholdSession:
+    """See ``turnwise.envs.base.Session``. An action that is unknown or not admissible answers "Nothing happens."
+
+    ``turns`` counts every action, such no-ops too; the episode ends when the goal holds or ``horizon`` is reached.
+    """
+
+    __slots__ = ("done", "horizon", "state", "task", "turns", "won", "world")
+
+    def __init__(self, task: Task, world: World, horizon: int) -> None:
+        self.task = task
+        self.world = world
+        self.horizon = horizon
+        self.state = State(world.start[:])
+        self.turns = 0
+        self.won = self.state.won(world)
+        self.done = self.won
+
+    def opening(self) -> list[Message]:
+        """One user message: the room, a blank line, the task."""
+        return [{"role": "user", "content": self.world.opening}]
+
+    def step(self, action: str) -> Step:
+        """Apply one action.
+
+        Raises:
+            RuntimeError: the episode is over.
+        """
+        if self.done:
+            raise RuntimeError(
+                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
+            )
+        self.turns += 1
+        world, state = self.world, self.state
+        command = world.commands.get(action.strip())
+        admissible = command is not None and state.admits(world, command)
+        if admissible:
+            state.apply(world, command)
+            observation = state.describe(world, command)
+            self.won = state.won(world)
+        else:
+            observation = NOTHING
+        self.done = self.won or self.turns >= self.horizon
+        return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
+
+    def fork(self) -> HouseholdSession:
+        """An independent copy, sharing only what never changes."""
+        twin = HouseholdSession.__new__(HouseholdSession)
+        twin.task = self.task
+        twin.world = self.world
+        twin.horizon = self.horizon
+        twin.state = self.state.copy()
+        twin.turns = self.turns
+        twin.won = self.won
+        twin.done = self.done
+        return twin
+
+    def admissible(self) -> list[str]:
+        """All commands that do something now, sorted as TextWorld sorts them."""
+        world, state = self.world, self.state
+        return sorted(text for text, command in world.commands.items() if state.admits(world, command))
+
+    def gains_information(self, action: str) -> bool:
+        """Whether the action shows the inside of a receptacle not looked into yet, or walks up to a closed one.
+
+        Walking to a closed one counts only where the agent does not stand before an unopened one already.
+        """
+        world, state = self.world, self.state
+        command = world.commands.get(action.strip())
+        if command is None or not state.admits(world, command):
+            return False
+        op, _, r = command
+        if op not in (GO, OPEN) or state.seen >> r & 1:
+            return False
+        if op == OPEN or state.accessible(world, r):
+            return True
+        return state.at < 0 or bool(state.seen >> state.at & 1)

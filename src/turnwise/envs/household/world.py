@@ -1,0 +1,183 @@
+"""One task's world: names, affordances, the commands that mean something in it, and the texts it prints.
+
+Text, commands and conditions follow ALFWorld's TextWorld games (arXiv:2010.03768). Two things are left out: the banner
+line before the room's description, and rooms where several receptacles share a place.
+
+Receptacles and objects are numbered in the order of ``rooms.listing``; sets of either are bit masks over these numbers.
+A ``World`` is never changed after construction but for its text caches, so sessions and their forks share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from turnwise.envs.household.catalog import (
+    CLEANABLE,
+    CLEANING,
+    CONTAINS,
+    COOLABLE,
+    COOLING,
+    HEATABLE,
+    HEATING,
+    KNIVES,
+    LAMPS,
+    OPENABLE,
+    SLICEABLE,
+    VESSELS,
+)
+from turnwise.envs.household.rooms import TYPES, listing
+
+GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, LOOK_INTO, LOOK_AT, INVENTORY, LOOK, HELP = range(15)
+
+Command = tuple[int, int, int]
+"""Operation, then its object and its receptacle, or the one of the two that it has, in the order of ``World.commands``."""
+
+NOTHING = "Nothing happens."
+
+HELP_TEXT = """
+Available commands:
+  look:                             look around your current location
+  inventory:                        check your current inventory
+  go to (receptacle):               move to a receptacle
+  open (receptacle):                open a receptacle
+  close (receptacle):               close a receptacle
+  take (object) from (receptacle):  take an object from a receptacle
+  move (object) to (receptacle):  place an object in or on a receptacle
+  examine (something):              examine a receptacle or an object
+  use (object):                     use an object
+  heat (object) with (receptacle):  heat an object using a receptacle
+  clean (object) with (receptacle): clean an object using a receptacle
+  cool (object) with (receptacle):  cool an object using a receptacle
+  slice (object) with (object):     slice an object using a sharp object
+"""
+
+
+def bits(mask: int) -> list[int]:
+    """The members of a bit mask, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+def enumerate_names(names: Sequence[str]) -> str:
+    """``a mug 2, a mug 1, and a pan 1``; TextWorld writes "a" before vowels too, and a comma before the last "and"."""
+    if not names:
+        return "nothing"
+    if len(names) == 1:
+        return f"a {names[0]}"
+    return f"{', '.join(f'a {name}' for name in names[:-1])}, and a {names[-1]}"
+
+
+class World:
+    """The fixed part of a task.
+
+    Args:
+        data: a task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
+
+    Raises:
+        ValueError: the data names a type, a place or a goal that the world does not have.
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.receptacles = listing(data["receptacles"])
+        self.objects = listing(data["objects"])
+        self.receptacle_types = [name.split()[0] for name in self.receptacles]
+        self.object_types = [name.split()[0] for name in self.objects]
+        unknown = set(self.receptacle_types) - set(CONTAINS)
+        if unknown:
+            raise ValueError(f"task data: no receptacle type {sorted(unknown)[0]!r} in the household world")
+        number = {name: i for i, name in enumerate(self.receptacles)}
+        self.start = [0] * len(self.receptacles)
+        for i, name in enumerate(self.objects):
+            place = data["objects"][name]
+            if place not in number:
+                raise ValueError(f"task data: {name!r} lies at {place!r}, which is not among the receptacles")
+            self.start[number[place]] |= 1 << i
+
+        self.openable = self._receptacles(lambda kind: kind in OPENABLE)
+        self.fits = [self._receptacles(lambda kind, o=obj: o in CONTAINS[kind]) for obj in self.object_types]
+        self.cleaning = self._receptacles(lambda kind: kind == CLEANING)
+        self.heating = self._receptacles(lambda kind: kind == HEATING)
+        self.cooling = self._receptacles(lambda kind: kind == COOLING)
+        self.cleanable = self._objects(lambda kind: kind in CLEANABLE)
+        self.heatable = self._objects(lambda kind: kind in HEATABLE)
+        self.coolable = self._objects(lambda kind: kind in COOLABLE)
+        self.sliceable = self._objects(lambda kind: kind in SLICEABLE)
+        self.knives = self._objects(lambda kind: kind in KNIVES)
+        self.lamps = self._objects(lambda kind: kind in LAMPS)
+        self.vessels = self._objects(lambda kind: kind in VESSELS)
+
+        goal = data["goal"]
+        if goal["type"] not in TYPES:
+            raise ValueError(f"task data: no goal type {goal['type']!r}; use one of {', '.join(TYPES)}")
+        self.goal: str = goal["type"]
+        self.looking = self.goal == "look_at_obj_in_light"
+        self.wanted = 2 if self.goal == "pick_two_obj_and_place" else 1
+        self.targets = self._objects(lambda kind: kind == goal["object"])
+        self.destinations = self._receptacles(lambda kind: kind == goal["receptacle"])
+        self.toggles = self._objects(lambda kind: kind == goal["toggle"])
+
+        self.room = (
+            f"You are in the middle of a room. Looking quickly around you, you see {enumerate_names(self.receptacles)}."
+        )
+        self.opening = f"{self.room}\n\nYour task is to: {data['text']}."
+        self.commands = self._commands()
+        self.texts = {command: text for text, command in self.commands.items()}
+        self._inside: dict[tuple[int, int], str] = {}
+
+    def contents(self, receptacle: int, mask: int, is_open: bool) -> str:
+        """What one sees of a receptacle that holds ``mask``."""
+        name = self.receptacles[receptacle]
+        if self.openable >> receptacle & 1:
+            if not is_open:
+                return f"The {name} is closed."
+            where = f"The {name} is open. In it,"
+        else:
+            where = f"On the {name},"
+        text = self._inside.get((receptacle, mask))
+        if text is None:
+            text = f"{where} you see {enumerate_names([self.objects[i] for i in bits(mask)])}."
+            self._inside[receptacle, mask] = text
+        return text
+
+    def _receptacles(self, test: Callable[[str], bool]) -> int:
+        return sum(1 << i for i, kind in enumerate(self.receptacle_types) if test(kind))
+
+    def _objects(self, test: Callable[[str], bool]) -> int:
+        return sum(1 << i for i, kind in enumerate(self.object_types) if test(kind))
+
+    def _commands(self) -> dict[str, Command]:
+        """Text -> command, for all that could ever be admissible here."""
+        found: dict[str, Command] = {"inventory": (INVENTORY, 0, 0), "look": (LOOK, 0, 0), "help": (HELP, 0, 0)}
+        for r, place in enumerate(self.receptacles):
+            found[f"go to {place}"] = (GO, 0, r)
+            found[f"examine {place}"] = (LOOK_INTO, 0, r)
+            if self.openable >> r & 1:
+                found[f"open {place}"] = (OPEN, 0, r)
+                found[f"close {place}"] = (CLOSE, 0, r)
+        treatments = (
+            ("clean", CLEAN, self.cleanable, self.cleaning),
+            ("heat", HEAT, self.heatable, self.heating),
+            ("cool", COOL, self.coolable, self.cooling),
+        )
+        for o, name in enumerate(self.objects):
+            found[f"examine {name}"] = (LOOK_AT, o, 0)
+            if self.lamps >> o & 1:
+                found[f"use {name}"] = (USE, o, 0)
+                continue
+            for r, place in enumerate(self.receptacles):
+                found[f"take {name} from {place}"] = (TAKE, o, r)
+                if self.fits[o] >> r & 1:
+                    found[f"move {name} to {place}"] = (MOVE, o, r)
+            for verb, operation, things, stations in treatments:
+                if things >> o & 1:
+                    for r in bits(stations):
+                        found[f"{verb} {name} with {self.receptacles[r]}"] = (operation, o, r)
+            if self.sliceable >> o & 1:
+                for knife in bits(self.knives):
+                    found[f"slice {name} with {self.objects[knife]}"] = (SLICE, o, knife)
+        return found
