@@ -13,7 +13,9 @@ _TABLE = frozenset(
     "handtowel keychain knife laptop lettuce mug newspaper pan pen pencil peppershaker plate pot potato remotecontrol "
     "saltshaker soapbar soapbottle spatula spoon spraybottle statue tissuebox toiletpaper tomato vase watch".split()
 )
-_SEAT = frozenset("basketball book cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol".split())
+_SEAT = frozenset(
+    "basketball book cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol".split()
+)
 _STORE = frozenset(
     "alarmclock basketball book bowl candle cd cellphone cloth creditcard cup keychain laptop mug newspaper pen pencil "
     "plate remotecontrol spraybottle statue tissuebox toiletpaper vase watch".split()
@@ -38,7 +40,9 @@ CONTAINS: dict[str, frozenset[str]] = {
         "watch".split()
     ),
     "dresser": _STORE,
-    "fridge": frozenset("apple bowl bread cup egg lettuce mug pan plate pot potato tomato".split()),
+    "fridge": frozenset(
+        "apple bowl bread cup egg lettuce mug pan plate pot potato tomato".split()
+    ),
     "garbagecan": frozenset(
         "apple bread cd cloth dishsponge egg handtowel lettuce newspaper pen pencil potato soapbar soapbottle spraybottle "
         "tissuebox toiletpaper tomato".split()
@@ -68,17 +72,29 @@ CLEANABLE = frozenset(
     "tomato".split()
 )
 HEATABLE = frozenset("apple bread cup egg mug plate potato tomato".split())
-COOLABLE = frozenset("apple bowl bread cup egg lettuce mug pan plate pot potato tomato".split())
+COOLABLE = frozenset(
+    "apple bowl bread cup egg lettuce mug pan plate pot potato tomato".split()
+)
 SLICEABLE = frozenset("apple bread egg lettuce potato tomato".split())
 KNIVES = frozenset({"butterknife", "knife"})
 LAMPS = frozenset({"desklamp"})  # not pickupable
-VESSELS = frozenset("bowl cup mug pan plate pot".split())  # ALFWorld's receptacle objects
+VESSELS = frozenset(
+    "bowl cup mug pan plate pot".split()
+)  # ALFWorld's receptacle objects
 
 CLEANING, HEATING, COOLING = "sinkbasin", "microwave", "fridge"
 
 LAMP_PLACES = frozenset({"desk", "dresser", "sidetable"})
 
-WEIGHTS = {"bed": 2, "coffeetable": 3, "countertop": 4, "desk": 4, "diningtable": 4, "dresser": 2, "fridge": 2}
+WEIGHTS = {
+    "bed": 2,
+    "coffeetable": 3,
+    "countertop": 4,
+    "desk": 4,
+    "diningtable": 4,
+    "dresser": 2,
+    "fridge": 2,
+}
 """How likely a receptacle is to hold a thing it can hold, relative to the others (1): placement and search both read it."""
 
 ROOMS: dict[str, dict[str, tuple[int, int]]] = {
@@ -144,6 +160,8 @@ OBJECTS: dict[str, tuple[str, ...]] = {
     "livingroom": tuple(
         "book candle cellphone creditcard keychain laptop newspaper pillow remotecontrol statue tissuebox vase watch".split()
     ),
-    "bathroom": tuple("candle cloth dishsponge handtowel soapbar soapbottle spraybottle tissuebox toiletpaper".split()),
+    "bathroom": tuple(
+        "candle cloth dishsponge handtowel soapbar soapbottle spraybottle tissuebox toiletpaper".split()
+    ),
 }
 """Room kind -> the types of things that lie about in it (lamps apart)."""

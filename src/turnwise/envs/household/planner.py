@@ -69,7 +69,10 @@ def distance(world: World, state: State, aim: Aim) -> int:
             if not aim.wanted:
                 return 0
             return min(
-                ((at != q) + (not aim.lamps & contents[q] & state.lit) for q in _places(contents, aim.lamps)),
+                (
+                    (at != q) + (not aim.lamps & contents[q] & state.lit)
+                    for q in _places(contents, aim.lamps)
+                ),
                 default=UNREACHABLE,
             )
         if not treated >> held & 1:
@@ -80,18 +83,41 @@ def distance(world: World, state: State, aim: Aim) -> int:
             continue
         after = contents[:]
         after[d] |= 1 << held
-        best = min(best, cost + _empty_handed(world, aim, d, closed & ~(1 << d), after, treated, state.lit))
+        best = min(
+            best,
+            cost
+            + _empty_handed(
+                world, aim, d, closed & ~(1 << d), after, treated, state.lit
+            ),
+        )
     return best
 
 
-def _empty_handed(world: World, aim: Aim, at: int, closed: int, contents: list[int], treated: int, lit: int) -> int:
+def _empty_handed(
+    world: World,
+    aim: Aim,
+    at: int,
+    closed: int,
+    contents: list[int],
+    treated: int,
+    lit: int,
+) -> int:
     sources = _places(contents, aim.targets)
     if world.looking:
         if not aim.wanted:
-            return min(((at != p) + (closed >> p & 1) + 1 for p in sources), default=UNREACHABLE)
-        lamps = [(q, not aim.lamps & contents[q] & lit) for q in _places(contents, aim.lamps)]
+            return min(
+                ((at != p) + (closed >> p & 1) + 1 for p in sources),
+                default=UNREACHABLE,
+            )
+        lamps = [
+            (q, not aim.lamps & contents[q] & lit) for q in _places(contents, aim.lamps)
+        ]
         return min(
-            ((at != p) + (closed >> p & 1) + 1 + (p != q) + unlit for p in sources for q, unlit in lamps),
+            (
+                (at != p) + (closed >> p & 1) + 1 + (p != q) + unlit
+                for p in sources
+                for q, unlit in lamps
+            ),
             default=UNREACHABLE,
         )
     ready = aim.targets & treated
@@ -105,7 +131,10 @@ def _empty_handed(world: World, aim: Aim, at: int, closed: int, contents: list[i
         take = (at != p) + (closed >> p & 1) + 1
         shut = closed & ~(1 << p)
         if contents[p] & ready:
-            carry = min(((p != r) + (shut >> r & 1) + 1 for r in bits(world.destinations)), default=UNREACHABLE)
+            carry = min(
+                ((p != r) + (shut >> r & 1) + 1 for r in bits(world.destinations)),
+                default=UNREACHABLE,
+            )
             best = min(best, take + carry)
         for o in bits(contents[p] & aim.targets & ~treated):
             best = min(best, take + _treat_and_place(world, o, p, shut))
@@ -122,18 +151,31 @@ def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
     if not things >> o & 1:
         return UNREACHABLE
     return min(
-        ((at != s) + 1 + (s != r) + (closed >> r & 1) + 1 for s in bits(stations) for r in bits(world.destinations)),
+        (
+            (at != s) + 1 + (s != r) + (closed >> r & 1) + 1
+            for s in bits(stations)
+            for r in bits(world.destinations)
+        ),
         default=UNREACHABLE,
     )
 
 
-def _pair(world: World, aim: Aim, at: int, closed: int, contents: list[int], sources: list[int]) -> int:
+def _pair(
+    world: World,
+    aim: Aim,
+    at: int,
+    closed: int,
+    contents: list[int],
+    sources: list[int],
+) -> int:
     best = UNREACHABLE
     for r in bits(world.destinations):
         others = [p for p in sources if p != r]
         shut = closed >> r & 1
         if contents[r] & aim.targets:  # one lies there already
-            best = min([best, *((at != p) + (closed >> p & 1) + 3 + shut for p in others)])
+            best = min(
+                [best, *((at != p) + (closed >> p & 1) + 3 + shut for p in others)]
+            )
             continue
         for p in others:
             first = (at != p) + (closed >> p & 1) + 3 + shut

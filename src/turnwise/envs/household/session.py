@@ -50,7 +50,13 @@ class HouseholdSession:
         else:
             observation = NOTHING
         self.done = self.won or self.turns >= self.horizon
-        return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
+        return Step(
+            observation,
+            float(self.won),
+            self.done,
+            self.won,
+            {"admissible": admissible},
+        )
 
     def fork(self) -> HouseholdSession:
         """An independent copy, sharing only what never changes."""
@@ -67,7 +73,11 @@ class HouseholdSession:
     def admissible(self) -> list[str]:
         """All commands that do something now, sorted as TextWorld sorts them."""
         world, state = self.world, self.state
-        return sorted(text for text, command in world.commands.items() if state.admits(world, command))
+        return sorted(
+            text
+            for text, command in world.commands.items()
+            if state.admits(world, command)
+        )
 
     def gains_information(self, action: str) -> bool:
         """Whether the action shows the inside of a receptacle not looked into yet, or walks up to a closed one.

@@ -18,6 +18,7 @@ from turnwise.envs.household.world import (
     LOOK,
     LOOK_AT,
     LOOK_INTO,
+    MIDDLE,
     MOVE,
     OPEN,
     SLICE,
@@ -38,7 +39,18 @@ class State:
     stays true: a thing's place is known when that place is in ``seen`` or the thing is in hand.
     """
 
-    __slots__ = ("at", "clean", "contents", "cool", "held", "hot", "lit", "opened", "seen", "sliced")
+    __slots__ = (
+        "at",
+        "clean",
+        "contents",
+        "cool",
+        "held",
+        "hot",
+        "lit",
+        "opened",
+        "seen",
+        "sliced",
+    )
 
     def __init__(self, contents: list[int]) -> None:
         self.at = NOWHERE
@@ -90,7 +102,9 @@ class State:
         if op >= INVENTORY:
             return True
         if op == LOOK_AT:
-            return self.held == o or (at != NOWHERE and bool(self.contents[at] >> o & 1) and self.accessible(world, at))
+            return (
+                self.held == o
+            )  # as in the real engine, a thing that lies here cannot be examined
         if op == USE:
             return at != NOWHERE and bool(self.contents[at] >> o & 1)
         if op == SLICE:
@@ -98,7 +112,11 @@ class State:
         if at != r:
             return False
         if op == TAKE:
-            return self.held == NOWHERE and bool(self.contents[r] >> o & 1) and self.accessible(world, r)
+            return (
+                self.held == NOWHERE
+                and bool(self.contents[r] >> o & 1)
+                and self.accessible(world, r)
+            )
         if op == MOVE:
             return self.held == o and self.accessible(world, r)
         if op == OPEN:
@@ -158,7 +176,10 @@ class State:
                 and bool(self.contents[self.at] & world.toggles & self.lit)
             )
         ready = world.targets & self.treated(world)
-        return any((self.contents[r] & ready).bit_count() >= world.wanted for r in bits(world.destinations))
+        return any(
+            (self.contents[r] & ready).bit_count() >= world.wanted
+            for r in bits(world.destinations)
+        )
 
     def describe(self, world: World, command: Command) -> str:
         """What the world prints after the command was applied."""
@@ -167,16 +188,22 @@ class State:
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))
             if op == GO:
                 return f"You arrive at {world.receptacles[r]}. {seen}"
-            return f"You open the {world.receptacles[r]}. {seen}" if op == OPEN else seen
+            return (
+                f"You open the {world.receptacles[r]}. {seen}" if op == OPEN else seen
+            )
         if op == CLOSE:
             return f"You close the {world.receptacles[r]}."
         if op == TAKE:
-            return f"You pick up the {world.objects[o]} from the {world.receptacles[r]}."
+            return (
+                f"You pick up the {world.objects[o]} from the {world.receptacles[r]}."
+            )
         if op == MOVE:
             return f"You move the {world.objects[o]} to the {world.receptacles[r]}."
         if op in (CLEAN, HEAT, COOL):
             verb = {CLEAN: "clean", HEAT: "heat", COOL: "cool"}[op]
-            return f"You {verb} the {world.objects[o]} using the {world.receptacles[r]}."
+            return (
+                f"You {verb} the {world.objects[o]} using the {world.receptacles[r]}."
+            )
         if op == USE:
             return f"You turn on the {world.objects[o]}."
         if op == SLICE:
@@ -189,7 +216,9 @@ class State:
             return f"You are carrying: a {world.objects[self.held]}."
         if op == LOOK:
             if self.at == NOWHERE:
-                return world.room
+                return MIDDLE.format(
+                    "nothing"
+                )  # only the opening lists the receptacles
             return f"You are facing the {world.receptacles[self.at]}. Next to it, you see nothing."
         assert op == HELP
         return HELP_TEXT
@@ -199,8 +228,6 @@ class State:
         name = world.objects[o]
         if world.vessels >> o & 1:
             return f"This is a normal {name}. In it, you see nothing."
-        if world.lamps >> o & 1 and self.lit >> o & 1:
-            return f"This {name} is on."
         hot, cool = self.hot >> o & 1, self.cool >> o & 1
         clean, sliced = self.clean >> o & 1, self.sliced >> o & 1
         if cool and not clean and not sliced:
@@ -208,4 +235,8 @@ class State:
         warmth = ["hot"] if hot else ["cool"] if cool else []
         words = " and ".join(warmth + ["clean"] * clean)
         words = " ".join([words] * bool(words) + ["sliced"] * sliced)
-        return f"This is a {words} {name}." if words else f"There's nothing special about {name}."
+        return (
+            f"This is a {words} {name}."
+            if words
+            else f"There's nothing special about {name}."
+        )

@@ -28,15 +28,32 @@ from turnwise.envs.household.catalog import (
 )
 from turnwise.envs.household.rooms import TYPES, listing
 
-GO, OPEN, CLOSE, TAKE, MOVE, CLEAN, HEAT, COOL, USE, SLICE, LOOK_INTO, LOOK_AT, INVENTORY, LOOK, HELP = range(15)
+(
+    GO,
+    OPEN,
+    CLOSE,
+    TAKE,
+    MOVE,
+    CLEAN,
+    HEAT,
+    COOL,
+    USE,
+    SLICE,
+    LOOK_INTO,
+    LOOK_AT,
+    INVENTORY,
+    LOOK,
+    HELP,
+) = range(15)
 
 Command = tuple[int, int, int]
 """Operation, then its object and its receptacle, or the one of the two that it has, in the order of ``World.commands``."""
 
 NOTHING = "Nothing happens."
 
-HELP_TEXT = """
-Available commands:
+MIDDLE = "You are in the middle of a room. Looking quickly around you, you see {}."
+
+HELP_TEXT = """Available commands:
   look:                             look around your current location
   inventory:                        check your current inventory
   go to (receptacle):               move to a receptacle
@@ -89,17 +106,24 @@ class World:
         self.object_types = [name.split()[0] for name in self.objects]
         unknown = set(self.receptacle_types) - set(CONTAINS)
         if unknown:
-            raise ValueError(f"task data: no receptacle type {sorted(unknown)[0]!r} in the household world")
+            raise ValueError(
+                f"task data: no receptacle type {min(unknown)!r} in the household world"
+            )
         number = {name: i for i, name in enumerate(self.receptacles)}
         self.start = [0] * len(self.receptacles)
         for i, name in enumerate(self.objects):
             place = data["objects"][name]
             if place not in number:
-                raise ValueError(f"task data: {name!r} lies at {place!r}, which is not among the receptacles")
+                raise ValueError(
+                    f"task data: {name!r} lies at {place!r}, which is not among the receptacles"
+                )
             self.start[number[place]] |= 1 << i
 
         self.openable = self._receptacles(lambda kind: kind in OPENABLE)
-        self.fits = [self._receptacles(lambda kind, o=obj: o in CONTAINS[kind]) for obj in self.object_types]
+        self.fits = [
+            self._receptacles(lambda kind, o=obj: o in CONTAINS[kind])
+            for obj in self.object_types
+        ]
         self.cleaning = self._receptacles(lambda kind: kind == CLEANING)
         self.heating = self._receptacles(lambda kind: kind == HEATING)
         self.cooling = self._receptacles(lambda kind: kind == COOLING)
@@ -113,7 +137,9 @@ class World:
 
         goal = data["goal"]
         if goal["type"] not in TYPES:
-            raise ValueError(f"task data: no goal type {goal['type']!r}; use one of {', '.join(TYPES)}")
+            raise ValueError(
+                f"task data: no goal type {goal['type']!r}; use one of {', '.join(TYPES)}"
+            )
         self.goal: str = goal["type"]
         self.looking = self.goal == "look_at_obj_in_light"
         self.wanted = 2 if self.goal == "pick_two_obj_and_place" else 1
@@ -121,10 +147,8 @@ class World:
         self.destinations = self._receptacles(lambda kind: kind == goal["receptacle"])
         self.toggles = self._objects(lambda kind: kind == goal["toggle"])
 
-        self.room = (
-            f"You are in the middle of a room. Looking quickly around you, you see {enumerate_names(self.receptacles)}."
-        )
-        self.opening = f"{self.room}\n\nYour task is to: {data['text']}."
+        room = MIDDLE.format(enumerate_names(self.receptacles))
+        self.opening = f"{room}\n\nYour task is to: {data['text']}."
         self.commands = self._commands()
         self.texts = {command: text for text, command in self.commands.items()}
         self._inside: dict[tuple[int, int], str] = {}
@@ -152,7 +176,11 @@ class World:
 
     def _commands(self) -> dict[str, Command]:
         """Text -> command, for all that could ever be admissible here."""
-        found: dict[str, Command] = {"inventory": (INVENTORY, 0, 0), "look": (LOOK, 0, 0), "help": (HELP, 0, 0)}
+        found: dict[str, Command] = {
+            "inventory": (INVENTORY, 0, 0),
+            "look": (LOOK, 0, 0),
+            "help": (HELP, 0, 0),
+        }
         for r, place in enumerate(self.receptacles):
             found[f"go to {place}"] = (GO, 0, r)
             found[f"examine {place}"] = (LOOK_INTO, 0, r)
@@ -176,8 +204,16 @@ class World:
             for verb, operation, things, stations in treatments:
                 if things >> o & 1:
                     for r in bits(stations):
-                        found[f"{verb} {name} with {self.receptacles[r]}"] = (operation, o, r)
+                        found[f"{verb} {name} with {self.receptacles[r]}"] = (
+                            operation,
+                            o,
+                            r,
+                        )
             if self.sliceable >> o & 1:
                 for knife in bits(self.knives):
-                    found[f"slice {name} with {self.objects[knife]}"] = (SLICE, o, knife)
+                    found[f"slice {name} with {self.objects[knife]}"] = (
+                        SLICE,
+                        o,
+                        knife,
+                    )
         return found
