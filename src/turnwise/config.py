@@ -1,0 +1,119 @@
+"""The root of every configuration: its keys, and the name of a run.
+
+A part's constructor is its own schema (see :mod:`turnwise.config_check`); only what belongs to no part is declared here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
+
+from turnwise.errors import InputError
+
+
+class ConfigError(InputError):
+    """Mistakes in a configuration, all of them, each naming its key and the remedy."""
+
+    def __init__(self, mistakes: list[str]) -> None:
+        self.mistakes = mistakes
+        if len(mistakes) == 1:
+            text = mistakes[0]
+        else:
+            text = f"{len(mistakes)} mistakes in the configuration:\n" + "\n".join(f"  - {m}" for m in mistakes)
+        super().__init__(text)
+
+
+@dataclass
+class Paths:
+    """Where a run writes."""
+
+    out: str = MISSING
+
+
+@dataclass
+class RunConfig:
+    """Keys of ``conf/train.yaml``. A part that a method does not use is null."""
+
+    name: str = MISSING
+    method: str = MISSING
+    scale: str = MISSING
+    seed: int = MISSING
+    fresh: bool = False
+    paths: Paths = field(default_factory=Paths)
+    # where to act, how often, when to stop
+    env: Any = None
+    data: Any = None
+    states: Any = None
+    allocator: Any = None
+    gate: Any = None
+    rollout: Any = None
+    # what it was worth, and what to do about it
+    reward: Any = None
+    advantage: Any = None
+    loss: Any = None
+    update: Any = None
+    # who acts, who predicts, who judges
+    policy: Any = None
+    predictor: Any = None
+    judge: Any = None
+    engine: Any = None
+    # Lightning
+    trainer: Any = None
+    logger: Any = None
+    callbacks: Any = None
+    eval: Any = None
+    table: Any = None  # a sweep's rows with the paper's numbers; reports read it
+
+
+LONGEST_NAME = 120  # characters of a folder; file systems stop at 255 bytes
+
+
+def run_name(preset: str, overrides: str = "") -> str:
+    """Folder of a run: the preset's name, and below it the overrides that make this run another one.
+
+    ``method=x`` is dropped where the preset is named x. Slashes of values become ``+``, and what is too long for a folder
+    ends in its hash.
+    """
+    kept = [item for item in overrides.split(",") if item and item != f"method={preset}"]
+    tail = ",".join(kept).replace("/", "+")
+    if len(tail) > LONGEST_NAME:
+        digest = hashlib.sha256(tail.encode()).hexdigest()[:10]
+        tail = f"{tail[: LONGEST_NAME - 11]}~{digest}"
+    return f"{preset}/{tail}" if tail else preset
+
+
+def register() -> None:
+    """Tell Hydra of the root schema and OmegaConf of ``${run_name:preset,overrides}``. Idempotent."""
+    ConfigStore.instance().store(name="run_schema", node=RunConfig)
+    OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+
+
+def compose_config(overrides: Sequence[str], folder: Path, primary: str = "train") -> DictConfig:
+    """The configuration that ``python train.py <overrides>`` would run, for scripts, notebooks and tests.
+
+    Raises:
+        HydraException, OmegaConfBaseException: it does not compose; ``turnwise.config_errors.explain`` says why in words.
+    """
+    register()
+    hydra_config = HydraConfig.instance()
+    outer = hydra_config.cfg
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(folder.resolve()), version_base="1.3"):
+        cfg = compose(primary, list(overrides), return_hydra_config=True)
+        try:
+            hydra_config.set_config(cfg)
+            with open_dict(cfg):
+                cfg.name = cfg.name  # resolved now: it asks Hydra for the command line
+                del cfg["hydra"]
+        finally:
+            hydra_config.cfg = outer
+    return cfg

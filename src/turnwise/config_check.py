@@ -1,0 +1,165 @@
+"""The check that every configuration passes before anything is loaded: all mistakes at once, nearest names suggested."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from turnwise.config import ConfigError
+from turnwise.config_rules import impossible_combinations
+from turnwise.config_signature import Signature, TargetError, signature_of
+
+_HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
+_UNSET = "???"
+
+
+def check_config(cfg: DictConfig) -> None:
+    """Refuse a configuration that cannot run.
+
+    Every ``_target_``, at any depth, is held against its constructor: unknown and missing parameters, types, ``Literal``
+    values; our own dataclasses are also built once, so that their range checks speak. Last come the combinations of parts
+    that exclude each other.
+
+    Raises:
+        ConfigError: with every mistake found.
+    """
+    try:
+        tree = OmegaConf.to_container(cfg, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError([f"{error.full_key or 'config'}: {_first_line(error)}"]) from error
+    assert isinstance(tree, dict)
+    mistakes = [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
+    mistakes += _walk(tree, "")
+    mistakes += impossible_combinations(tree)
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?``, or the whole list where nothing is near."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; it takes {', '.join(names)}" if names else "; it takes none"
+
+
+def _walk(node: Any, path: str) -> list[str]:
+    mistakes: list[str] = []
+    for key, child in _children(node):
+        mistakes += _walk(child, f"{path}.{key}" if path else str(key))
+    if isinstance(node, Mapping) and "_target_" in node:
+        mistakes += _check_call(node, path, sound=not mistakes)
+    return mistakes
+
+
+def _children(node: Any) -> Iterator[tuple[str | int, Any]]:
+    if isinstance(node, Mapping):
+        yield from node.items()
+    elif isinstance(node, list):
+        yield from enumerate(node)
+
+
+def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
+    target = str(node["_target_"])
+    try:
+        signature = signature_of(target)
+    except TargetError as error:
+        return [f"{path}._target_: {error}"]
+    given = {key: value for key, value in node.items() if key not in _HYDRA_KEYS}
+    mistakes = list(_names(given, signature, path, partial=bool(node.get("_partial_"))))
+    for name, value in given.items():
+        parameter = signature.parameters.get(name)
+        if parameter is not None and value != _UNSET and not matches(value, parameter.annotation):
+            mistakes.append(f"{path}.{name}: expected {describe(parameter.annotation)}, got {value!r}")
+    ours = target.startswith("turnwise.") and signature.is_dataclass and not node.get("_partial_")
+    if sound and ours and not mistakes and _UNSET not in given.values():
+        mistakes += _build(node, path)
+    return mistakes
+
+
+def _names(given: Mapping[str, Any], signature: Signature, path: str, partial: bool) -> Iterator[str]:
+    if not signature.accepts_any:
+        for name in given.keys() - signature.parameters.keys():
+            hint = suggest(name, signature.parameters)
+            yield f"{path}.{name}: {signature.name} has no such parameter{hint}"
+    if not partial:
+        for name, parameter in signature.parameters.items():
+            if parameter.required and name not in given:
+                yield f"{path}.{name}: {signature.name} needs it; give it as {path}.{name}=..."
+
+
+def _build(node: Mapping[str, Any], path: str) -> list[str]:
+    try:
+        instantiate(node)
+    except InstantiationException as error:
+        reason = error.__cause__ if isinstance(error.__cause__, ValueError | TypeError) else error
+        return [f"{path}: {_first_line(reason)}"]
+    return []
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def matches(value: Any, annotation: Any) -> bool:
+    """Whether a value of a YAML file may stand for an annotated parameter. A node with a ``_target_`` may stand for any."""
+    if annotation is Any or (isinstance(value, Mapping) and "_target_" in value):
+        return True
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return any(value == allowed and type(value) is type(allowed) for allowed in arguments)
+    if origin in (Union, types.UnionType):
+        return any(matches(value, argument) for argument in arguments)
+    if origin is not None or annotation in (list, tuple, set, dict, Sequence, Mapping):
+        return _matches_container(value, origin or annotation, arguments)
+    if annotation is None or annotation is type(None):
+        return value is None
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if annotation is Path:
+        return isinstance(value, str)
+    return isinstance(value, annotation) if isinstance(annotation, type) else True
+
+
+def _matches_container(value: Any, kind: Any, arguments: tuple[Any, ...]) -> bool:
+    if kind in (dict, Mapping):
+        inner = arguments[1] if len(arguments) == 2 else Any
+        return isinstance(value, Mapping) and all(matches(item, inner) for item in value.values())
+    if kind in (list, tuple, set, Sequence):
+        if not isinstance(value, list):
+            return False
+        if kind is tuple and arguments and arguments[-1] is not Ellipsis:
+            pairs = zip(value, arguments, strict=False)
+            return len(value) == len(arguments) and all(matches(item, inner) for item, inner in pairs)
+        inner = arguments[0] if arguments else Any
+        return all(matches(item, inner) for item in value)
+    return True
+
+
+def describe(annotation: Any) -> str:
+    """A type in words: ``float``, ``one of keep, drop``, ``int or null``."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(argument) for argument in arguments)
+    if annotation is None or annotation is type(None):
+        return "null"
+    if origin in (list, tuple, Sequence, set) or annotation in (list, tuple, Sequence, set):
+        return "a list" + (f" of {describe(arguments[0])}" if arguments else "")
+    if origin in (dict, Mapping) or annotation in (dict, Mapping):
+        return "a mapping"
+    if annotation is Path:
+        return "a path"
+    return getattr(annotation, "__name__", str(annotation))

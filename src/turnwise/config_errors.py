@@ -1,0 +1,115 @@
+"""Hydra's own complaints as one clear message: every bad override of a command line, with the nearest right name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException, ValidationError
+
+from turnwise.config import ConfigError, compose_config
+from turnwise.config_check import check_config, suggest
+
+
+def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
+    """What is wrong with a command line that Hydra refused.
+
+    Overrides that Hydra refuses are taken out one by one until the rest composes; the rest then goes through
+    :func:`turnwise.config_check.check_config`, so one message has everything.
+
+    Args:
+        error: what Hydra raised; its own words are used where no override is to blame.
+        arguments: the command line without the program.
+        folder: the configuration folder.
+        primary: name of the primary configuration.
+    """
+    parser = OverridesParser.create()
+    try:
+        parsed = parser.parse_overrides([argument for argument in arguments if not argument.startswith("-")])
+    except OverrideParseException as unreadable:
+        return ConfigError([f"{unreadable.override}: not of the form key=value"])
+    kept = [_first_of_sweep(override) for override in parsed]
+    refused: list[tuple[Override, Exception]] = []
+    cfg, in_a_file = None, None
+    while cfg is None:
+        try:
+            cfg = compose_config([override.input_line or "" for override in kept], folder, primary)
+        except (HydraException, OmegaConfBaseException) as refusal:
+            blamed = _blame(refusal, kept)
+            if blamed is None:
+                in_a_file = refusal
+                break
+            kept.remove(blamed)
+            refused.append((blamed, refusal))
+    mistakes = [_message(override, refusal, cfg, folder) for override, refusal in refused]
+    if in_a_file is not None:
+        mistakes.append(_in_a_file(in_a_file, folder))
+    elif cfg is not None:
+        try:
+            check_config(cfg)
+        except ConfigError as more:
+            mistakes += more.mistakes
+    return ConfigError(mistakes or [_line(error)])
+
+
+def _first_of_sweep(override: Override) -> Override:
+    """A sweep's first value: the others share its key."""
+    if not override.is_sweep_override():
+        return override
+    first = next(iter(override.sweep_string_iterator()))
+    return OverridesParser.create().parse_override(f"{override.get_key_element()}={first}")
+
+
+def _blame(error: Exception, overrides: Sequence[Override]) -> Override | None:
+    text = str(error)
+    missing = error.missing_cfg_file if isinstance(error, MissingConfigException) else None
+    for override in overrides:
+        key = override.key_or_group
+        if missing == f"{key}/{override.value()}" or f"'{key}'" in text or f"{override.input_line}" in text:
+            return override
+    return None
+
+
+def _message(override: Override, error: Exception, cfg: DictConfig | None, folder: Path) -> str:
+    given, key = override.input_line, override.key_or_group
+    if isinstance(error, MissingConfigException):
+        return f"{given}: {_no_option(key, str(override.value()), folder)}"
+    cause = error.__cause__ or error
+    if isinstance(cause, ValidationError):
+        return f"{given}: {_line(cause)}"
+    if cfg is None:
+        return f"{given}: there is no key '{key}'"
+    *parents, last = key.lstrip("+~").split(".")
+    depth = 0
+    while depth < len(parents) and isinstance(OmegaConf.select(cfg, ".".join(parents[: depth + 1])), DictConfig):
+        depth += 1
+    holder = ".".join(parents[:depth])
+    node = OmegaConf.select(cfg, holder) if holder else cfg
+    wrong = [*parents, last][depth]
+    where = f"{holder} has no key '{wrong}'" if holder else f"there is no key '{wrong}'"
+    names = [str(name) for name in node if not str(name).startswith("_")]
+    return f"{given}: {where}{suggest(wrong, names)}"
+
+
+def _in_a_file(error: Exception, folder: Path) -> str:
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, option = error.missing_cfg_file.rpartition("/")
+        asking = re.match(r"In '([^']+)'", str(error))
+        where = f"{folder.name}/{asking.group(1)}.yaml: " if asking else ""
+        return where + _no_option(group, option, folder)
+    return _line(error)
+
+
+def _no_option(group: str, option: str, folder: Path) -> str:
+    files = (folder / group).rglob("*.yaml")
+    options = [path.relative_to(folder / group).with_suffix("").as_posix() for path in files]
+    return f"{group} has no '{option}'{suggest(option, options)}"
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split("\n    full_key")[0].split())

@@ -1,0 +1,65 @@
+"""Combinations of parts that compose but cannot work, each with the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_LOCAL_REWARDS = {"Exact", "Functional"}  # compare one action with the demonstrated one
+_DEMONSTRATED_STATES = {"expert_turns", "Pivots"}  # know a demonstrated action
+
+
+def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
+    """Mistakes of a resolved configuration that no single part can see."""
+    states, reward, loss = _part(cfg, "states"), _part(cfg, "reward"), _part(cfg, "loss")
+    turns = _value(cfg, "rollout", "turns")
+    mistakes = []
+    if reward in _LOCAL_REWARDS and states not in _DEMONSTRATED_STATES:
+        mistakes.append(
+            f"reward={_short(reward)}: compares with a demonstrated action, which {states} has none of; "
+            "choose states=expert_turns, states=pivots or reward=outcome"
+        )
+    if reward in _LOCAL_REWARDS and turns != 1:
+        mistakes.append(f"rollout.turns: reward={_short(reward)} judges one action; set rollout.turns=1, got {turns}")
+    if reward == "Outcome" and turns is not None:
+        mistakes.append(f"rollout.turns: reward=outcome is paid at an episode's end; set rollout.turns=null, got {turns}")
+    if loss == "Nll":
+        mistakes += [
+            f"{part}: loss=nll imitates the demonstrated tokens and reads no {part}; set {part}=none, or loss=clipped"
+            for part in ("reward", "advantage")
+            if _part(cfg, part)
+        ]
+        if states == "task_starts":
+            mistakes.append("states=task_starts: loss=nll needs demonstrated actions; choose states=expert_turns")
+    elif loss:
+        mistakes += [
+            f"{part}: loss={_short(loss)} needs one, and it is null; choose one, or method=sft to imitate"
+            for part in ("allocator", "reward", "advantage")
+            if not _part(cfg, part)
+        ]
+        if _value(cfg, "rollout", "sampling", "temperature") == 0:
+            mistakes.append("rollout.sampling.temperature: greedy samples of a state are all the same; set it above 0")
+    if _part(cfg, "advantage") == "GroupAdvantage" and _value(cfg, "allocator", "group_size") == 1:
+        mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
+    if (_value(cfg, "loss", "kl_beta") or 0) > 0 and cfg.get("policy") and not _value(cfg, "policy", "lora"):
+        mistakes.append(
+            "loss.kl_beta: the reference policy is the policy with its adapter off, and policy.lora is null; "
+            "set loss.kl_beta=0, or train an adapter"
+        )
+    return mistakes
+
+
+def _part(cfg: Mapping[str, Any], name: str) -> str | None:
+    node = cfg.get(name)
+    return str(node["_target_"]).rpartition(".")[2] if isinstance(node, Mapping) and "_target_" in node else None
+
+
+def _value(cfg: Mapping[str, Any], *keys: str) -> Any:
+    node: Any = cfg
+    for key in keys:
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node
+
+
+def _short(part: str | None) -> str:
+    return (part or "null").lower()

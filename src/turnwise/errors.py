@@ -1,0 +1,7 @@
+"""What goes wrong by a person's hand, as opposed to ours."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """A configuration, file or folder that cannot be used. The message names it and the remedy; no traceback is shown."""

@@ -1,0 +1,145 @@
+"""One folder, one configuration: the same one resumes there, another one is refused, and nothing saved is lost."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.config import ConfigError
+
+_RECORD = "config.yaml"
+# what names a run or shows it, and changes nothing that it computes
+_SHOWN_ONLY = ("name", "fresh", "paths", "logger", "table", "callbacks.progress", "trainer.enable_progress_bar")
+_SHOWN_ONLY += ("trainer.log_every_n_steps", "trainer.enable_model_summary")
+_ABSENT = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Where a run writes, and how far it had come. ``config_hash`` also names the run in its result."""
+
+    path: Path
+    config_hash: str
+    resumed: bool  # a run of this very configuration was begun here
+    finished: bool  # and it has a result
+
+
+def config_hash(cfg: DictConfig) -> str:
+    """Twelve hex digits of everything that decides what a run computes: not its name, its paths or its loggers."""
+    text = json.dumps(_flat(_record(cfg)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@contextmanager
+def claim(cfg: DictConfig) -> Iterator[RunFolder]:
+    """The run's folder, held against other processes until the block ends.
+
+    The first claim writes the resolved configuration there. ``fresh=true`` moves a run that lies there to
+    ``<folder>.old-<n>`` first. Processes of one distributed run share the claim of their first rank.
+
+    Raises:
+        ConfigError: the folder holds a run of another configuration, or another process is running in it.
+    """
+    path = Path(cfg.paths.out)
+    if _rank() > 0:
+        yield RunFolder(path, config_hash(cfg), (path / _RECORD).exists(), finished=False)
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    with _only_one(path):
+        if cfg.fresh and (path / _RECORD).exists():
+            _put_aside(path)
+        resumed = (path / _RECORD).exists()
+        if resumed:
+            _refuse_another(cfg, path)
+        else:
+            _write(path / _RECORD, OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False))
+        yield RunFolder(path, config_hash(cfg), resumed, finished=(path / "result.json").exists())
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Keys whose values differ, as ``loss.clip_high: 0.2 there, 0.3 here``."""
+    there, here = _flat(old), _flat(new)
+    return [
+        f"{key}: {there.get(key, _ABSENT)} there, {here.get(key, _ABSENT)} here"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key, _ABSENT) != here.get(key, _ABSENT)
+    ]
+
+
+def _refuse_another(cfg: DictConfig, path: Path) -> None:
+    there = OmegaConf.load(path / _RECORD)
+    assert isinstance(there, DictConfig)
+    differing = differences(_record(there), _record(cfg))
+    if differing:
+        lines = "\n".join(f"  - {line}" for line in differing)
+        raise ConfigError(
+            [
+                f"{path} holds a run of another configuration:\n{lines}\n"
+                "Give this run a folder of its own (name=...), or put the other one aside (fresh=true)"
+            ]
+        )
+
+
+def _record(cfg: DictConfig) -> dict[str, Any]:
+    record = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(record, dict)
+    for key in _SHOWN_ONLY:
+        *parents, last = key.split(".")
+        node: Any = record
+        for parent in parents:
+            node = (node or {}).get(parent)
+        if isinstance(node, dict):
+            node.pop(last, None)
+    return {str(key): value for key, value in record.items()}
+
+
+def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Leaves by dotted key. An empty mapping and null are the same: a part that is not used."""
+    if isinstance(node, Mapping):
+        leaves: dict[str, Any] = {}
+        for key, value in node.items():
+            leaves.update(_flat(value, f"{prefix}.{key}" if prefix else str(key)))
+        return leaves
+    return {} if node is None else {prefix: node}
+
+
+@contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    lock = path.with_name(f".{path.name}.lock")  # beside the folder, for the folder may be put aside
+    with lock.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process lets go of it
+        except BlockingIOError:
+            raise ConfigError([f"{path}: another process is running there; wait for it, or give name=..."]) from None
+        yield
+
+
+def _put_aside(path: Path) -> None:
+    n = 1
+    while (aside := path.with_name(f"{path.name}.old-{n}")).exists():
+        n += 1
+    path.rename(aside)
+    path.mkdir()
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f"{path.name}.tmp")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _rank() -> int:
+    """The rank of this process in a distributed run, as its launcher set it."""
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 0

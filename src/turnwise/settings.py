@@ -1,0 +1,105 @@
+"""Groups of numbers that belong to no part: how a policy is loaded, how much is collected, what is evaluated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from turnwise.engines.base import Sampling
+
+
+def _at_least(minimum: float, **values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not value >= minimum:
+            raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """A low-rank adapter (arXiv:2106.09685) on the named linear layers; ``all-linear`` means all but the output head."""
+
+    rank: int = 16
+    alpha: float = 32
+    dropout: float = 0.0
+    targets: str | tuple[str, ...] = "all-linear"
+
+    def __post_init__(self) -> None:
+        _at_least(1, rank=self.rank)
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """``model`` is ``tiny``, a folder in Hugging Face format or a Hugging Face id. Without ``lora`` every weight is trained."""
+
+    model: str
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    lora: Lora | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Expert trajectories: of ``file`` (chat-message JSON lines or Parquet), or played by the world's own experts.
+
+    ``good`` is the share that the good expert plays; the clumsy one plays the rest. ``strict`` stops at the first bad
+    trajectory, otherwise bad ones are counted, listed and left out.
+    """
+
+    file: str | None = None
+    trajectories: int = 300
+    good: float = 0.5
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least(1, trajectories=self.trajectories)
+        if not 0 <= self.good <= 1:
+            raise ValueError(f"good must be a share in [0, 1], got {self.good}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One collection: ``states`` roots, each played for ``turns`` turns (None: to the end of its episode).
+
+    ``trajectories`` spreads the roots over about so many demonstrated trajectories (None: whole trajectories).
+    """
+
+    states: int
+    sampling: Sampling
+    turns: int | None = None
+    trajectories: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One update: AdamW over the whole collection, in ``minibatches`` steps of packed passes of ``max_tokens`` tokens."""
+
+    learning_rate: float
+    warmup: int = 0
+    minibatches: int = 1
+    max_tokens: int = 8192
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
+        _at_least(0, warmup=self.warmup, weight_decay=self.weight_decay)
+        _at_least(1, minibatches=self.minibatches, max_tokens=self.max_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Held-out tasks and out-of-domain items, before and after training and every ``every`` iterations (0: never between)."""
+
+    tasks: int
+    attempts: int = 4
+    attempt_tasks: int = 64
+    items: int = 200
+    every: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least(1, tasks=self.tasks)
+        _at_least(0, attempts=self.attempts, attempt_tasks=self.attempt_tasks, items=self.items, every=self.every)

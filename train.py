@@ -1,0 +1,73 @@
+"""Train a policy: compose -> check -> claim the run's folder -> seed, build, fit, evaluate, result."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from turnwise.config import register
+from turnwise.config_check import check_config
+from turnwise.config_errors import explain
+from turnwise.errors import InputError
+from turnwise.run_folder import claim
+
+CONF = Path(__file__).resolve().parent / "conf"
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="train")
+def job(cfg: DictConfig) -> None:
+    """One run. Nothing heavy is imported before the configuration has been accepted."""
+    try:
+        check_config(cfg)
+        with claim(cfg) as folder:
+            if folder.finished:
+                print(f"Finished already: {folder.path / 'report.html'} (fresh=true starts it again)")
+                return
+            from turnwise.training.main import run
+
+            run(cfg)
+    except InputError as error:
+        if _developer():
+            raise
+        with suppress(OSError):
+            os.removedirs(cfg.paths.out)  # Hydra made it; it goes if nothing is in it
+        _stop(str(error), 2)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or _developer():
+            raise
+        _stop(f"{error.filename or 'disk'}: no space left; free some and run the same command again: it resumes", 1)
+
+
+def _developer() -> bool:
+    return os.environ.get("TURNWISE_TRACEBACK") == "1"
+
+
+def _stop(message: str, status: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise SystemExit(status)
+
+
+def main() -> None:
+    """Exit status: 0 done, 1 the machine failed, 2 the configuration or the data cannot be used."""
+    register()
+    os.environ.setdefault("TURNWISE_TRACEBACK", os.environ.get("HYDRA_FULL_ERROR", "0"))
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands us its errors instead of printing them
+    try:
+        job()
+    except (HydraException, OmegaConfBaseException) as error:
+        if _developer():
+            raise
+        _stop(str(explain(error, sys.argv[1:], CONF)), 2)
+
+
+if __name__ == "__main__":
+    main()
