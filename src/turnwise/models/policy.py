@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from turnwise.models.attention import use_tree_attention
+
+
+class PolicyError(ValueError):
+    """A model that cannot be loaded or used as a policy."""
 
 
 def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedModel:
@@ -47,3 +51,41 @@ def adapter_off(model: Any) -> AbstractContextManager[None]:
     if not hasattr(model, "disable_adapter"):
         raise ValueError("a fully trained policy holds no reference; set loss.kl_beta=0 or policy.lora.r above 0")
     return model.disable_adapter()
+
+
+def load_policy(
+    model: str | Path, dtype: str = "float32", rank: int = 0, alpha: float = 0.0, dropout: float = 0.0, seed: int = 0
+) -> tuple[Any, Any]:
+    """A causal LM under tree attention and its tokenizer.
+
+    Args:
+        model: a Hugging Face id or a folder. Weights are read from safetensors only and no remote code is run.
+        dtype: of the weights: float32, bfloat16 or float16.
+        rank: of LoRA on every linear layer but the head; 0 trains all weights.
+        alpha, dropout: of LoRA.
+        seed: of the adapter's first weights.
+
+    Raises:
+        PolicyError: there is no such model, or it cannot be used; the message says what to do.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        policy = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), use_safetensors=True)
+    except (OSError, ValueError, ImportError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise PolicyError(
+            f"policy.model={model}: {first}. Give the id of a model on the Hugging Face hub or a folder that holds config.json, "
+            "model.safetensors and a tokenizer"
+        ) from error
+    use_tree_attention(policy)
+    if rank == 0:
+        return policy, tokenizer
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        adapted = get_peft_model(
+            policy,
+            LoraConfig(
+                r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
+            ),
+        )
+    return adapted, tokenizer

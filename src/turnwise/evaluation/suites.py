@@ -1,0 +1,172 @@
+"""What a policy can do: held-out episodes of its world, and the skills that training may make it forget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from turnwise.allocators.uniform import Uniform
+from turnwise.engines.base import Engine, Sampling
+from turnwise.evaluation.skills import SKILLS, items
+from turnwise.gates.never import Never
+from turnwise.rollouts.play import Player
+from turnwise.rollouts.seeds import seed_of
+from turnwise.states.task_starts import task_starts
+from turnwise.types import Message, RolloutTree, Task
+
+CHUNK = 256  # episodes played together; bounds the engine's memory and lets progress be shown
+
+
+class Chat(Protocol):
+    """What evaluation needs of the tokenizer (``data.chat.ChatTokens``)."""
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]: ...
+
+    def decode(self, action_ids: Sequence[int]) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One held-out task, played once."""
+
+    split: str
+    task: str
+    mode: str  # greedy or sampled
+    attempt: int
+    success: bool
+    turns: int
+    messages: list[Message]
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One item of one skill, answered greedily; ``score`` in [0, 1]."""
+
+    suite: str
+    item: str
+    score: float
+    prompt: str
+    answer: str
+    reference: str
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """Everything measured of one policy."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+    def success(self, mode: str, split: str | None = None) -> dict[str, list[float]]:
+        """Task -> its outcomes, 0 or 1, of one decoding mode."""
+        found: dict[str, list[float]] = {}
+        for episode in self.episodes:
+            if episode.mode == mode and split in (None, episode.split):
+                found.setdefault(episode.task, []).append(float(episode.success))
+        return found
+
+    def skills(self) -> dict[str, dict[str, list[float]]]:
+        """Suite -> item -> its scores."""
+        found: dict[str, dict[str, list[float]]] = {}
+        for answer in self.answers:
+            found.setdefault(answer.suite, {})[answer.item] = [answer.score]
+        return found
+
+
+def play_tasks(
+    player: Player,
+    opening: Callable[[Task], tuple[Sequence[Message], list[int]]],
+    tasks: Sequence[Task],
+    attempts: int,
+    mode: str,
+    key: object,
+    on_done: Callable[[int], None] | None = None,
+) -> list[Episode]:
+    """Play each task ``attempts`` times to its end.
+
+    Args:
+        player: with the sampling settings of ``mode`` and no limit of turns.
+        opening: a task's first messages and their ids.
+        key: seeds the draws; the same key gives the same draws to two policies.
+        on_done: told how many episodes have just ended.
+    """
+    episodes = []
+    step = max(1, CHUNK // attempts)
+    for start in range(0, len(tasks), step):
+        part = tasks[start : start + step]
+        states = task_starts(part, lambda task: opening(task)[1])
+        for tree, task in zip(player.play(states, Uniform(attempts), Never(), key), part, strict=True):
+            episodes += _episodes(tree, task, mode, list(opening(task)[0]))
+        player.forget()
+        if on_done is not None:
+            on_done(len(part) * attempts)
+    return episodes
+
+
+def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message]) -> list[Episode]:
+    """Rollouts whose world failed are left out: a fault is not a failure of the policy."""
+    episodes = []
+    for attempt, leaf in enumerate(tree.leaves()):
+        if leaf in tree.invalid:
+            continue
+        path = [tree.turns[i] for i in tree.path(leaf)]
+        said = list(messages)
+        for turn in path:
+            said.append({"role": "assistant", "content": turn.text})
+            said.append({"role": "user", "content": turn.observation})
+        won = bool(path[-1].info.get("won", False))
+        episodes.append(Episode(task.split, task.id, mode, attempt, won, len(path), said))
+    return episodes
+
+
+def answer_skills(
+    engine: Engine,
+    chat: Chat,
+    count: int,
+    seed: int,
+    max_tokens: int = 24,
+    suites: Sequence[str] | None = None,
+    on_done: Callable[[int], None] | None = None,
+) -> list[Answer]:
+    """Greedy answers to ``count`` held-out items of every skill."""
+    answers = []
+    greedy = Sampling(temperature=0, max_tokens=max_tokens)
+    for name in suites or list(SKILLS):
+        questions = items(name, "test", count, seed)
+        nodes = [engine.open(chat.prompt(question.messages)) for question in questions]
+        samples = engine.sample(nodes, greedy, [seed_of(name, i) for i in range(len(nodes))])
+        engine.close(nodes)
+        for i, (question, sample) in enumerate(zip(questions, samples, strict=True)):
+            text = chat.decode(sample.ids)
+            score = SKILLS[name].score(text, question)
+            answers.append(Answer(name, f"{name}/{i}", score, question.prompt, text, question.reference))
+        if on_done is not None:
+            on_done(len(questions))
+    return answers
+
+
+def openings(environment: Any, chat: Chat) -> Callable[[Task], tuple[Sequence[Message], list[int]]]:
+    """A task's first messages and their ids, remembered."""
+    known: dict[str, tuple[Sequence[Message], list[int]]] = {}
+
+    def opening(task: Task) -> tuple[Sequence[Message], list[int]]:
+        if task.id not in known:
+            messages = environment.reset(task).opening()
+            known[task.id] = messages, chat.prompt(messages)
+        return known[task.id]
+
+    return opening
+
+
+def repeat_rate(texts: Sequence[str]) -> float:
+    """Share of an episode's actions that repeat an earlier one: the first sign of a policy that learns to loop."""
+    return 1 - len(set(texts)) / len(texts) if texts else 0.0
+
+

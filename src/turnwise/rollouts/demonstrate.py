@@ -1,0 +1,46 @@
+"""A demonstration as a rollout tree with one path: what SFT trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from turnwise.types import RolloutTree, State, Turn
+
+
+def demonstration(turns: Sequence[State]) -> RolloutTree:
+    """The expert's path through the states of one trajectory, in order.
+
+    Each demonstrated turn stands once; what lies between two of them is the observation. Where the template shows a turn a
+    history that does not continue the one before it, the path ends there and the caller starts another tree.
+    """
+    root = turns[0]
+    tree = RolloutTree(root)
+    seen = list(root.ids)
+    for i, state in enumerate(turns):
+        assert state.expert is not None
+        action = list(state.expert_ids)
+        following = list(turns[i + 1].ids) if i + 1 < len(turns) else []
+        observation = following[len(seen) + len(action) :]
+        tree.turns.append(Turn(i - 1, action, [0.0] * len(action), state.expert, observation))
+        seen += action + observation
+        if following and seen != following:
+            raise ValueError(f"state {turns[i + 1].id!r} does not continue {state.id!r}")
+    return tree
+
+
+def paths(states: Sequence[State]) -> Mapping[str, list[State]]:
+    """The states of each trajectory that continue one another, by the id of their first state."""
+    found: dict[str, list[State]] = {}
+    last: State | None = None
+    head = ""
+    for state in states:
+        continues = (
+            last is not None
+            and state.trajectory == last.trajectory
+            and state.ids[: len(last.ids) + len(last.expert_ids)] == last.ids + last.expert_ids
+        )
+        if not continues:
+            head = state.id
+        found.setdefault(head, []).append(state)
+        last = state
+    return found

@@ -1,0 +1,225 @@
+"""Trees and their credit -> micro-batches in which every token stands once.
+
+Paths of all trees that share a prefix (a group, the turns of one spine, the branches of a tree) go into one trie; identical
+samples merge as well. The *items* are what the loss reads: one per trained token of each turn, each pointing at the place
+whose log-prob it needs, so merging changes no number. Targets are not deduplicated: each item keeps its own credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnwise.losses.base import Counts
+from turnwise.rollouts.trie import Trie
+from turnwise.types import Credit, RolloutTree
+
+MERGE = 0.5  # a tree joins a row if at least this share of its state already stands there
+
+
+@dataclass(slots=True)
+class Items:
+    """Trained tokens, axis _K; ``unique_K`` points into the packed batch's predicted tokens ``_U``."""
+
+    unique_K: Tensor
+    old_logprob_K: Tensor
+    advantage_K: Tensor
+    weight_K: Tensor
+    turn_K: Tensor  # the turn's number within the whole update
+    sequence_K: Tensor  # the sample's number within the whole update: the first leaf below the turn
+    clip_low_K: Tensor | None = None
+    clip_high_K: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Packed:
+    """One micro-batch: B rows of packed trees, U predicted tokens, K items."""
+
+    ids_BS: Tensor
+    position_BS: Tensor
+    end_BS: Tensor
+    source_U: Tensor  # flat place (in B * S) of the token before the predicted one
+    target_U: Tensor
+    items: Items
+
+    def to(self, device: torch.device) -> Packed:
+        def move(x: object) -> object:
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        items = Items(**{f.name: move(getattr(self.items, f.name)) for f in fields(Items)})  # type: ignore[arg-type]
+        tensors = {f.name: move(getattr(self, f.name)) for f in fields(Packed) if f.name != "items"}
+        return Packed(**tensors, items=items)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class Update:
+    """All micro-batches of one optimiser step.
+
+    A turn and a sequence never straddle two micro-batches, so that means over them can be taken within one.
+    """
+
+    batches: list[Packed]
+    counts: Counts  # over the whole update, so that micro-batches never change the result
+    stored_tokens: int  # tokens that stand in the packed batches
+    path_tokens: int  # tokens that the same paths would hold unpacked
+
+
+@dataclass(slots=True)
+class _Item:
+    node: int
+    parent: int
+    old_logprob: float
+    advantage: float
+    weight: float
+    clip: tuple[float, float] | None
+    turn: int
+    sequence: int
+
+
+class _Row:
+    def __init__(self) -> None:
+        self.trie = Trie()
+        self.items: list[_Item] = []
+
+
+def first_leaves(tree: RolloutTree) -> list[int]:
+    """For each turn the first leaf below it (itself, if it is one): the sample to which its tokens are counted."""
+    first = list(range(len(tree.turns)))
+    for i in range(len(tree.turns) - 1, -1, -1):
+        parent = tree.turns[i].parent
+        if parent >= 0 and (first[parent] == parent or first[i] < first[parent]):
+            first[parent] = first[i]
+    return first
+
+
+def pack(
+    trees: Sequence[RolloutTree], credits: Sequence[Credit], row_tokens: int = 2048, batch_tokens: int = 8192, merge: bool = True
+) -> Update:
+    """Pack trees into micro-batches.
+
+    Args:
+        trees: trees of one update.
+        credits: aligned with ``trees``; turns of weight 0 are context only, trees without weight are left out.
+        row_tokens: a row that would grow beyond this is closed and its prefix repeated in the next (attention over a row
+            costs its square); a single path may be longer.
+        batch_tokens: padded tokens of one micro-batch (a single row may be larger).
+        merge: False gives every sample a row of its own: the padded layout, for comparison.
+    """
+    rows: list[_Row] = []
+    tokens = turns = sequences = path_tokens = 0
+    order = sorted(range(len(trees)), key=lambda i: (trees[i].state.trajectory or trees[i].state.id, len(trees[i].state.ids), i))
+    for index in order:
+        tree, credit = trees[index], credits[index]
+        if tree.stopped or not any(credit.weight):
+            continue
+        leaf_of = first_leaves(tree)
+        sequence_of: dict[int, int] = {}
+        done: set[int] = set()
+        for leaf in tree.leaves():
+            path = tree.path(leaf)
+            wanted = [t for t in path if credit.weight[t] and t not in done]
+            path_tokens += len(tree.state.ids) + sum(len(tree.turns[t].action_ids) + len(tree.turns[t].observation_ids) for t in path)
+            if not wanted:
+                continue
+            path = path[: path.index(wanted[-1]) + 1]  # nothing after the last trained turn is needed
+            segments = [tree.state.ids, *(ids for t in path for ids in (tree.turns[t].action_ids, tree.turns[t].observation_ids))][:-1]
+            row = _row_for(rows, [token for ids in segments for token in ids], len(tree.state.ids), row_tokens, merge)
+            at = row.trie.add(segments[0])[-1]
+            for t, (action, observation) in zip(path, _pairs(segments[1:]), strict=True):
+                nodes = row.trie.add(action, at)
+                if t in wanted:
+                    done.add(t)
+                    sequence = sequence_of.setdefault(leaf_of[t], sequences)
+                    sequences = max(sequences, sequence + 1)
+                    _add_items(row, tree, credit, t, nodes, at, turns, sequence)
+                    turns += 1
+                    tokens += len(nodes)
+                at = row.trie.add(observation, nodes[-1])[-1] if observation else nodes[-1]
+    batches = [_batch(chunk) for chunk in _chunks(rows, batch_tokens)]
+    counts = Counts(tokens=tokens, sequences=sequences, turns=turns)
+    return Update(batches, counts, sum(len(row.trie) for row in rows), path_tokens)
+
+
+def _pairs(segments: Sequence[Sequence[int]]) -> Iterable[tuple[Sequence[int], Sequence[int]]]:
+    """(action, observation) of each turn; the last turn's observation is not needed."""
+    for i in range(0, len(segments), 2):
+        yield segments[i], segments[i + 1] if i + 1 < len(segments) else ()
+
+
+def _row_for(rows: list[_Row], ids: list[int], state_tokens: int, row_tokens: int, merge: bool) -> _Row:
+    """The open row, if the path shares enough with it and still fits; otherwise a new one."""
+    if merge and rows:
+        trie = rows[-1].trie
+        shared, _ = trie.shared(ids)
+        if shared >= MERGE * state_tokens and len(trie) + len(ids) - shared <= row_tokens:
+            return rows[-1]
+    rows.append(_Row())
+    return rows[-1]
+
+
+def _add_items(
+    row: _Row, tree: RolloutTree, credit: Credit, t: int, nodes: list[int], parent: int, turn: int, sequence: int
+) -> None:
+    clip = None
+    if credit.clip_low is not None and credit.clip_high is not None:
+        clip = (credit.clip_low[t], credit.clip_high[t])
+    for node, logprob in zip(nodes, tree.turns[t].logprobs, strict=True):
+        row.items.append(_Item(node, parent, logprob, credit.advantage[t], credit.weight[t], clip, turn, sequence))
+        parent = node
+
+
+def _chunks(rows: list[_Row], batch_tokens: int) -> list[list[_Row]]:
+    chunks: list[list[_Row]] = []
+    for row in sorted(rows, key=lambda r: len(r.trie), reverse=True):
+        if chunks and (len(chunks[-1]) + 1) * len(chunks[-1][0].trie) <= batch_tokens:
+            chunks[-1].append(row)
+        else:
+            chunks.append([row])
+    return chunks
+
+
+def _batch(rows: list[_Row]) -> Packed:
+    S = max(len(row.trie) for row in rows)
+    ids, position, end = (np.zeros((len(rows), S), dtype=np.int64) for _ in range(3))
+    unique: dict[tuple[int, int], int] = {}
+    source: list[int] = []
+    target: list[int] = []
+    unique_K: list[int] = []
+    for b, row in enumerate(rows):
+        layout = row.trie.layout()
+        n = len(layout.ids_S)
+        ids[b, :n], position[b, :n], end[b, :n] = layout.ids_S, layout.position_S, layout.end_S
+        for item in row.items:
+            u = unique.setdefault((b, item.node), len(source))
+            if u == len(source):
+                source.append(b * S + int(layout.place_N[item.parent]))
+                target.append(row.trie.tokens[item.node])
+            unique_K.append(u)
+    items = [item for row in rows for item in row.items]
+
+    def column(name: str, dtype: torch.dtype) -> Tensor:
+        return torch.tensor([getattr(item, name) for item in items], dtype=dtype)
+
+    packed = Items(
+        unique_K=torch.tensor(unique_K),
+        old_logprob_K=column("old_logprob", torch.float32),
+        advantage_K=column("advantage", torch.float32),
+        weight_K=column("weight", torch.float32),
+        turn_K=column("turn", torch.long),
+        sequence_K=column("sequence", torch.long),
+    )
+    if any(item.clip for item in items):
+        clip = torch.tensor([item.clip or (float("nan"), float("nan")) for item in items])
+        packed = replace(packed, clip_low_K=clip[:, 0], clip_high_K=clip[:, 1])
+    return Packed(
+        ids_BS=torch.from_numpy(ids),
+        position_BS=torch.from_numpy(position),
+        end_BS=torch.from_numpy(end),
+        source_U=torch.tensor(source),
+        target_U=torch.tensor(target),
+        items=packed,
+    )

@@ -1,0 +1,230 @@
+"""Play states into rollout trees: sample, step the world, extend, branch, stop.
+
+All live rollouts of all trees take their turns together, so that the engine always decodes one large batch. A turn is token-in
+token-out: the ids that the policy wrote are kept with the log-probs under which they were drawn, and what the world answers
+is appended as the ids of a bridge; nothing is tokenised twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from turnwise.allocators.base import Allocator
+from turnwise.engines.base import Engine, Sample, Sampling
+from turnwise.envs.base import Environment, EnvironmentFault, Session
+from turnwise.gates.base import Gate
+from turnwise.rollouts.seeds import seed_of
+from turnwise.types import Message, RolloutTree, State, Task, Turn
+
+
+KEPT = 50_000  # episodes remembered between collections
+
+
+class Chat(Protocol):
+    """What play needs of the tokenizer (``data.chat.ChatTokens``)."""
+
+    def bridge(self, observation: Message, truncated: bool = False) -> list[int]: ...
+
+    def decode(self, action_ids: Sequence[int]) -> str: ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """What rollouts cost. A turn is one action that the policy wrote."""
+
+    turns: int = 0
+    tokens: int = 0  # written by the policy
+    faults: int = 0  # rollouts lost to a failing world
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.turns + other.turns, self.tokens + other.tokens, self.faults + other.faults)
+
+
+@dataclass(slots=True)
+class _Rollout:
+    """One live branch."""
+
+    tree: RolloutTree
+    anchor: int  # turn it branched from, and its number there: they name its draws
+    branch: int
+    parent: int  # turn index it continues; -1 at the root
+    node: int  # the engine's
+    session: Session | None  # None where one action is judged and the world never steps
+    depth: int = 0  # turns taken since the root
+    length: int = 0  # tokens of its history
+
+
+@dataclass(slots=True)
+class Player:
+    """Args:
+    engine, environment, chat: the outside world.
+    sampling: of every action.
+    max_turns: turns from a state; None plays to the end. With 1, actions are judged where they are made
+        (``info["functional"]``, ``info["strict"]``) and the world does not step: PivotRL's local rollouts.
+    max_length: tokens of a history, after which a rollout ends unfinished.
+    """
+
+    engine: Engine
+    environment: Environment
+    chat: Chat
+    sampling: Sampling
+    max_turns: int | None = None
+    max_length: int = 4096
+    tally: Tally = field(default_factory=Tally)
+    _sessions: dict[tuple[str, tuple[str, ...]], Session] = field(default_factory=dict)
+    _verdicts: dict[tuple[str, str], tuple[bool, bool]] = field(default_factory=dict)
+
+    def play(
+        self,
+        states: Sequence[State],
+        allocator: Allocator,
+        gate: Gate,
+        key: object,
+        on_turns: Callable[[int], None] | None = None,
+    ) -> list[RolloutTree]:
+        """One tree a state.
+
+        Args:
+            states: where to act; their ids must differ, for they name the groups.
+            allocator: how often, and where to branch once the first rollouts have ended.
+            gate: when to stop a whole tree.
+            key: names this collection (run seed, iteration); with state, branch and turn it seeds every draw.
+            on_turns: told the number of turns after each round, for progress.
+        """
+        if len({state.id for state in states}) != len(states):
+            raise ValueError("two states of one collection share an id: their groups would be mixed up")
+        trees = [RolloutTree(state, version=self.engine.version) for state in states]
+        opened: list[int] = []
+        # Longest first: shorter states of the same spine then share its row.
+        order = sorted(range(len(trees)), key=lambda i: -len(states[i].ids))
+        counts = allocator(states)
+        live: list[_Rollout] = []
+        for i in order:
+            live += self._start(trees[i], -1, counts[i], opened)
+        self._run(live, gate, key, opened, on_turns)
+        grown: list[_Rollout] = []
+        for tree in trees:
+            for turn, count in {} if tree.stopped else allocator.expand(tree).items():
+                grown += self._start(tree, turn, count, opened)
+        self._run(grown, gate, key, opened, on_turns)
+        self.engine.close(opened)
+        if len(self._sessions) > KEPT:
+            self.forget()
+        return trees
+
+    def _start(self, tree: RolloutTree, turn: int, count: int, opened: list[int]) -> list[_Rollout]:
+        """``count`` rollouts from a turn of the tree (-1: its root)."""
+        if count == 0:
+            return []
+        state = tree.state
+        ids, actions = list(state.ids), list(state.actions)
+        for t in tree.path(turn):
+            ids += tree.turns[t].action_ids + tree.turns[t].observation_ids
+            actions.append(tree.turns[t].text)
+        try:
+            session = None if self.max_turns == 1 else self._stand(state.task, tuple(actions))
+        except EnvironmentFault:
+            self.tally.faults += count
+            return []
+        depth = len(tree.path(turn))
+        node = self.engine.open(ids)
+        opened.append(node)
+        first = len(tree.turns)  # a number no earlier branch of this tree has had
+        rollouts = []
+        for branch in range(count):
+            opened.append(self.engine.fork(node))
+            forked = session.fork() if session is not None else None
+            rollouts.append(_Rollout(tree, turn, first + branch, turn, opened[-1], forked, depth, len(ids)))
+        return rollouts
+
+    def _run(
+        self, live: list[_Rollout], gate: Gate, key: object, opened: list[int], on_turns: Callable[[int], None] | None
+    ) -> None:
+        while live:
+            seeds = [seed_of(key, r.tree.state.id, r.anchor, r.branch, r.depth) for r in live]
+            samples = self.engine.sample([r.node for r in live], self.sampling, seeds)
+            going = [r for r, sample in zip(live, samples, strict=True) if self._take_turn(r, sample)]
+            if on_turns is not None:
+                on_turns(len(live))
+            touched = {id(r.tree): r.tree for r in live}
+            for tree in touched.values():
+                tree.stopped = tree.stopped or gate(tree)
+            live = [r for r in going if not r.tree.stopped]
+
+    def _take_turn(self, rollout: _Rollout, sample: Sample) -> bool:
+        """Record the action, let the world answer; True if the rollout goes on."""
+        tree = rollout.tree
+        text = self.chat.decode(sample.ids)
+        turn = Turn(rollout.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated)
+        tree.turns.append(turn)
+        rollout.parent = len(tree.turns) - 1
+        rollout.depth += 1
+        self.tally.turns += 1
+        self.tally.tokens += len(sample.ids)
+        try:
+            if rollout.session is None:
+                self._judge(tree.state, turn)
+                return False
+            return self._step(rollout, turn)
+        except EnvironmentFault:
+            tree.invalid.add(rollout.parent)
+            self.tally.faults += 1
+            return False
+
+    def _judge(self, state: State, turn: Turn) -> None:
+        """The verdicts on one local action. The verifier is deterministic, and most samples of a state are alike."""
+        if state.expert is None:
+            raise ValueError(f"state {state.id!r} has no demonstrated action to judge by: use states=expert_turns or pivots")
+        verdict = self._verdicts.get((state.id, turn.text))
+        if verdict is None:
+            session = self._stand(state.task, state.actions)
+            verdict = (
+                self.environment.accepts(session, turn.text, state.expert),
+                self.environment.same(turn.text, state.expert),
+            )
+            self._verdicts[state.id, turn.text] = verdict
+        turn.info["functional"], turn.info["strict"] = float(verdict[0]), float(verdict[1])
+        turn.done = True
+
+    def _step(self, rollout: _Rollout, turn: Turn) -> bool:
+        assert rollout.session is not None
+        step = rollout.session.step(turn.text)
+        turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
+        turn.info.update(step.info)
+        turn.info["won"] = step.won
+        if step.done or (self.max_turns is not None and rollout.depth >= self.max_turns):
+            return False
+        bridge = self.chat.bridge({"role": "user", "content": step.observation}, turn.truncated)
+        rollout.length += len(turn.action_ids) + len(bridge)
+        if rollout.length + self.sampling.max_tokens > self.max_length:
+            return False
+        turn.observation_ids = bridge
+        self.engine.extend(rollout.node, bridge)
+        return True
+
+    def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
+        """The episode after these actions; kept, because the turns of one trajectory stand on each other."""
+        done = 0
+        session = None
+        for done in range(len(actions), -1, -1):
+            session = self._sessions.get((task.id, actions[:done]))
+            if session is not None:
+                break
+        if session is None:
+            session, done = self.environment.reset(task), 0
+        for place in range(done, len(actions)):
+            session = session.fork()
+            session.step(actions[place])
+            self._sessions[task.id, actions[: place + 1]] = session
+        return session
+
+    def forget(self) -> None:
+        """Drop the kept episodes and verdicts."""
+        self._sessions.clear()
+        self._verdicts.clear()
+
+    def using(self, sampling: Sampling, max_turns: int | None) -> Player:
+        """The same world under other sampling settings, counted apart."""
+        return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally(), _sessions={}, _verdicts={})

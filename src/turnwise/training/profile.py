@@ -1,0 +1,103 @@
+"""The offline profile: K samples of every expert turn under the frozen base policy (PivotRL Eq. 4).
+
+All turns of a trajectory hang off its spine, which the engine computes once. Results are appended shard by shard, so an
+interrupted profile goes on where it stopped, and a finished one is read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from turnwise.allocators.uniform import Uniform
+from turnwise.gates.never import Never
+from turnwise.rollouts.play import Player
+from turnwise.states.pivots import Profile
+from turnwise.types import State
+
+SHARD = 2048  # samples played and written together
+
+
+def profile(
+    player: Player,
+    states: Sequence[State],
+    k: int,
+    folder: Path,
+    key: object,
+    on_done: Callable[[int], None] | None = None,
+) -> dict[str, Profile]:
+    """Profile of each state by its id; ``folder`` keeps the shards.
+
+    Args:
+        player: one turn a state, under the base policy.
+        states: in the order of their trajectories.
+        k: samples a state.
+        key: seeds the draws.
+        on_done: told how many states have just been profiled.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = _read(folder)
+    known = {row["state_id"] for row in rows}
+    if known and on_done is not None:
+        on_done(len(known))
+    missing = [state for state in states if state.id not in known]
+    step = max(1, SHARD // k)
+    for start in range(0, len(missing), step):
+        part = missing[start : start + step]
+        trees = player.play(part, Uniform(k), Never(), key)
+        fresh = []
+        for tree in trees:
+            turns = [turn for i, turn in enumerate(tree.turns) if i not in tree.invalid]
+            if not turns:
+                continue
+            fresh.append(
+                {
+                    "state_id": tree.state.id,
+                    "trajectory": tree.state.trajectory,
+                    "turn": tree.state.turn,
+                    "rewards": [turn.info["functional"] for turn in turns],
+                    "strict": [turn.info["strict"] for turn in turns],
+                    "actions": [turn.text for turn in turns],
+                }
+            )
+        _append(folder, fresh)
+        rows += fresh
+        if on_done is not None:
+            on_done(len(part))
+    return {row["state_id"]: Profile(tuple(row["rewards"]), tuple(row["strict"])) for row in rows}
+
+
+def write_profile(folder: Path, path: Path, kept: Iterable[str]) -> None:
+    """One Parquet file of the whole profile, for reports and for the next run."""
+    chosen = set(kept)
+    rows = []
+    for row in _read(folder):
+        found = Profile(tuple(row["rewards"]), tuple(row["strict"]))
+        rows.append({**row, "mean": found.mean, "variance": found.variance, "kept": row["state_id"] in chosen})
+    if rows:
+        part = path.with_suffix(".tmp")
+        pq.write_table(pa.Table.from_pylist(rows), part)
+        part.replace(path)
+
+
+def _shards(folder: Path) -> list[Path]:
+    return sorted(folder.glob("shard-*.parquet"))
+
+
+def _read(folder: Path) -> list[dict[str, Any]]:
+    return [row for shard in _shards(folder) for row in pq.read_table(shard).to_pylist()]
+
+
+def _append(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """A shard appears whole or not at all."""
+    if not rows:
+        return
+    path = folder / f"shard-{len(_shards(folder)):05d}.parquet"
+    part = path.with_suffix(".tmp")
+    pq.write_table(pa.Table.from_pylist(rows), part)
+    part.replace(path)
+
