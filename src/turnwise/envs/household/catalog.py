@@ -1,86 +1,84 @@
 """What a household is made of: receptacle and object types, what holds what, and which rooms have which.
 
-Names, containment and affordances are facts of ALFWorld (arXiv:2010.03768) and its AI2-THOR scenes, written in its lower
-case; the tables keep the subset of types that our rooms use. The counts of a room and the weights are our own choice.
+Names, containment and affordances are facts of ALFWorld (arXiv:2010.03768) and its AI2-THOR scenes, written in its
+lower case; the tables keep the subset of types that our rooms use. Counts per room and weights are our own choice.
 """
 
 from __future__ import annotations
 
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def _set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 OPENABLE = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})
 
-_TABLE = frozenset(
-    "alarmclock apple basketball book bowl bread butterknife candle cd cellphone cloth creditcard cup dishsponge egg fork "
-    "handtowel keychain knife laptop lettuce mug newspaper pan pen pencil peppershaker plate pot potato remotecontrol "
-    "saltshaker soapbar soapbottle spatula spoon spraybottle statue tissuebox toiletpaper tomato vase watch".split()
+_TABLE = _set(
+    "alarmclock apple basketball book bowl bread butterknife candle cd cellphone cloth creditcard cup "
+    "dishsponge egg fork handtowel keychain knife laptop lettuce mug newspaper pan pen pencil peppershaker "
+    "plate pot potato remotecontrol saltshaker soapbar soapbottle spatula spoon spraybottle statue tissuebox "
+    "toiletpaper tomato vase watch"
 )
-_SEAT = frozenset(
-    "basketball book cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol".split()
-)
-_STORE = frozenset(
-    "alarmclock basketball book bowl candle cd cellphone cloth creditcard cup keychain laptop mug newspaper pen pencil "
-    "plate remotecontrol spraybottle statue tissuebox toiletpaper vase watch".split()
+_SEAT = _set("basketball book cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol")
+_STORE = _set(
+    "alarmclock basketball book bowl candle cd cellphone cloth creditcard cup keychain laptop mug newspaper "
+    "pen pencil plate remotecontrol spraybottle statue tissuebox toiletpaper vase watch"
 )
 
 CONTAINS: dict[str, frozenset[str]] = {
     "armchair": _SEAT,
-    "bathtubbasin": frozenset("cloth dishsponge handtowel soapbar".split()),
-    "bed": frozenset("basketball book cellphone laptop newspaper pillow".split()),
-    "cabinet": frozenset(
-        "book bowl candle cd cloth cup dishsponge handtowel mug newspaper pan peppershaker plate pot saltshaker soapbar "
-        "soapbottle spraybottle tissuebox toiletpaper vase".split()
+    "bathtubbasin": _set("cloth dishsponge handtowel soapbar"),
+    "bed": _set("basketball book cellphone laptop newspaper pillow"),
+    "cabinet": _set(
+        "book bowl candle cd cloth cup dishsponge handtowel mug newspaper pan peppershaker plate pot "
+        "saltshaker soapbar soapbottle spraybottle tissuebox toiletpaper vase"
     ),
     "coffeemachine": frozenset({"mug"}),
     "coffeetable": _TABLE,
     "countertop": _TABLE,
     "desk": _STORE | {"soapbottle"},
     "diningtable": _TABLE,
-    "drawer": frozenset(
-        "book butterknife candle cd cellphone cloth creditcard dishsponge fork handtowel keychain knife newspaper pen "
-        "pencil peppershaker remotecontrol saltshaker soapbar soapbottle spatula spoon spraybottle tissuebox toiletpaper "
-        "watch".split()
+    "drawer": _set(
+        "book butterknife candle cd cellphone cloth creditcard dishsponge fork handtowel keychain knife "
+        "newspaper pen pencil peppershaker remotecontrol saltshaker soapbar soapbottle spatula spoon "
+        "spraybottle tissuebox toiletpaper watch"
     ),
     "dresser": _STORE,
-    "fridge": frozenset(
-        "apple bowl bread cup egg lettuce mug pan plate pot potato tomato".split()
+    "fridge": _set("apple bowl bread cup egg lettuce mug pan plate pot potato tomato"),
+    "garbagecan": _set(
+        "apple bread cd cloth dishsponge egg handtowel lettuce newspaper pen pencil potato soapbar soapbottle "
+        "spraybottle tissuebox toiletpaper tomato"
     ),
-    "garbagecan": frozenset(
-        "apple bread cd cloth dishsponge egg handtowel lettuce newspaper pen pencil potato soapbar soapbottle spraybottle "
-        "tissuebox toiletpaper tomato".split()
-    ),
-    "microwave": frozenset("apple bowl bread cup egg mug plate potato tomato".split()),
+    "microwave": _set("apple bowl bread cup egg mug plate potato tomato"),
     "ottoman": _SEAT,
-    "safe": frozenset("cd cellphone creditcard keychain statue vase watch".split()),
+    "safe": _set("cd cellphone creditcard keychain statue vase watch"),
     "shelf": _TABLE
-    - frozenset(
-        "apple basketball bread butterknife egg fork knife laptop lettuce pan potato spatula spoon tomato".split()
-    ),
+    - _set("apple basketball bread butterknife egg fork knife laptop lettuce pan potato spatula spoon tomato"),
     "sidetable": _TABLE,
-    "sinkbasin": frozenset(
-        "apple bowl butterknife cloth cup dishsponge egg fork handtowel knife lettuce mug pan plate pot potato soapbar "
-        "spatula spoon tomato".split()
+    "sinkbasin": _set(
+        "apple bowl butterknife cloth cup dishsponge egg fork handtowel knife lettuce mug pan plate pot "
+        "potato soapbar spatula spoon tomato"
     ),
     "sofa": _SEAT,
     "stoveburner": frozenset({"pan", "pot"}),
-    "toilet": frozenset(
-        "candle cloth dishsponge handtowel newspaper soapbar soapbottle spraybottle tissuebox toiletpaper".split()
-    ),
+    "toilet": _set("candle cloth dishsponge handtowel newspaper soapbar soapbottle spraybottle tissuebox toiletpaper"),
     "toiletpaperhanger": frozenset({"toiletpaper"}),
 }
 
-CLEANABLE = frozenset(
-    "apple bowl butterknife cloth cup dishsponge egg fork knife lettuce mug pan plate pot potato soapbar spatula spoon "
-    "tomato".split()
+CLEANABLE = _set(
+    "apple bowl butterknife cloth cup dishsponge egg fork knife lettuce mug pan plate pot potato soapbar "
+    "spatula spoon tomato"
 )
-HEATABLE = frozenset("apple bread cup egg mug plate potato tomato".split())
-COOLABLE = frozenset(
-    "apple bowl bread cup egg lettuce mug pan plate pot potato tomato".split()
-)
-SLICEABLE = frozenset("apple bread egg lettuce potato tomato".split())
+HEATABLE = _set("apple bread cup egg mug plate potato tomato")
+COOLABLE = _set("apple bowl bread cup egg lettuce mug pan plate pot potato tomato")
+SLICEABLE = _set("apple bread egg lettuce potato tomato")
 KNIVES = frozenset({"butterknife", "knife"})
 LAMPS = frozenset({"desklamp"})  # not pickupable
-VESSELS = frozenset(
-    "bowl cup mug pan plate pot".split()
-)  # ALFWorld's receptacle objects
+VESSELS = _set("bowl cup mug pan plate pot")  # ALFWorld's receptacle objects
 
 CLEANING, HEATING, COOLING = "sinkbasin", "microwave", "fridge"
 
@@ -150,18 +148,16 @@ ROOMS: dict[str, dict[str, tuple[int, int]]] = {
 """Room kind -> receptacle type -> least and most instances."""
 
 OBJECTS: dict[str, tuple[str, ...]] = {
-    "kitchen": tuple(
-        "apple bowl bread butterknife cup dishsponge egg fork knife lettuce mug pan peppershaker plate pot potato "
-        "saltshaker soapbottle spatula spoon tomato".split()
+    "kitchen": _names(
+        "apple bowl bread butterknife cup dishsponge egg fork knife lettuce mug pan peppershaker plate pot "
+        "potato saltshaker soapbottle spatula spoon tomato"
     ),
-    "bedroom": tuple(
-        "alarmclock basketball book cd cellphone cloth creditcard keychain laptop mug pen pencil pillow watch".split()
+    "bedroom": _names(
+        "alarmclock basketball book cd cellphone cloth creditcard keychain laptop mug pen pencil pillow watch"
     ),
-    "livingroom": tuple(
-        "book candle cellphone creditcard keychain laptop newspaper pillow remotecontrol statue tissuebox vase watch".split()
+    "livingroom": _names(
+        "book candle cellphone creditcard keychain laptop newspaper pillow remotecontrol statue tissuebox vase watch"
     ),
-    "bathroom": tuple(
-        "candle cloth dishsponge handtowel soapbar soapbottle spraybottle tissuebox toiletpaper".split()
-    ),
+    "bathroom": _names("candle cloth dishsponge handtowel soapbar soapbottle spraybottle tissuebox toiletpaper"),
 }
 """Room kind -> the types of things that lie about in it (lamps apart)."""

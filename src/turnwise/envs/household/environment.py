@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from turnwise.envs.base import Quality
 from turnwise.envs.household import planner, verifier
@@ -28,13 +27,9 @@ class HouseholdEnv:
 
     name = "household"
 
-    def __init__(
-        self, horizon: int = 30, mistakes: Mistakes | None = None, worlds: int = 4096
-    ) -> None:
+    def __init__(self, horizon: int = 30, mistakes: Mistakes | None = None, worlds: int = 256) -> None:
         if horizon < 1:
-            raise ValueError(
-                f"horizon: an episode has at least one turn, got {horizon}"
-            )
+            raise ValueError(f"horizon: an episode has at least one turn, got {horizon}")
         if worlds < 1:
             raise ValueError(f"worlds: keep at least one world, got {worlds}")
         self.horizon = horizon
@@ -50,7 +45,7 @@ class HouseholdEnv:
         """
         if count < 0:
             raise ValueError(f"count: cannot draw {count} tasks")
-        return [_task(split, seed, index) for index in range(count)]
+        return [make_task(split, seed, index) for index in range(count)]
 
     def reset(self, task: Task) -> HouseholdSession:
         """A fresh episode.
@@ -59,9 +54,7 @@ class HouseholdEnv:
             ValueError: the task belongs to another environment, or its data is not a household.
         """
         if task.env != self.name:
-            raise ValueError(
-                f"task {task.id}: made for env {task.env!r}, not for {self.name!r}"
-            )
+            raise ValueError(f"task {task.id}: made for env {task.env!r}, not for {self.name!r}")
         kept = self._worlds.get(task.id)
         if kept is None or (kept[0] is not task and kept[0] != task):
             while len(self._worlds) >= self._keep:
@@ -78,9 +71,7 @@ class HouseholdEnv:
             session.step(action)
         return session
 
-    def demonstrate(
-        self, task: Task, quality: Quality = "good", seed: int = 0
-    ) -> Trajectory:
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """An expert's episode: opening, then action and observation in turn, the last observation included.
 
         ``success`` is False where the horizon came first.
@@ -99,9 +90,7 @@ class HouseholdEnv:
         while not session.done:
             action = expert.act(session)
             messages.append({"role": "assistant", "content": action})
-            messages.append(
-                {"role": "user", "content": session.step(action).observation}
-            )
+            messages.append({"role": "user", "content": session.step(action).observation})
         return Trajectory(
             id=f"{task.id}/{quality}/{seed}",
             messages=tuple(messages),
@@ -121,6 +110,3 @@ class HouseholdEnv:
     def same(self, action: str, expert: str) -> bool:
         """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
         return action.split() == expert.split()
-
-
-_task = lru_cache(maxsize=1 << 16)(make_task)

@@ -52,9 +52,7 @@ class Mistakes:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         for name, value in values.items():
             if not 0 <= value <= 1:
-                raise ValueError(
-                    f"mistakes.{name}: a probability lies in [0, 1], got {value}"
-                )
+                raise ValueError(f"mistakes.{name}: a probability lies in [0, 1], got {value}")
         if sum(values.values()) > 0.8:
             raise ValueError(
                 f"mistakes: the probabilities sum to {sum(values.values()):g}; at most 0.8, or no task ends"
@@ -71,10 +69,7 @@ class GoodExpert:
     def __init__(self, session: HouseholdSession, seed: int | str) -> None:
         self.rng = random.Random(f"household expert {seed} {session.task.id}")
         # Sorting by these keys draws without replacement in proportion to the weights.
-        self.order = [
-            self.rng.random() ** (1 / weight(name))
-            for name in session.world.receptacles
-        ]
+        self.order = [self.rng.random() ** (1 / weight(name)) for name in session.world.receptacles]
 
     def act(self, session: HouseholdSession) -> str:
         """The next action."""
@@ -103,12 +98,7 @@ class GoodExpert:
         world, state = session.world, session.state
         held, at = state.held, state.at
         aimless = held != NOWHERE and not world.targets >> held & 1
-        if (
-            aimless
-            and at != NOWHERE
-            and world.fits[held] >> at & 1
-            and state.accessible(world, at)
-        ):
+        if aimless and at != NOWHERE and world.fits[held] >> at & 1 and state.accessible(world, at):
             return (MOVE, held, at)
         unseen = [r for r in range(len(world.receptacles)) if not state.seen >> r & 1]
         found = self.seeks_lamp(session)
@@ -118,15 +108,10 @@ class GoodExpert:
             if (
                 world.receptacle_types[r] in LAMP_PLACES
                 if found
-                else self.can_hold_target(session, r)
-                and not world.destinations >> r & 1
+                else self.can_hold_target(session, r) and not world.destinations >> r & 1
             )
         ]
-        candidates = (
-            likely
-            or [r for r in unseen if not found and self.can_hold_target(session, r)]
-            or unseen
-        )
+        candidates = likely or [r for r in unseen if not found and self.can_hold_target(session, r)] or unseen
         if at in candidates:
             return (OPEN, 0, at)
         return (GO, 0, max(candidates, key=lambda r: self.order[r]))
@@ -141,11 +126,7 @@ class GoodExpert:
     def seeks_lamp(session: HouseholdSession) -> bool:
         """Whether the thing to look at is in hand, so that the lamp is what is missing."""
         held = session.state.held
-        return (
-            session.world.looking
-            and held != NOWHERE
-            and bool(session.world.targets >> held & 1)
-        )
+        return session.world.looking and held != NOWHERE and bool(session.world.targets >> held & 1)
 
 
 class ClumsyExpert(GoodExpert):
@@ -179,9 +160,7 @@ class ClumsyExpert(GoodExpert):
 
     def _revisit(self, session: HouseholdSession, planned: Command) -> str | None:
         known = [(GO, 0, r) for r in bits(session.state.seen) if r != session.state.at]
-        return self._choose(
-            session, [command for command in known if command != planned]
-        )
+        return self._choose(session, [command for command in known if command != planned])
 
     def _idle(self, session: HouseholdSession, planned: Command) -> str | None:
         world, state = session.world, session.state
@@ -196,17 +175,11 @@ class ClumsyExpert(GoodExpert):
         if planned[0] not in (TAKE, OPEN):
             return None
         places = range(len(session.world.receptacles))
-        return self._choose(
-            session, [(GO, 0, r) for r in places if r != session.state.at]
-        )
+        return self._choose(session, [(GO, 0, r) for r in places if r != session.state.at])
 
     def _wrong(self, session: HouseholdSession, planned: Command) -> str | None:
         world, state = session.world, session.state
-        if (
-            state.held != NOWHERE
-            or state.at == NOWHERE
-            or not state.accessible(world, state.at)
-        ):
+        if state.held != NOWHERE or state.at == NOWHERE or not state.accessible(world, state.at):
             return None
         things = bits(state.contents[state.at] & ~world.targets & ~world.lamps)
         return self._choose(
@@ -217,17 +190,11 @@ class ClumsyExpert(GoodExpert):
     def _premature(self, session: HouseholdSession, planned: Command) -> str | None:
         world, state = session.world, session.state
         held = state.held
-        untreated = (
-            held != NOWHERE
-            and world.targets >> held & 1
-            and not state.treated(world) >> held & 1
-        )
+        untreated = held != NOWHERE and world.targets >> held & 1 and not state.treated(world) >> held & 1
         if not untreated or self.carried:
             return None
         self.carried = True
-        return self._choose(
-            session, [(GO, 0, r) for r in bits(world.destinations) if r != state.at]
-        )
+        return self._choose(session, [(GO, 0, r) for r in bits(world.destinations) if r != state.at])
 
     def _inadmissible(self, session: HouseholdSession, planned: Command) -> str | None:
         """A plausible command over names that were seen, whose condition fails: a door, full hands, another place."""
@@ -250,14 +217,6 @@ class ClumsyExpert(GoodExpert):
 def options(session: HouseholdSession) -> list[Command]:
     """The admissible commands that change where things and the agent are, walks last."""
     world, state = session.world, session.state
-    commands = [
-        c
-        for c in world.commands.values()
-        if c[0] != GO and c[0] not in _IDLE and state.admits(world, c)
-    ]
-    commands = [
-        c for c in commands if c[0] in (OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE)
-    ]
-    return commands + [
-        (GO, 0, r) for r in range(len(world.receptacles)) if r != state.at
-    ]
+    commands = [c for c in world.commands.values() if c[0] != GO and c[0] not in _IDLE and state.admits(world, c)]
+    commands = [c for c in commands if c[0] in (OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE)]
+    return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]

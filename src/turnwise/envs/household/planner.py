@@ -1,9 +1,9 @@
 """Exact length of the shortest plan, in closed form: no search, a minimum over what to carry, where from and where to.
 
-A plan has few forms. With empty hands: walk to a target, open its place if need be, take it; treat it if the goal asks;
-walk to a destination, open it if need be, put it down; for a pair, once more. With hands full: treat and deliver what is
-held if it is a target, or put it down somewhere on the way and go on with empty hands. Tests compare the result with a
-breadth-first search.
+A plan has few forms. With empty hands: walk to a target, open its place if need be, take it; treat it if the goal
+asks; walk to a destination, open it if need be, put it down; for a pair, once more. With hands full: treat and deliver
+what is held if it is a target, or put it down somewhere on the way and go on with empty hands. Tests compare the result
+with a breadth-first search.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNREACHABLE = 1_000_000
 
 
 class Aim(NamedTuple):
-    """What a plan may count on: the targets and lamps whose places it uses, and how much of the goal it has to reach."""
+    """What a plan may count on (targets and lamps whose places it uses), and how much of the goal it has to reach."""
 
     targets: int
     lamps: int
@@ -69,10 +69,7 @@ def distance(world: World, state: State, aim: Aim) -> int:
             if not aim.wanted:
                 return 0
             return min(
-                (
-                    (at != q) + (not aim.lamps & contents[q] & state.lit)
-                    for q in _places(contents, aim.lamps)
-                ),
+                ((at != q) + (not aim.lamps & contents[q] & state.lit) for q in _places(contents, aim.lamps)),
                 default=UNREACHABLE,
             )
         if not treated >> held & 1:
@@ -85,10 +82,7 @@ def distance(world: World, state: State, aim: Aim) -> int:
         after[d] |= 1 << held
         best = min(
             best,
-            cost
-            + _empty_handed(
-                world, aim, d, closed & ~(1 << d), after, treated, state.lit
-            ),
+            cost + _empty_handed(world, aim, d, closed & ~(1 << d), after, treated, state.lit),
         )
     return best
 
@@ -109,15 +103,9 @@ def _empty_handed(
                 ((at != p) + (closed >> p & 1) + 1 for p in sources),
                 default=UNREACHABLE,
             )
-        lamps = [
-            (q, not aim.lamps & contents[q] & lit) for q in _places(contents, aim.lamps)
-        ]
+        lamps = [(q, not aim.lamps & contents[q] & lit) for q in _places(contents, aim.lamps)]
         return min(
-            (
-                (at != p) + (closed >> p & 1) + 1 + (p != q) + unlit
-                for p in sources
-                for q, unlit in lamps
-            ),
+            ((at != p) + (closed >> p & 1) + 1 + (p != q) + unlit for p in sources for q, unlit in lamps),
             default=UNREACHABLE,
         )
     ready = aim.targets & treated
@@ -143,19 +131,11 @@ def _empty_handed(
 
 def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
     """With ``o`` in hand and untreated: to an appliance, treat, to a destination, put down."""
-    things, stations = {
-        "pick_clean_then_place_in_recep": (world.cleanable, world.cleaning),
-        "pick_heat_then_place_in_recep": (world.heatable, world.heating),
-        "pick_cool_then_place_in_recep": (world.coolable, world.cooling),
-    }[world.goal]
+    things, stations = world.treatment
     if not things >> o & 1:
         return UNREACHABLE
     return min(
-        (
-            (at != s) + 1 + (s != r) + (closed >> r & 1) + 1
-            for s in bits(stations)
-            for r in bits(world.destinations)
-        ),
+        ((at != s) + 1 + (s != r) + (closed >> r & 1) + 1 for s in bits(stations) for r in bits(world.destinations)),
         default=UNREACHABLE,
     )
 
@@ -173,9 +153,7 @@ def _pair(
         others = [p for p in sources if p != r]
         shut = closed >> r & 1
         if contents[r] & aim.targets:  # one lies there already
-            best = min(
-                [best, *((at != p) + (closed >> p & 1) + 3 + shut for p in others)]
-            )
+            best = min([best, *((at != p) + (closed >> p & 1) + 3 + shut for p in others)])
             continue
         for p in others:
             first = (at != p) + (closed >> p & 1) + 3 + shut

@@ -86,11 +86,7 @@ def listing(names: Iterable[str]) -> list[str]:
 
 def numbered(types: Iterable[str]) -> list[str]:
     """``["drawer", "drawer"] -> ["drawer 2", "drawer 1"]``, in the order of ``listing``."""
-    return listing(
-        f"{kind} {i + 1}"
-        for kind, count in Counter(types).items()
-        for i in range(count)
-    )
+    return listing(f"{kind} {i + 1}" for kind, count in Counter(types).items() for i in range(count))
 
 
 def layout(seed: int) -> tuple[str, tuple[str, ...]]:
@@ -98,11 +94,7 @@ def layout(seed: int) -> tuple[str, tuple[str, ...]]:
     rng = random.Random(f"household room {seed}")
     kind = list(ROOMS)[seed % len(ROOMS)]
     while True:
-        types = [
-            t
-            for t, (least, most) in ROOMS[kind].items()
-            for _ in range(rng.randint(least, most))
-        ]
+        types = [t for t, (least, most) in ROOMS[kind].items() for _ in range(rng.randint(least, most))]
         if 8 <= len(types) <= 14:
             return kind, tuple(numbered(types))
 
@@ -118,17 +110,11 @@ def rooms(split: str) -> dict[str, tuple[int, ...]]:
         per_kind = Counter()
         while len(chosen) < UNSEEN_ROOMS:
             kind = list(ROOMS)[seed % len(ROOMS)]
-            if (
-                per_kind[kind] < UNSEEN_ROOMS // len(ROOMS)
-                and layout(seed) not in taken
-            ):
+            if per_kind[kind] < UNSEEN_ROOMS // len(ROOMS) and layout(seed) not in taken:
                 chosen.append(seed)
                 per_kind[kind] += 1
             seed += 1
-    return {
-        kind: tuple(s for s in chosen if list(ROOMS)[s % len(ROOMS)] == kind)
-        for kind in ROOMS
-    }
+    return {kind: tuple(s for s in chosen if list(ROOMS)[s % len(ROOMS)] == kind) for kind in ROOMS}
 
 
 def weight(receptacle: str) -> float:
@@ -143,16 +129,12 @@ def make_task(split: str, seed: int, index: int) -> Task:
         ValueError: the split is not one of train, seen, unseen.
     """
     if split not in SPLITS:
-        raise ValueError(
-            f"split: no split {split!r} in the household world; use one of {', '.join(SPLITS)}"
-        )
+        raise ValueError(f"split: no split {split!r} in the household world; use one of {', '.join(SPLITS)}")
     attempt = 0
     while True:
         rng = random.Random(f"household {split} {seed} {index} {attempt}")
         data = _draw(split, rng)
-        if data is not None and (
-            split == "unseen" or (_fingerprint(data) % 8 == 0) == (split == "seen")
-        ):
+        if data is not None and (split == "unseen" or (_fingerprint(data) % 8 == 0) == (split == "seen")):
             return Task(
                 env="household",
                 id=f"{split}/{seed}/{index:06d}",
@@ -203,10 +185,7 @@ def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
     if len(spots) < 8:
         return None
     rng.shuffle(spots)
-    free = {
-        obj: rng.sample(range(1, count + 1), count)
-        for obj, count in Counter(o for o, _ in spots).items()
-    }
+    free = {obj: rng.sample(range(1, count + 1), count) for obj, count in Counter(o for o, _ in spots).items()}
     places = {f"{obj} {free[obj].pop()}": place for obj, place in spots}
     toggle = "desklamp" if looking else None
     text = rng.choice(_TEMPLATES[goal]).format(obj=target, recep=dest, toggle=toggle)
@@ -220,14 +199,8 @@ def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
     }
 
 
-def _homes(
-    obj: str, receptacles: Sequence[str], without: str | None = None
-) -> list[str]:
-    return [
-        r
-        for r in receptacles
-        if obj in CONTAINS[r.split()[0]] and r.split()[0] != without
-    ]
+def _homes(obj: str, receptacles: Sequence[str], without: str | None = None) -> list[str]:
+    return [r for r in receptacles if obj in CONTAINS[r.split()[0]] and r.split()[0] != without]
 
 
 def _pick(homes: Sequence[str], rng: random.Random) -> str:

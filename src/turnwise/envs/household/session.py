@@ -73,11 +73,7 @@ class HouseholdSession:
     def admissible(self) -> list[str]:
         """All commands that do something now, sorted as TextWorld sorts them."""
         world, state = self.world, self.state
-        return sorted(
-            text
-            for text, command in world.commands.items()
-            if state.admits(world, command)
-        )
+        return sorted(text for text, command in world.commands.items() if state.admits(world, command))
 
     def gains_information(self, action: str) -> bool:
         """Whether the action shows the inside of a receptacle not looked into yet, or walks up to a closed one.

@@ -102,9 +102,7 @@ class State:
         if op >= INVENTORY:
             return True
         if op == LOOK_AT:
-            return (
-                self.held == o
-            )  # as in the real engine, a thing that lies here cannot be examined
+            return self.held == o  # as in the real engine, a thing that lies here cannot be examined
         if op == USE:
             return at != NOWHERE and bool(self.contents[at] >> o & 1)
         if op == SLICE:
@@ -112,11 +110,7 @@ class State:
         if at != r:
             return False
         if op == TAKE:
-            return (
-                self.held == NOWHERE
-                and bool(self.contents[r] >> o & 1)
-                and self.accessible(world, r)
-            )
+            return self.held == NOWHERE and bool(self.contents[r] >> o & 1) and self.accessible(world, r)
         if op == MOVE:
             return self.held == o and self.accessible(world, r)
         if op == OPEN:
@@ -176,10 +170,7 @@ class State:
                 and bool(self.contents[self.at] & world.toggles & self.lit)
             )
         ready = world.targets & self.treated(world)
-        return any(
-            (self.contents[r] & ready).bit_count() >= world.wanted
-            for r in bits(world.destinations)
-        )
+        return any((self.contents[r] & ready).bit_count() >= world.wanted for r in bits(world.destinations))
 
     def describe(self, world: World, command: Command) -> str:
         """What the world prints after the command was applied."""
@@ -188,22 +179,16 @@ class State:
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))
             if op == GO:
                 return f"You arrive at {world.receptacles[r]}. {seen}"
-            return (
-                f"You open the {world.receptacles[r]}. {seen}" if op == OPEN else seen
-            )
+            return f"You open the {world.receptacles[r]}. {seen}" if op == OPEN else seen
         if op == CLOSE:
             return f"You close the {world.receptacles[r]}."
         if op == TAKE:
-            return (
-                f"You pick up the {world.objects[o]} from the {world.receptacles[r]}."
-            )
+            return f"You pick up the {world.objects[o]} from the {world.receptacles[r]}."
         if op == MOVE:
             return f"You move the {world.objects[o]} to the {world.receptacles[r]}."
         if op in (CLEAN, HEAT, COOL):
             verb = {CLEAN: "clean", HEAT: "heat", COOL: "cool"}[op]
-            return (
-                f"You {verb} the {world.objects[o]} using the {world.receptacles[r]}."
-            )
+            return f"You {verb} the {world.objects[o]} using the {world.receptacles[r]}."
         if op == USE:
             return f"You turn on the {world.objects[o]}."
         if op == SLICE:
@@ -216,9 +201,7 @@ class State:
             return f"You are carrying: a {world.objects[self.held]}."
         if op == LOOK:
             if self.at == NOWHERE:
-                return MIDDLE.format(
-                    "nothing"
-                )  # only the opening lists the receptacles
+                return MIDDLE.format("nothing")  # only the opening lists the receptacles
             return f"You are facing the {world.receptacles[self.at]}. Next to it, you see nothing."
         assert op == HELP
         return HELP_TEXT
@@ -235,8 +218,4 @@ class State:
         warmth = ["hot"] if hot else ["cool"] if cool else []
         words = " and ".join(warmth + ["clean"] * clean)
         words = " ".join([words] * bool(words) + ["sliced"] * sliced)
-        return (
-            f"This is a {words} {name}."
-            if words
-            else f"There's nothing special about {name}."
-        )
+        return f"This is a {words} {name}." if words else f"There's nothing special about {name}."

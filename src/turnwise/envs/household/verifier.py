@@ -1,16 +1,17 @@
 """The functional verifier of the household world: which actions are as good as an expert's (PivotRL, arXiv:2603.21383).
 
-Doing no harm is not enough: where that was paid, walking back and forth was as good as searching. So every accepted action
-makes progress in one of two ways, and no accepted action can be repeated for ever:
+Doing no harm is not enough: where that was paid, walking back and forth was as good as searching. So every accepted
+action makes progress in one of two ways, and no accepted action can be repeated for ever:
 
-- Something of the goal can be pursued with what was observed: the action brings the shortest plan over the observed one
-  step closer, as much as any action can.
-- A search is due: the action looks into a receptacle that was not looked into, or walks up to such a closed one (not from
-  another one left unopened), or is a step of the exact remaining plan other than a walk or a take: putting down what is
-  in the way, or switching on the lamp.
+- Something of the goal can be pursued with what was observed: the action shortens the shortest plan over what was
+  observed by one step, as much as any action can.
+- A search is due: the action looks into a receptacle that was not looked into, or walks up to such a closed one (not
+  from another one left unopened), or is a step of the exact remaining plan other than a walk or a take: putting down
+  what is in the way, or switching on the lamp.
 
-The expert's action does not enter: a mistake of a clumsy expert cannot lower the bar, and the acceptable set of a state is
-the same whoever demonstrated there. With everything relevant observed, "closer" is by the exact remaining plan.
+The expert's action does not enter: a mistake of a clumsy expert cannot lower the bar, and the acceptable set of a state
+is the same whoever demonstrated there. Once everything that matters was observed, the plan over what was observed is the
+exact remaining plan.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ from turnwise.envs.household.rooms import TYPES, listing
 ) = range(15)
 
 Command = tuple[int, int, int]
-"""Operation, then its object and its receptacle, or the one of the two that it has, in the order of ``World.commands``."""
+"""Operation, object, receptacle; 0 where it has none. Slicing has the knife in the receptacle's place."""
 
 NOTHING = "Nothing happens."
 
@@ -106,24 +106,17 @@ class World:
         self.object_types = [name.split()[0] for name in self.objects]
         unknown = set(self.receptacle_types) - set(CONTAINS)
         if unknown:
-            raise ValueError(
-                f"task data: no receptacle type {min(unknown)!r} in the household world"
-            )
+            raise ValueError(f"task data: no receptacle type {min(unknown)!r} in the household world")
         number = {name: i for i, name in enumerate(self.receptacles)}
         self.start = [0] * len(self.receptacles)
         for i, name in enumerate(self.objects):
             place = data["objects"][name]
             if place not in number:
-                raise ValueError(
-                    f"task data: {name!r} lies at {place!r}, which is not among the receptacles"
-                )
+                raise ValueError(f"task data: {name!r} lies at {place!r}, which is not among the receptacles")
             self.start[number[place]] |= 1 << i
 
         self.openable = self._receptacles(lambda kind: kind in OPENABLE)
-        self.fits = [
-            self._receptacles(lambda kind, o=obj: o in CONTAINS[kind])
-            for obj in self.object_types
-        ]
+        self.fits = [self._receptacles(lambda kind, o=obj: o in CONTAINS[kind]) for obj in self.object_types]
         self.cleaning = self._receptacles(lambda kind: kind == CLEANING)
         self.heating = self._receptacles(lambda kind: kind == HEATING)
         self.cooling = self._receptacles(lambda kind: kind == COOLING)
@@ -137,14 +130,17 @@ class World:
 
         goal = data["goal"]
         if goal["type"] not in TYPES:
-            raise ValueError(
-                f"task data: no goal type {goal['type']!r}; use one of {', '.join(TYPES)}"
-            )
+            raise ValueError(f"task data: no goal type {goal['type']!r}; use one of {', '.join(TYPES)}")
         self.goal: str = goal["type"]
         self.looking = self.goal == "look_at_obj_in_light"
         self.wanted = 2 if self.goal == "pick_two_obj_and_place" else 1
         self.targets = self._objects(lambda kind: kind == goal["object"])
         self.destinations = self._receptacles(lambda kind: kind == goal["receptacle"])
+        self.treatment = {  # what can have it, and where
+            "pick_clean_then_place_in_recep": (self.cleanable, self.cleaning),
+            "pick_heat_then_place_in_recep": (self.heatable, self.heating),
+            "pick_cool_then_place_in_recep": (self.coolable, self.cooling),
+        }.get(self.goal, (0, 0))
         self.toggles = self._objects(lambda kind: kind == goal["toggle"])
 
         room = MIDDLE.format(enumerate_names(self.receptacles))
