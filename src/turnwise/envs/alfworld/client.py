@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).with_name("worker.py")
 INSTALL = "pip install -r requirements-alfworld.txt (parts of it are compiled: it needs a C++ compiler)"
 
 
-class AlfworldMissing(ImportError):
+class MissingEngineError(ImportError):
     """The interpreter given for the workers cannot import alfworld and textworld."""
 
 
@@ -29,7 +29,7 @@ class Worker:
     """One engine process. Calls are serialised by a lock; a dead or late worker is never used again."""
 
     def __init__(self, python: str, timeout: float, slow: bool = False) -> None:
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
         self._scratch = tempfile.TemporaryDirectory(prefix="turnwise-alfworld-")
         environment = os.environ | {"ALFWORLD_DATA": self._scratch.name}  # importing alfworld makes this folder
         self._process = subprocess.Popen(
@@ -48,11 +48,11 @@ class Worker:
         self._kill = weakref.finalize(self, _stop, self._process)
         try:
             self._receive(max(timeout, 60.0))  # the first import compiles byte code
-        except EnvironmentFault as fault:
+        except EnvironmentFault:
             if "ModuleNotFoundError" in self._tail() or "ImportError" in self._tail():
                 missing = f"env=alfworld: {python} cannot import the engine ({self._tail(1)}); install it: {INSTALL}"
-                raise AlfworldMissing(missing) from None
-            raise fault
+                raise MissingEngineError(missing) from None
+            raise
 
     @property
     def pid(self) -> int:
@@ -107,8 +107,9 @@ class Worker:
         raise EnvironmentFault(self.fault)
 
     def _tail(self, lines: int = 3) -> str:
-        self._log.seek(0)
-        return " | ".join(self._log.read().decode(errors="replace").strip().splitlines()[-lines:])
+        log, size = self._log.fileno(), os.fstat(self._log.fileno()).st_size
+        kept = os.pread(log, 4096, max(0, size - 4096))  # no seek: the worker writes at the same offset
+        return " | ".join(kept.decode(errors="replace").strip().splitlines()[-lines:])
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

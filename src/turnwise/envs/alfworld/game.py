@@ -104,7 +104,10 @@ def problem(scene: Scene) -> str:
 
     init = ["(= (total-cost) 0)", "(atLocation agent1 loc_bar_000)"]
     for name in scene.receptacles:
-        init += [f"(receptacleAtLocation {ids[name]} {places[name]})", f"(receptacleType {ids[name]} {type_of(name)}Type)"]
+        init += [
+            f"(receptacleAtLocation {ids[name]} {places[name]})",
+            f"(receptacleType {ids[name]} {type_of(name)}Type)",
+        ]
         init += [f"(openable {ids[name]})"] * (type_of(name) in scene.openable)
         init += [f"(opened {ids[name]})"] * (name in scene.opened)
     for name, place in scene.objects.items():
@@ -143,6 +146,4 @@ def goal(scene: Scene) -> str:
             f" (objectType ?o {target}) (inReceptacle ?o ?r) (objectType ?p {target}) (inReceptacle ?p ?r)))"
         )
     state = STATE_GOALS[scene.kind]
-    return (
-        f"(exists (?r - receptacle ?o - object) (and {place} (objectType ?o {target}) {state} (inReceptacle ?o ?r)))"
-    )
+    return f"(exists (?r - receptacle ?o - object) (and {place} (objectType ?o {target}) {state} (inReceptacle ?o ?r)))"

@@ -1,0 +1,7 @@
+"""The real ALFWorld engine behind the environment protocol; an optional extra, see ``requirements-alfworld.txt``."""
+
+from turnwise.envs.alfworld.client import MissingEngineError
+from turnwise.envs.alfworld.environment import AlfworldEnvironment
+from turnwise.envs.alfworld.session import AlfworldSession
+
+__all__ = ["AlfworldEnvironment", "AlfworldSession", "MissingEngineError"]

@@ -1,0 +1,102 @@
+"""``env=alfworld``: the real engine in worker processes, for generated games or for the official ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from turnwise.envs.alfworld.client import Pool
+from turnwise.envs.alfworld.generated import GeneratedGames
+from turnwise.envs.alfworld.official import OfficialGames
+from turnwise.envs.alfworld.session import AlfworldSession
+from turnwise.envs.base import Quality
+from turnwise.types import Message, Task, Trajectory
+
+
+class AlfworldEnvironment:
+    """ALFWorld's six task types (arXiv:2010.03768) in TextWorld. See ``turnwise.envs.base.Environment``.
+
+    Args:
+        games: the ``json_2.1.1`` folder of the official games; None generates the rooms and tasks of ``env=household``.
+        horizon: turns of an episode; ALFWorld's own limit is 50.
+        workers: engine processes; sessions are dealt out in turn and their forks stay where they are.
+        timeout: seconds until a silent worker is given up.
+        python: the interpreter that has alfworld and textworld installed; None is this one.
+
+    Raises:
+        ValueError: a number below 1, or a folder that holds no games.
+    """
+
+    name = "alfworld"
+
+    def __init__(
+        self,
+        games: str | Path | None = None,
+        horizon: int = 50,
+        workers: int = 1,
+        timeout: float = 60.0,
+        python: str | None = None,
+    ) -> None:
+        if horizon < 1:
+            raise ValueError(f"horizon: an episode has at least one turn, got {horizon}")
+        self.horizon = horizon
+        self.games = GeneratedGames(horizon) if games is None else OfficialGames(Path(games))
+        self.pool = Pool(workers, timeout, python)
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """``count`` tasks of a split; a longer list starts with the shorter one.
+
+        Raises:
+            ValueError: no such split, or it has fewer games.
+        """
+        return [replace(task, env=self.name) for task in self.games.tasks(split, count, seed)]
+
+    def reset(self, task: Task) -> AlfworldSession:
+        """A fresh episode.
+
+        Raises:
+            MissingEngineError: the workers' interpreter lacks the engine.
+            EnvironmentFault: the worker died, was too late, or its engine refused the game.
+            ValueError: the task belongs to another environment, or to a game that is not there.
+        """
+        if task.env != self.name:
+            raise ValueError(f"task {task.id}: made for env {task.env!r}, not for {self.name!r}")
+        game = self.games.game(task)
+        worker = self.pool.worker()
+        return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """An expert's episode played in the real engine, the last observation included.
+
+        Raises:
+            ValueError: the quality is neither good nor clumsy.
+        """
+        if quality not in ("good", "clumsy"):
+            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
+        session = self.reset(task)
+        messages: list[Message] = session.opening()
+        for action in self.games.expert(session.fork(), quality, seed):
+            if session.done:
+                break
+            messages.append({"role": "assistant", "content": action})
+            messages.append({"role": "user", "content": session.step(action).observation})
+        return Trajectory(
+            id=f"{task.id}/{quality}/{seed}",
+            messages=tuple(messages),
+            task=task,
+            success=session.won,
+            source=f"alfworld:{quality}",
+        )
+
+    def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
+        """The functional verifier: household's exact rule for generated games, the planner's for official ones."""
+        return self.games.accepts(session, action, expert)
+
+    def same(self, action: str, expert: str) -> bool:
+        """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
+        return action.split() == expert.split()
+
+    def close(self) -> None:
+        """End the workers; they end with this process anyway."""
+        self.pool.close()

@@ -1,0 +1,78 @@
+"""Household tasks as games of the real engine: same rooms, same experts, same verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from turnwise.envs.alfworld.game import Scene, problem, type_of
+from turnwise.envs.alfworld.session import AlfworldSession
+from turnwise.envs.base import Quality
+from turnwise.envs.household import HouseholdEnv, catalog
+from turnwise.types import Task
+
+
+def scene(data: Mapping[str, Any]) -> Scene:
+    """What a household task's data says, for the game builder."""
+    goal = {"object": data["goal"]["object"]}
+    if data["goal"]["toggle"]:
+        goal["lamp"] = data["goal"]["toggle"]
+    if data["goal"]["receptacle"]:
+        goal["receptacle"] = data["goal"]["receptacle"]
+    things = frozenset(type_of(name) for name in data["objects"])
+    return Scene(
+        receptacles=tuple(data["receptacles"]),
+        objects=dict(data["objects"]),
+        kind=data["goal"]["type"],
+        goal=goal,
+        sentence=data["text"],
+        affords=catalog.CONTAINS,
+        openable=catalog.OPENABLE,
+        abilities={
+            "pickupable": things - catalog.LAMPS,
+            "cleanable": catalog.CLEANABLE,
+            "heatable": catalog.HEATABLE,
+            "coolable": catalog.COOLABLE,
+            "toggleable": catalog.LAMPS,
+            "sliceable": catalog.SLICEABLE,
+        },
+        containers=catalog.VESSELS,
+    )
+
+
+class GeneratedGames:
+    """The tasks of ``env=household``, to be played in the real engine."""
+
+    def __init__(self, horizon: int) -> None:
+        self._household = HouseholdEnv(horizon)
+
+    def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        """Household's own tasks."""
+        return self._household.tasks(split, count, seed)
+
+    def game(self, task: Task) -> dict[str, str]:
+        """What the worker needs to build the game.
+
+        Raises:
+            ValueError: the task's data is no household.
+        """
+        try:
+            built = scene(task.data)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"task {task.id}: its data is no household task ({error!r})") from None
+        return {"problem": problem(built), "sentence": built.sentence}
+
+    def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
+        """The household expert's actions."""
+        shown = self._household.demonstrate(_household(session.task), quality, seed)
+        return [message["content"] for message in shown.messages if message["role"] == "assistant"]
+
+    def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
+        """Household's verifier at the same place of its own engine."""
+        twin = self._household.replay(_household(session.task), session.actions)
+        return self._household.accepts(twin, action, expert)
+
+
+def _household(task: Task) -> Task:
+    return replace(task, env=HouseholdEnv.name)

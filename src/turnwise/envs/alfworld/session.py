@@ -1,0 +1,85 @@
+"""A live episode of the real engine, held by a worker process."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from turnwise.envs.alfworld.client import Worker
+from turnwise.envs.base import Step
+from turnwise.types import Message, Task
+
+BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
+
+
+class AlfworldSession:
+    """See ``turnwise.envs.base.Session``. The horizon is ours: the engine alone would go on for ever.
+
+    ``actions`` are those taken so far, no-ops included; one that is not admissible answers "Nothing happens.". ``seen``
+    are the receptacles whose inside a walk or an opening has shown.
+    """
+
+    def __init__(self, task: Task, horizon: int, worker: Worker, reply: Mapping[str, Any]) -> None:
+        self.task = task
+        self.horizon = horizon
+        self.actions: tuple[str, ...] = ()
+        self.seen: frozenset[str] = frozenset()
+        self._intro: str = reply["observation"].removeprefix(BANNER)
+        self._attach(worker, reply)
+        self.done = self.won
+
+    def _attach(self, worker: Worker, reply: Mapping[str, Any]) -> None:
+        self._worker, self._at = worker, reply["id"]
+        self._admissible: list[str] = reply["admissible"]
+        self.won: bool = reply["won"]
+        weakref.finalize(self, worker.free, self._at)
+
+    def opening(self) -> list[Message]:
+        """One user message: the room, a blank line, the task."""
+        return [{"role": "user", "content": self._intro}]
+
+    def step(self, action: str) -> Step:
+        """Apply one action.
+
+        Raises:
+            EnvironmentFault: the worker died, was too late, or its engine failed.
+            RuntimeError: the episode is over.
+        """
+        if self.done:
+            turns = len(self.actions)
+            raise RuntimeError(f"task {self.task.id}: the episode is over after {turns} turns; reset or fork earlier")
+        command = action.strip()
+        admissible = command in self._admissible
+        reply = self._worker.call(op="step", at=self._at, action=action)
+        self.actions += (action,)
+        self._admissible, self.won = reply["admissible"], reply["won"]
+        if admissible and command.startswith(("go to ", "open ")) and "you see" in reply["observation"]:
+            self.seen |= {" ".join(command.split()[-2:])}
+        self.done = self.won or len(self.actions) >= self.horizon
+        return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
+
+    def fork(self) -> AlfworldSession:
+        """An independent copy in the same worker; nothing is replayed until the engine has to change its place.
+
+        Raises:
+            EnvironmentFault: the worker died or was too late.
+        """
+        twin = AlfworldSession.__new__(AlfworldSession)
+        twin.task, twin.horizon, twin.actions = self.task, self.horizon, self.actions
+        twin.seen, twin._intro = self.seen, self._intro
+        twin._attach(self._worker, self._worker.call(op="fork", at=self._at))
+        twin.done = self.done
+        return twin
+
+    def admissible(self) -> list[str]:
+        """All commands that do something now, in the engine's order."""
+        return list(self._admissible)
+
+    def plan(self) -> list[str]:
+        """The planner's commands from here to the goal: not always the fewest; empty where it holds or none is found.
+
+        Raises:
+            EnvironmentFault: the worker died or was too late.
+        """
+        return [] if self.won else list(self._worker.call(op="plan", at=self._at)["plan"])
