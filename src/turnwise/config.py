@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 from turnwise.errors import InputError
@@ -117,3 +120,33 @@ def compose_config(overrides: Sequence[str], folder: Path, primary: str = "train
         finally:
             hydra_config.cfg = outer
     return cfg
+
+
+def build(cfg: DictConfig, key: str, **given: Any) -> Any:
+    """The part under ``key``, from its constructor; None where the method uses none.
+
+    Args:
+        cfg: of the run.
+        key: a group, such as ``loss`` or ``logger.wandb``.
+        given: what only the program can supply, for parts whose file says ``_partial_``.
+
+    Raises:
+        ConfigError: the constructor refused what it was given.
+    """
+    node = OmegaConf.select(cfg, key)
+    return None if node is None else build_node(node, key, **given)
+
+
+def build_node(node: Any, key: str, **given: Any) -> Any:
+    """As :func:`build`, from the node that lies under ``key``."""
+    try:
+        part = instantiate(node)
+        return part(**given) if isinstance(part, partial) else part
+    except InstantiationException as error:
+        reason = error.__cause__ if isinstance(error.__cause__, ValueError | TypeError) else error
+        raise ConfigError([f"{key}: {first_line(reason)}"]) from error
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line: other libraries' messages run on."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

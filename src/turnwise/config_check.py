@@ -8,12 +8,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from turnwise.config import ConfigError
+from turnwise.config import ConfigError, build_node, first_line
 from turnwise.config_rules import impossible_combinations
 from turnwise.config_signature import Signature, TargetError, signature_of
 
@@ -34,7 +32,7 @@ def check_config(cfg: DictConfig) -> None:
     try:
         tree = OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError([f"{error.full_key or 'config'}: {_first_line(error)}"]) from error
+        raise ConfigError([f"{error.full_key or 'config'}: {first_line(error)}"]) from error
     assert isinstance(tree, dict)
     mistakes = [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
     mistakes += _walk(tree, "")
@@ -82,7 +80,10 @@ def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
             mistakes.append(f"{path}.{name}: expected {describe(parameter.annotation)}, got {value!r}")
     ours = target.startswith("turnwise.") and signature.is_dataclass and not node.get("_partial_")
     if sound and ours and not mistakes and _UNSET not in given.values():
-        mistakes += _build(node, path)
+        try:
+            build_node(node, path)
+        except ConfigError as error:
+            mistakes += error.mistakes
     return mistakes
 
 
@@ -95,19 +96,6 @@ def _names(given: Mapping[str, Any], signature: Signature, path: str, partial: b
         for name, parameter in signature.parameters.items():
             if parameter.required and name not in given:
                 yield f"{path}.{name}: {signature.name} needs it; give it as {path}.{name}=..."
-
-
-def _build(node: Mapping[str, Any], path: str) -> list[str]:
-    try:
-        instantiate(node)
-    except InstantiationException as error:
-        reason = error.__cause__ if isinstance(error.__cause__, ValueError | TypeError) else error
-        return [f"{path}: {_first_line(reason)}"]
-    return []
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def matches(value: Any, annotation: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _LOCAL_REWARDS = {"Exact", "Functional"}  # compare one action with the demonstrated one
-_DEMONSTRATED_STATES = {"expert_turns", "Pivots"}  # know a demonstrated action
+_DEMONSTRATED_STATES = {"ExpertTurns", "Pivots"}  # know a demonstrated action
 
 
 def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
@@ -22,14 +22,16 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
     if reward in _LOCAL_REWARDS and turns != 1:
         mistakes.append(f"rollout.turns: reward={_short(reward)} judges one action; set rollout.turns=1, got {turns}")
     if reward == "Outcome" and turns is not None:
-        mistakes.append(f"rollout.turns: reward=outcome is paid at an episode's end; set rollout.turns=null, got {turns}")
+        mistakes.append(
+            f"rollout.turns: reward=outcome is paid at an episode's end; set rollout.turns=null, got {turns}"
+        )
     if loss == "Nll":
         mistakes += [
             f"{part}: loss=nll imitates the demonstrated tokens and reads no {part}; set {part}=none, or loss=clipped"
             for part in ("reward", "advantage")
             if _part(cfg, part)
         ]
-        if states == "task_starts":
+        if states == "TaskStarts":
             mistakes.append("states=task_starts: loss=nll needs demonstrated actions; choose states=expert_turns")
     elif loss:
         mistakes += [
@@ -41,9 +43,9 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
             mistakes.append("rollout.sampling.temperature: greedy samples of a state are all the same; set it above 0")
     if _part(cfg, "advantage") == "GroupAdvantage" and _value(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
-    if (_value(cfg, "loss", "kl_beta") or 0) > 0 and cfg.get("policy") and not _value(cfg, "policy", "lora"):
+    if (_value(cfg, "loss", "kl_beta") or 0) > 0 and _value(cfg, "policy", "lora", "r") == 0:
         mistakes.append(
-            "loss.kl_beta: the reference policy is the policy with its adapter off, and policy.lora is null; "
+            "loss.kl_beta: the reference policy is the policy with its adapter off, and policy.lora.r is 0; "
             "set loss.kl_beta=0, or train an adapter"
         )
     return mistakes

@@ -16,26 +16,25 @@ def _at_least(minimum: float, **values: float | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """A low-rank adapter (arXiv:2106.09685) on the named linear layers; ``all-linear`` means all but the output head."""
+    """A low-rank adapter (arXiv:2106.09685) of rank ``r`` on every linear layer but the output head; 0 trains all weights."""
 
-    rank: int = 16
+    r: int = 16
     alpha: float = 32
     dropout: float = 0.0
-    targets: str | tuple[str, ...] = "all-linear"
 
     def __post_init__(self) -> None:
-        _at_least(1, rank=self.rank)
+        _at_least(0, r=self.r, alpha=self.alpha)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``model`` is ``tiny``, a folder in Hugging Face format or a Hugging Face id. Without ``lora`` every weight is trained."""
+    """``model`` is ``tiny`` (shipped), a folder in Hugging Face format or a Hugging Face id."""
 
     model: str
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    lora: Lora | None = None
+    lora: Lora
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +61,40 @@ class Rollout:
     """One collection: ``states`` roots, each played for ``turns`` turns (None: to the end of its episode).
 
     ``trajectories`` spreads the roots over about so many demonstrated trajectories (None: whole trajectories).
+    ``max_refills`` bounds the draws of further states where the advantage asks for a full batch.
     """
 
     states: int
     sampling: Sampling
     turns: int | None = None
     trajectories: int | None = None
+    max_refills: int = 4
 
     def __post_init__(self) -> None:
+        _at_least(0, max_refills=self.max_refills)
         _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update: AdamW over the whole collection, in ``minibatches`` steps of packed passes of ``max_tokens`` tokens."""
+    """One update: an AdamW step over the whole collection, ``batch_tokens`` packed tokens a pass in rows of ``row_tokens``.
+
+    The rate is constant after ``warmup`` steps; gradients are clipped to the norm ``clip_norm``.
+    """
 
     learning_rate: float
     warmup: int = 0
-    minibatches: int = 1
-    max_tokens: int = 8192
+    clip_norm: float = 1.0
     weight_decay: float = 0.0
+    row_tokens: int = 2048
+    batch_tokens: int = 8192
 
     def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
+        for name in ("learning_rate", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
         _at_least(0, warmup=self.warmup, weight_decay=self.weight_decay)
-        _at_least(1, minibatches=self.minibatches, max_tokens=self.max_tokens)
+        _at_least(1, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
 
 
 @dataclass(frozen=True, slots=True)
