@@ -5,15 +5,16 @@ A conversation is one list of ids, cut where somebody else begins to write:
     prompt | action | bridge | action | bridge | action
              ^ policy ^ world
 
-``prompt`` renders the opening; ``action`` is what the policy writes, with its end-of-turn token; ``bridge`` is everything
-that stands between an action and the next place to write. Demonstrations and rollouts are built from the same three, so
-their tokens are the same by construction.
+``prompt`` renders the opening; ``action`` is what the policy writes, with its end-of-turn token; ``bridge`` is
+everything that stands between an action and the next place to write. Demonstrations and rollouts are built from the
+same three, so their tokens are the same by construction.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -46,12 +47,15 @@ class Spine:
 class ChatTokens:
     """Renders and tokenises conversations with a tokenizer's own chat template.
 
-    ``end_id`` closes an assistant turn; ``stop_ids`` are the ids at which sampling stops (``end_id``, then eos where that
-    is another token). Where the template closes a turn with ordinary text only, the eos token ends the action instead; it
-    then stands in the ids but not in the template's text.
+    ``end_id`` closes an assistant turn; ``stop_ids`` are the ids at which sampling stops (``end_id``, then eos where
+    that is another token). Where the template closes a turn with ordinary text only, the eos token ends the action
+    instead; it then stands in the ids but not in the template's text.
+
+    Past reasoning: rollouts keep what the policy wrote, whatever the template would do to it in a later rendering.
+    Demonstrations follow the template, and ``spines`` warns once where the two differ.
 
     Raises:
-        ChatTemplateError: the tokenizer has no chat template, or the template and the tokenizer name no end-of-turn token.
+        ChatTemplateError: the tokenizer has no chat template, or nothing names an end-of-turn token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -65,10 +69,10 @@ class ChatTokens:
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | set(tokenizer.all_special_ids)
         self._opening = self._render([_ASKED])
-        self._tail = tail = self._cut([_ASKED, _spoken(_SPOKEN), _ANSWER])[1]
+        tail = self._cut([_ASKED, _spoken(_SPOKEN), _ANSWER])[1]
         self._last_tail = self._cut([_ASKED, _spoken(_SPOKEN)], prompt=False)[1]
         self.end_id, self._closing = self._end_of_turn(self._last_tail)
-        self._end = self.tokenizer.convert_ids_to_tokens(self.end_id)
+        self._end = str(tokenizer.convert_ids_to_tokens(self.end_id))
         if not tail.startswith(self._closing):
             raise ChatTemplateError(
                 f"{self.name}: the chat template closes an assistant turn with {self._closing!r} at the end of a "
@@ -76,6 +80,7 @@ class ChatTokens:
             )
         eos = tokenizer.eos_token_id
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys([self.end_id] + ([] if eos is None else [eos])))
+        self._warned = False
         self._bridge = lru_cache(maxsize=65536)(self._bridge_uncached)
         self._encode_after = lru_cache(maxsize=65536)(self._encode_after_uncached)
 
@@ -89,8 +94,8 @@ class ChatTokens:
         ``observation`` is one message, or several that answer one turn (parallel tool calls). The action's own ids end
         with the end-of-turn token; a ``truncated`` one lacks it, so that it is added in front of the bridge.
         """
-        messages = [observation] if isinstance(observation, dict) or hasattr(observation, "keys") else observation
-        ids = list(self._encode_after(self._bridge(json.dumps([dict(m) for m in messages], ensure_ascii=False))))
+        messages = [observation] if isinstance(observation, Mapping) else observation
+        ids = list(self._encode_after(self._bridge(_key(messages))))
         return self._close("") + ids if truncated else ids
 
     def action(self, text: str) -> list[int]:
@@ -98,12 +103,16 @@ class ChatTokens:
         return self._encode_action(self._body(_spoken(text)))
 
     def decode(self, action_ids: Sequence[int]) -> str:
-        """The text of an action as the world sees it: without end-of-turn token and outer whitespace."""
+        """The text of an action as the world reads it: without end-of-turn token, reasoning and outer whitespace.
+
+        Reasoning is all up to the last ``</think>``. Special tokens that the policy wrote inside its action stay.
+        """
         ids = list(action_ids)
         while ids and ids[-1] in self.stop_ids:
             ids.pop()
-        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text.strip().removesuffix(self._closing.removesuffix(self._end).strip() or "\0").strip()
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)).strip()
+        suffix = self._closing.removesuffix(self._end).strip()
+        return text.removesuffix(suffix).rpartition("</think>")[2].strip()
 
     def spine(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
         """The whole trajectory as one list of ids; messages after the last assistant turn are left out.
@@ -112,35 +121,39 @@ class ChatTokens:
             ChatTemplateError: the template rewrites the past (drops earlier reasoning, say), so that no single list of
                 ids shows every turn the history it would have had. ``spines`` splits such a trajectory.
         """
-        spines = self.spines(messages, tools)
+        spines = self._split(messages, tools)
         if len(spines) > 1:
-            turn = len(spines[0].turns)
-            raise ChatTemplateError(
-                f"{self.name}: the chat template rewrites earlier turns, first seen before assistant turn {turn} (it "
-                "drops past reasoning or moves text); use a template that keeps history as it was written, or remove the "
-                "reasoning from the demonstrations"
-            )
+            raise ChatTemplateError(self._rewritten(spines))
         return spines[0]
 
     def spines(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[Spine]:
         """The trajectory as few spines as are exact: one, where the template keeps history as it was written.
 
-        A turn whose rendered history is not what the spine so far reads starts a new spine from that rendered history, so
-        that each state is exactly what the template shows the policy there.
+        A turn whose rendered history is not what the spine so far reads starts a new spine from that rendered history,
+        so that each state is exactly what the template shows the policy there.
 
         Raises:
             ChatTemplateError: there is no assistant turn, or the template refuses the messages.
         """
+        spines = self._split(messages, tools)
+        if len(spines) > 1 and not self._warned:
+            self._warned = True
+            warnings.warn(self._rewritten(spines) + ". Such trajectories are split where it happens", stacklevel=2)
+        return spines
+
+    def _split(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[Spine]:
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
             raise ChatTemplateError(f"no assistant turn among {len(messages)} messages: nothing to act on")
         spines: list[Spine] = []
-        text, ids, turns = "", [], []
+        text = ""
+        ids: list[int] = []
+        turns: list[tuple[int, int]] = []
         for n, at in enumerate(acts):
             history = self._render(messages[:at], tools)
             if n:
-                observation = json.dumps([dict(m) for m in messages[acts[n - 1] + 1 : at]], ensure_ascii=False)
-                bridge = self._bridge(observation) if at > acts[n - 1] + 1 else ""
+                observation = messages[acts[n - 1] + 1 : at]
+                bridge = self._bridge(_key(observation)) if observation else ""
                 text, ids = text + bridge, ids + list(self._encode_after(bridge))
             if text != history:
                 if turns:
@@ -152,13 +165,21 @@ class ChatTokens:
             text, ids = text + body + self._closing, ids + action
         return [*spines, Spine(tuple(ids), tuple(turns))]
 
+    def _rewritten(self, spines: Sequence[Spine]) -> str:
+        return (
+            f"{self.name}: the chat template rewrites earlier turns, first seen before assistant turn "
+            f"{len(spines[0].turns)} of a trajectory (it drops past reasoning or moves text); use a template that "
+            "keeps history as it was written, or remove the reasoning from the demonstrations"
+        )
+
     # -- the template's text
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Any] = (), prompt: bool = True) -> str:
         try:
-            return self.tokenizer.apply_chat_template(
+            text = self.tokenizer.apply_chat_template(
                 [dict(m) for m in messages], tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt
             )
+            return str(text)
         except Exception as error:  # templates raise whatever Jinja or their authors chose
             roles = " ".join(str(m.get("role")) for m in messages)
             raise ChatTemplateError(
@@ -176,7 +197,7 @@ class ChatTokens:
         """The end-of-turn id and the template's text from the end of an action up to and with that token."""
         for token_id in self._encode(tail):
             if token_id in self._special:
-                token = self.tokenizer.convert_ids_to_tokens(token_id)
+                token = str(self.tokenizer.convert_ids_to_tokens(token_id))
                 return token_id, tail[: tail.index(token) + len(token)]
         if self.tokenizer.eos_token_id is None:
             raise ChatTemplateError(
@@ -186,16 +207,19 @@ class ChatTokens:
 
     def _body(self, message: Message) -> str:
         """What the policy has to write for this assistant message, without the closing."""
-        text = self._render([_ASKED, message, _ANSWER])
-        body = self._between(text, self._tail)
-        said = [value.strip() for key, value in message.items() if key != "role" and isinstance(value, str)]
-        if body is None or not all(part in body for part in said):
+        calls = message.get("tool_calls") or ()
+        answers = [{"role": "tool", "content": "v", "tool_call_id": call.get("id")} for call in calls] or [_ANSWER]
+        tail = self._closing + self._bridge(_key(answers))
+        body = self._between(self._render([_ASKED, message, *answers]), tail)
+        said = [message.get(key) for key in ("content", "reasoning_content", "reasoning", "thinking")]
+        if body is None or not all(part.strip() in body for part in said if isinstance(part, str)):
             # The template shortens past turns; the last turn of a conversation is shown as it is to be written.
             body = self._between(self._render([_ASKED, message], prompt=False), self._last_tail)
         if body is None:
             raise ChatTemplateError(
-                f"{self.name}: cannot tell which part of an assistant message the policy writes; the chat template "
-                "must show the generation prompt, the message and the end-of-turn token in that order"
+                f"{self.name}: the chat template does not show an assistant message as generation prompt, message and "
+                "end-of-turn token in this order, so what the policy should write is unknown; use a template whose "
+                "generation prompt adds nothing (such as an opened <think>) that past turns lack"
             )
         return body
 
@@ -237,6 +261,10 @@ class ChatTokens:
     def _close(self, body: str) -> list[int]:
         suffix = self._closing.removesuffix(self._end)
         return [*(self._encode_after(suffix) if suffix else ()), self.end_id]
+
+
+def _key(messages: Sequence[Message]) -> str:
+    return json.dumps([dict(message) for message in messages], ensure_ascii=False)
 
 
 def _spoken(text: str) -> dict[str, Any]:

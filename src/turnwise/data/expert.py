@@ -79,6 +79,6 @@ def expert_trajectories(
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:
     """The exact share, in random order: worlds tend to list tasks by type, and every type should show both experts."""
     first = round(count * good)
-    qualities: list[Quality] = ["good"] * first + ["clumsy"] * (count - first)
+    qualities: list[Quality] = ["good" if place < first else "clumsy" for place in range(count)]
     random.Random(f"{seed}/qualities").shuffle(qualities)
     return qualities

@@ -13,7 +13,7 @@ ROLES = ("system", "user", "assistant", "tool")
 SPLITS = ("train", "seen", "unseen")
 
 
-class Unusable(ValueError):
+class UnusableError(ValueError):
     """A trajectory that cannot be used: what is wrong, and what to do about it."""
 
     def __init__(self, what: str, remedy: str) -> None:
@@ -28,19 +28,19 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
     place. ``tools`` and ``task.data`` may be JSON text.
 
     Raises:
-        Unusable: with the first thing that is wrong.
+        UnusableError: with the first thing that is wrong.
     """
     if not isinstance(record, Mapping):
-        raise Unusable(f"not an object but {type(record).__name__}", "write one JSON object a line")
+        raise UnusableError(f"not an object but {type(record).__name__}", "write one JSON object a line")
     record = {key: value for key, value in record.items() if value is not None}
     if "messages" not in record:
-        raise Unusable(f"no 'messages', only {sorted(map(str, record))}", "put the conversation under 'messages'")
+        raise UnusableError(f"no 'messages', only {sorted(map(str, record))}", "put the conversation under 'messages'")
     identity = record.get("id", source)
     if not isinstance(identity, str) or not identity:
-        raise Unusable(f"id must be non-empty text, got {identity!r}", "give each trajectory a text id of its own")
+        raise UnusableError(f"id must be non-empty text, got {identity!r}", "give each trajectory a text id of its own")
     success = record.get("success")
     if success is not None and not isinstance(success, bool):
-        raise Unusable(f"success must be true, false or absent, got {success!r}", "write true or false")
+        raise UnusableError(f"success must be true, false or absent, got {success!r}", "write true or false")
     tools = _tools(record.get("tools"))
     messages = _messages(record["messages"], tools)
     return Trajectory(identity, messages, tools, _task(record.get("task")), success, source)
@@ -49,11 +49,11 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
 def _tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
     tools = _from_text(tools, "tools") if isinstance(tools, str) and tools else tools or []
     if not isinstance(tools, list):
-        raise Unusable(f"tools must be a list, got {type(tools).__name__}", "list the tools, or leave 'tools' out")
+        raise UnusableError(f"tools must be a list, got {type(tools).__name__}", "list the tools, or leave 'tools' out")
     tools = [_from_text(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
     for tool in tools:
         if problem := check_tool(tool):
-            raise Unusable(problem, "correct 'tools'")
+            raise UnusableError(problem, "correct 'tools'")
     return tuple(_without_nulls(tool) for tool in tools)
 
 
@@ -62,23 +62,23 @@ def _task(task: Any) -> Task | None:
         return None
     remedy = "write task as {'env', 'id', 'split', 'data'}, or leave it out"
     if not isinstance(task, Mapping):
-        raise Unusable(f"task must be an object, got {type(task).__name__}", remedy)
+        raise UnusableError(f"task must be an object, got {type(task).__name__}", remedy)
     for key in ("env", "id"):
         if not isinstance(task.get(key), str) or not task[key]:
-            raise Unusable(f"task.{key} must be non-empty text, got {task.get(key)!r}", remedy)
+            raise UnusableError(f"task.{key} must be non-empty text, got {task.get(key)!r}", remedy)
     split = task.get("split") or "train"
     if split not in SPLITS:
-        raise Unusable(f"task.split must be one of {', '.join(SPLITS)}, got {split!r}", remedy)
+        raise UnusableError(f"task.split must be one of {', '.join(SPLITS)}, got {split!r}", remedy)
     data = task.get("data")
     data = _from_text(data, "task.data") if isinstance(data, str) and data else data or {}
     if not isinstance(data, Mapping):
-        raise Unusable(f"task.data must be an object, got {type(data).__name__}", remedy)
+        raise UnusableError(f"task.data must be an object, got {type(data).__name__}", remedy)
     return Task(task["env"], task["id"], split, dict(data))
 
 
 def _messages(messages: Any, tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     if not isinstance(messages, list) or not messages:
-        raise Unusable("messages must be a non-empty list", "put the conversation under 'messages'")
+        raise UnusableError("messages must be a non-empty list", "put the conversation under 'messages'")
     checked = tuple(_message(message, place, tools) for place, message in enumerate(messages))
     _check_turns(checked)
     return checked
@@ -88,24 +88,26 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]]) -> di
     where = f"messages[{place}]"
     if not isinstance(message, Mapping) or "role" not in message:
         found = sorted(map(str, message)) if isinstance(message, Mapping) else type(message).__name__
-        raise Unusable(f"{where} has no role, only {found}", "write each message as {'role', 'content'}")
+        raise UnusableError(f"{where} has no role, only {found}", "write each message as {'role', 'content'}")
     role = message["role"]
     if role not in ROLES:
-        raise Unusable(f"{where} has unknown role {role!r}", f"use one of {', '.join(ROLES)}")
+        raise UnusableError(f"{where} has unknown role {role!r}", f"use one of {', '.join(ROLES)}")
     message = _without_nulls({"content": "", **_without_nulls(message)})
     if not isinstance(message["content"], str):
         kind = type(message["content"]).__name__
-        raise Unusable(f"{where}.content must be text, got {kind}", "join its text parts; images are not supported")
+        raise UnusableError(
+            f"{where}.content must be text, got {kind}", "join its text parts; images are not supported"
+        )
     calls = message.pop("tool_calls", None) or []
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        raise Unusable(f"{where}.tool_calls must be a list of objects", "write [{'type', 'function': {...}}]")
+        raise UnusableError(f"{where}.tool_calls must be a list of objects", "write [{'type', 'function': {...}}]")
     if calls and role != "assistant":
-        raise Unusable(f"{where} is a {role} message with tool_calls", "only assistants call tools")
+        raise UnusableError(f"{where} is a {role} message with tool_calls", "only assistants call tools")
     for call in calls:
         if problems := check_call(call, tools):
-            raise Unusable(f"{where} {'; '.join(problems)}", "correct the call, or the tool's schema in 'tools'")
+            raise UnusableError(f"{where} {'; '.join(problems)}", "correct the call, or the tool's schema in 'tools'")
     if role == "assistant" and not calls and not message["content"].strip():
-        raise Unusable(f"{where} is an assistant turn that says nothing", "give it content or tool_calls")
+        raise UnusableError(f"{where} is an assistant turn that says nothing", "give it content or tool_calls")
     if calls:
         message["tool_calls"] = [_normal_call(call) for call in calls]
     return {"role": role, **{key: value for key, value in message.items() if key != "role"}}
@@ -122,28 +124,34 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
     """Observations and assistant turns must alternate after the opening."""
     remedy = "restore the assistant turn, or drop the trajectory"
     if not any(message["role"] == "assistant" for message in messages):
-        raise Unusable("no assistant turn", remedy)
+        raise UnusableError("no assistant turn", remedy)
     opening = 0
     while messages[opening]["role"] == "system":
         opening += 1
     if messages[opening]["role"] != "user":
         role = messages[opening]["role"]
-        raise Unusable(f"messages[{opening}] is a {role} message where the user opens", "start with a user message")
+        raise UnusableError(
+            f"messages[{opening}] is a {role} message where the user opens", "start with a user message"
+        )
     answers = 0  # how many tool messages may still follow the last assistant turn
     for place in range(opening + 1, len(messages)):
         role, before = messages[place]["role"], messages[place - 1]["role"]
         if role == "system":
-            raise Unusable(f"messages[{place}] is a system message inside the conversation", "move it to the start")
+            raise UnusableError(
+                f"messages[{place}] is a system message inside the conversation", "move it to the start"
+            )
         if role == "assistant":
             if before == "assistant":
-                raise Unusable(
+                raise UnusableError(
                     f"messages[{place}] is a second assistant turn without an observation", "add it or merge"
                 )
             answers = max(1, len(messages[place].get("tool_calls", ())))
             continue
         answers = answers - 1 if role == "tool" else answers
         if before != "assistant" and not (role == before == "tool" and answers >= 0):
-            raise Unusable(f"an assistant turn is missing between messages[{place - 1}] and messages[{place}]", remedy)
+            raise UnusableError(
+                f"an assistant turn is missing between messages[{place - 1}] and messages[{place}]", remedy
+            )
 
 
 def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,4 +163,4 @@ def _from_text(text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise Unusable(f"{what} is text but not JSON ({error})", f"write {what} as JSON") from error
+        raise UnusableError(f"{what} is text but not JSON ({error})", f"write {what} as JSON") from error

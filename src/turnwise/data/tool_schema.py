@@ -45,8 +45,8 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
 def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> list[str]:
     """What is wrong with a call, in words; empty where it fits.
 
-    Checked: the name, and of the arguments' schema ``type``, ``required``, ``properties``, ``additionalProperties: false``,
-    ``items``, ``enum`` and ``const``. Other keywords are not looked at.
+    Checked: the name, and of the arguments' schema ``type``, ``required``, ``properties``,
+    ``additionalProperties: false``, ``items``, ``enum`` and ``const``. Other keywords are not looked at.
     """
     known = {function_of(tool).get("name"): function_of(tool) for tool in tools}
     name = function_of(call).get("name")

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow
 import pyarrow.parquet
 
-from turnwise.data.messages import Unusable, parse_trajectory
+from turnwise.data.messages import UnusableError, parse_trajectory
 from turnwise.types import Trajectory
 
 MAX_LINE_BYTES = 8 * 2**20
@@ -81,9 +81,9 @@ def read_trajectories(
                     trajectory = parse_trajectory(_value(record), source)
                     if trajectory.id in good:
                         first = good[trajectory.id].source
-                        raise Unusable(f"id {trajectory.id!r} was used at {first}", "give it an id of its own")
+                        raise UnusableError(f"id {trajectory.id!r} was used at {first}", "give it an id of its own")
                     good[trajectory.id] = trajectory
-                except Unusable as error:
+                except UnusableError as error:
                     problems.append(Problem(source, error.what, error.remedy))
         except FileNotFoundError as error:
             raise DataError(f"{name}: no such trajectory file; correct data.paths (read from {Path.cwd()})") from error
@@ -100,8 +100,8 @@ def read_trajectories(
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
     """Write JSON lines, whole or not at all. ``read_trajectories`` gives the same trajectories back (but ``source``).
 
-    Every line has the same keys, and free-form objects (tools, call arguments, task data) are JSON text, so that columnar
-    readers such as ``datasets`` find one schema.
+    Every line has the same keys, and free-form objects (tools, call arguments, task data) are JSON text, so that
+    columnar readers such as ``datasets`` find one schema.
 
     Raises:
         DataError: the file cannot be written; nothing that stood there is lost.
@@ -145,7 +145,7 @@ def split_by_trajectory(
 
 
 def _records(name: Path, limit: int) -> Iterator[tuple[str, Any]]:
-    """(source, record or the Unusable that stands in its place); messages keep the name that the user gave."""
+    """(source, record or the UnusableError that stands in its place); messages keep the name that the user gave."""
     path = name.expanduser().resolve()
     if path.is_dir():
         raise DataError(f"{name}: a folder; name its trajectory files in data.paths")
@@ -161,7 +161,7 @@ def _records(name: Path, limit: int) -> Iterator[tuple[str, Any]]:
             for number, line in enumerate(_lines(file, limit), start=1):
                 try:
                     yield f"{name}:{number}", _parse(line, limit)
-                except Unusable as error:
+                except UnusableError as error:
                     yield f"{name}:{number}", error
     else:
         raise DataError(f"{name}: unknown kind of file; use {', '.join(_JSON_LINES)} (JSON lines) or .parquet")
@@ -175,7 +175,7 @@ def _pruned(value: Any) -> Any:
 
 
 def _value(record: Any) -> Any:
-    if isinstance(record, Unusable):
+    if isinstance(record, UnusableError):
         raise record
     return record
 
@@ -194,20 +194,20 @@ def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
 
 def _parse(line: bytes | None, limit: int) -> Any:
     if line is None:
-        raise Unusable(f"longer than {limit} bytes", "shorten it, or raise data.max_line_bytes")
+        raise UnusableError(f"longer than {limit} bytes", "shorten it, or raise data.max_line_bytes")
     if not line.strip():
-        raise Unusable("empty line", "remove it")
+        raise UnusableError("empty line", "remove it")
     try:
         record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse)
         json.dumps(record, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
-        raise Unusable(f"not UTF-8 (byte {error.start})", "save the file as UTF-8") from error
+        raise UnusableError(f"not UTF-8 (byte {error.start})", "save the file as UTF-8") from error
     except UnicodeEncodeError as error:
-        raise Unusable("holds half a surrogate pair", "write whole characters") from error
+        raise UnusableError("holds half a surrogate pair", "write whole characters") from error
     except RecursionError as error:
-        raise Unusable("nested too deeply", "flatten it") from error
+        raise UnusableError("nested too deeply", "flatten it") from error
     except ValueError as error:
-        raise Unusable(f"broken JSON ({error})", "write one whole JSON object a line") from error
+        raise UnusableError(f"broken JSON ({error})", "write one whole JSON object a line") from error
     return record
 
 

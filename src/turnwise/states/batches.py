@@ -1,4 +1,4 @@
-"""Which states an iteration plays: a pure function of the seed and the iteration, so a resumed run needs no memory of it."""
+"""Which states an iteration plays: a pure function of seed and iteration, so a resumed run needs no memory of it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def batch(
 ) -> list[State]:
     """The states of one iteration.
 
-    Iterations walk through epochs; within an epoch no state comes twice. An epoch has as many full batches as the states
-    give, the rest waits (another rest each epoch); fewer states than a batch make one batch of all. States of one
-    trajectory come together, in the order of their turns, because they share their spine.
+    Iterations walk through epochs; within an epoch no state comes twice. An epoch has as many full batches as the
+    states give, the rest waits (another rest each epoch); fewer states than a batch make one batch of all. States of
+    one trajectory come together, in the order of their turns, because they share their spine.
 
     Args:
         states: the same list, in the same order, at every call of a run.
@@ -38,14 +38,15 @@ def batch(
         raise ValueError(f"iteration {iteration} must be at least 0 and states_per_batch {states_per_batch} at least 1")
     if trajectories_per_batch is not None and not 1 <= trajectories_per_batch <= states_per_batch:
         raise ValueError(
-            f"trajectories_per_batch must be from 1 to states_per_batch={states_per_batch}, got {trajectories_per_batch}"
+            f"trajectories_per_batch must be from 1 to states_per_batch ({states_per_batch}), "
+            f"got {trajectories_per_batch}"
         )
     batches = max(1, len(states) // states_per_batch)
     epoch, nth = divmod(iteration, batches)
     chunk = states_per_batch if trajectories_per_batch is None else -(-states_per_batch // trajectories_per_batch)
     order = _order(states, random.Random(f"{seed}/{epoch}"), chunk)
     chosen = order[nth * states_per_batch : (nth + 1) * states_per_batch]
-    first = {}
+    first: dict[str, int] = {}
     for place in chosen:
         first.setdefault(_key(states[place]), len(first))
     chosen.sort(key=lambda place: (first[_key(states[place])], states[place].turn, place))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
 
+from turnwise.states.base import Profile
 from turnwise.types import State, Task, Trajectory
 
 
@@ -52,3 +54,15 @@ def expert_turns(
             )
             actions = (*actions, expert)
     return states
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTurns:
+    """Every expert turn, unfiltered and without a profile."""
+
+    source: ClassVar[Literal["expert"]] = "expert"
+    k: ClassVar[int] = 0
+
+    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
+        """All of them."""
+        return list(states)

@@ -1,60 +1,32 @@
 """Pivots: the expert turns at which sampled outcomes disagree (PivotRL, arXiv:2603.21383).
 
-Only such turns teach a group-normalised method anything: where all samples of a state earn the same, every advantage is 0.
+Only such turns teach a group-normalised method anything: where all samples of a state earn the same, each advantage is 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from turnwise.states.base import STD_TOLERANCE, Profile
 from turnwise.types import State
 
 Keep = Literal["adv", "mixed", "all"]
-
-STD_TOLERANCE = 1e-6  # rewards closer than this are equal: float scores differ in their last bits
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """K samples of one state under the frozen base policy: their rewards by the functional and the strict rule, ``_K``."""
-
-    functional: tuple[float, ...]
-    strict: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.functional:
-            raise ValueError("a profile needs at least one sample")
-        if len(self.functional) != len(self.strict):
-            raise ValueError(
-                f"functional and strict rewards judge the same samples; got {len(self.functional)} and {len(self.strict)}"
-            )
-
-    @property
-    def mean(self) -> float:
-        """Mean functional reward (Eq. 4)."""
-        return sum(self.functional) / len(self.functional)
-
-    @property
-    def variance(self) -> float:
-        """Population variance of the functional reward (Eq. 4)."""
-        mean = self.mean
-        return sum((reward - mean) ** 2 for reward in self.functional) / len(self.functional)
-
-    @property
-    def mixed(self) -> bool:
-        """Whether the samples' outcomes disagree."""
-        return self.variance > STD_TOLERANCE**2
 
 
 @dataclass(frozen=True, slots=True)
 class Pivots:
     """Which profiled turns to train on.
 
-    ``adv`` keeps mixed turns of mean below ``lambda_diff`` (Eq. 5), ``mixed`` every mixed turn, ``all`` every candidate (the
-    paper's random turns). ``k`` is the samples a state; the paper gives neither it nor ``lambda_diff``.
+    ``adv`` keeps mixed turns of mean below ``lambda_diff`` (Eq. 5), ``mixed`` every mixed turn, ``all`` every candidate
+    (the paper's random turns). ``k`` is the samples a state; the paper gives neither it nor ``lambda_diff``.
+
+    Raises:
+        ValueError: ``k`` is below 2, ``lambda_diff`` is not above 0, or ``keep`` is unknown.
     """
+
+    source: ClassVar[Literal["expert"]] = "expert"
 
     k: int = 8
     lambda_diff: float = 0.8
@@ -63,6 +35,8 @@ class Pivots:
     def __post_init__(self) -> None:
         if self.k < 2:
             raise ValueError(f"k must be at least 2: one sample cannot disagree with itself; got {self.k}")
+        if not self.lambda_diff > 0:
+            raise ValueError(f"lambda_diff must be above 0, or no turn is kept; got {self.lambda_diff}")
         if self.keep not in ("adv", "mixed", "all"):
             raise ValueError(f"keep must be adv, mixed or all, got {self.keep!r}")
 
@@ -72,13 +46,12 @@ class Pivots:
             return True
         return profile.mixed and (self.keep == "mixed" or profile.mean < self.lambda_diff)
 
-    def select(self, states: Iterable[State], profiles: Mapping[str, Profile]) -> list[State]:
+    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
         """The kept states, in their order. ``profiles`` goes by state id.
 
         Raises:
             KeyError: a state has no profile.
         """
-        states = list(states)
         missing = [state.id for state in states if state.id not in profiles]
         if missing:
             raise KeyError(f"{len(missing)} of {len(states)} states have no profile, the first is {missing[0]!r}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
+from turnwise.states.base import Profile
 from turnwise.types import State, Task
 
 
@@ -15,3 +18,25 @@ def task_starts(tasks: Iterable[Task], opening: Callable[[Task], Sequence[int]])
         opening: the ids of a task's first messages, ending where the policy writes.
     """
     return [State(id=f"{task.env}/{task.id}#t0", task=task, ids=tuple(opening(task))) for task in tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarts:
+    """The openings of the first ``count`` training tasks.
+
+    Raises:
+        ValueError: ``count`` is below 1.
+    """
+
+    source: ClassVar[Literal["tasks"]] = "tasks"
+    k: ClassVar[int] = 0
+
+    count: int = 300
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, got {self.count}")
+
+    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
+        """The first ``count`` of them."""
+        return list(states[: self.count])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -36,7 +37,7 @@ PLAIN = (
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
 
-# What Qwen3's template does to thinking: kept in the last turn, where it is added empty if there was none; dropped before.
+# What Qwen3's template does to thinking: kept in the last turn (and added empty if there was none), dropped before.
 QWEN3 = """{%- for m in messages %}
 {%- if m.role == 'assistant' %}
 {%- set content = m.content %}{%- set thought = '' %}
@@ -48,7 +49,8 @@ QWEN3 = """{%- for m in messages %}
 {%- if loop.last %}{{- '<think>\\n' + thought + '\\n</think>\\n\\n' }}{%- endif %}
 {{- content }}
 {%- for call in m.tool_calls or [] %}
-{{- '\\n<tool_call>\\n' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) + '\\n</tool_call>' }}
+{{- '\\n<tool_call>\\n' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) }}
+{{- '\\n</tool_call>' }}
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- elif m.role == 'tool' %}
@@ -110,3 +112,14 @@ def _wrap(core: Tokenizer, template: str, eos: str) -> PreTrainedTokenizerFast:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=eos, extra_special_tokens=extra)
     tokenizer.chat_template = TEMPLATES[template]
     return tokenizer
+
+
+@pytest.fixture(params=[byte_level, metaspace], ids=["byte_level", "metaspace"])
+def build(request):
+    """Builds a tokenizer, of one kind and then the other, with a named template."""
+    return request.param
+
+
+@pytest.fixture
+def build_byte_level():
+    return byte_level

@@ -1,0 +1,216 @@
+"""Token-in token-out: training and rollouts read the same ids, and those ids read as the template renders them."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from turnwise.data.chat import ChatTemplateError, ChatTokens
+
+ONE_PIECE = ["chatml", "llama3", "inst", "qwen3"]  # templates that keep history and close a turn with a special token
+EPISODE = [
+    {"role": "system", "content": "You act."},
+    {"role": "user", "content": "You see a desk 1."},
+    {"role": "assistant", "content": "go to desk 1"},
+    {"role": "user", "content": "On the desk 1, you see a mug 1."},
+    {"role": "assistant", "content": "take mug 1 from desk 1"},
+    {"role": "user", "content": "You pick up the mug 1."},
+]
+SEARCH = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
+
+
+def rendered(tokenizer, messages, tools=None):
+    return tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
+
+
+def read(tokenizer, ids):
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def call(name, identity="call00001", **arguments):
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.mark.parametrize("template", ONE_PIECE)
+def test_spine_holds_every_state_and_action(build, template):
+    tokenizer = build(template)
+    chat = ChatTokens(tokenizer)
+    spine = chat.spine(EPISODE)
+    assert [spine.ids[start:stop][-1] for start, stop in spine.turns] == [chat.end_id, chat.end_id]
+    assert [chat.decode(spine.ids[a:b]) for a, b in spine.turns] == ["go to desk 1", "take mug 1 from desk 1"]
+    for (start, _), at in zip(spine.turns, (2, 4)):
+        assert list(spine.ids[:start]) == chat.prompt(EPISODE[:at])
+
+
+def test_chatml_by_hand(build_byte_level):
+    tokenizer = build_byte_level("chatml")
+    chat = ChatTokens(tokenizer)
+    assert read(tokenizer, chat.prompt(EPISODE[:2])) == (
+        "<|im_start|>system\nYou act.<|im_end|>\n<|im_start|>user\nYou see a desk 1.<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert read(tokenizer, chat.action("look")) == "look<|im_end|>"
+    bridge = "\n<|im_start|>user\nNothing.<|im_end|>\n<|im_start|>assistant\n"
+    assert read(tokenizer, chat.bridge({"role": "user", "content": "Nothing."})) == bridge
+    cut = chat.bridge({"role": "user", "content": "Nothing."}, truncated=True)
+    assert read(tokenizer, cut) == "<|im_end|>" + bridge
+    assert chat.stop_ids == (chat.end_id,) == (tokenizer.convert_tokens_to_ids("<|im_end|>"),)
+
+
+def test_stop_ids_hold_eos_beside_the_end_of_turn(build_byte_level):
+    tokenizer = build_byte_level("llama3")
+    eot, eos = tokenizer.convert_tokens_to_ids(["<|eot|>", "<|im_end|>"])
+    assert ChatTokens(tokenizer).stop_ids == (eot, eos)
+
+
+def test_spaces_of_the_template_around_an_action_are_part_of_it(build_byte_level):
+    tokenizer = build_byte_level("inst")
+    chat = ChatTokens(tokenizer)
+    assert read(tokenizer, chat.action("look")) == " look </s>"
+    assert chat.decode(chat.action("look")) == "look"
+    assert read(tokenizer, chat.bridge({"role": "user", "content": "v"}, truncated=True)) == " </s>[INST] v [/INST]"
+
+
+def test_eos_ends_a_turn_that_the_template_closes_with_plain_text(build):
+    tokenizer = build("plain")
+    chat = ChatTokens(tokenizer)
+    assert chat.end_id == tokenizer.eos_token_id
+    spine = chat.spine(EPISODE)
+    for (start, _), at in zip(spine.turns, (2, 4)):
+        assert read(tokenizer, spine.ids[:start]).replace(tokenizer.eos_token, "") == rendered(tokenizer, EPISODE[:at])
+
+
+text = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=12).map(str.strip)
+spoken = st.one_of(text, st.just("go to desk 1\nlook"), st.just("Ünïcode 漢字")).filter(
+    lambda t: t and "<" not in t and t == t.strip()
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(ONE_PIECE), st.lists(st.tuples(spoken, spoken), min_size=1, max_size=4))
+def test_spine_reads_as_rendered_whatever_is_said(build_byte_level, template, turns):
+    tokenizer = build_byte_level(template)
+    chat = ChatTokens(tokenizer)
+    messages = [{"role": "user", "content": "task"}]
+    for action, observation in turns:
+        messages += [{"role": "assistant", "content": action}, {"role": "user", "content": observation}]
+    spine = chat.spine(messages)
+    for turn, (start, stop) in enumerate(spine.turns):
+        assert read(tokenizer, spine.ids[:start]) == rendered(tokenizer, messages[: 2 * turn + 1])
+        assert chat.decode(spine.ids[start:stop]) == turns[turn][0]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([*ONE_PIECE, "plain"]), st.lists(spoken, min_size=1, max_size=4))
+def test_a_rollout_that_repeats_the_expert_has_the_experts_ids(build_byte_level, template, actions):
+    chat = ChatTokens(build_byte_level(template))
+    opening = [{"role": "user", "content": "task"}]
+    messages, ids = list(opening), chat.prompt(opening)
+    for action in actions:
+        answer = {"role": "user", "content": f"You did: {action}"}
+        ids += chat.action(action) + chat.bridge(answer)
+        messages += [{"role": "assistant", "content": action}, answer]
+    spine = chat.spine([*messages, {"role": "assistant", "content": "end"}])
+    assert ids == list(spine.ids[: spine.turns[-1][0]])
+
+
+def test_a_truncated_action_is_closed_without_loss(build):
+    chat = ChatTokens(build("chatml"))
+    answer = {"role": "user", "content": "Nothing happens."}
+    action = chat.action("go to desk")
+    assert action[:-1] + chat.bridge(answer, truncated=True) == action + chat.bridge(answer)
+
+
+def test_tool_calls_are_written_as_the_template_shows_them(build_byte_level):
+    tokenizer = build_byte_level("qwen3")
+    chat = ChatTokens(tokenizer)
+    messages = [
+        {"role": "user", "content": "find it"},
+        {"role": "assistant", "content": "", "tool_calls": [call("search", q="a"), call("search", "call00002", q="b")]},
+        {"role": "tool", "content": "one"},
+        {"role": "tool", "content": "two"},
+        {"role": "assistant", "content": "found"},
+    ]
+    spine = chat.spine(messages, SEARCH)
+    (start, stop), (last, _) = spine.turns
+    assert read(tokenizer, spine.ids[start:stop]) == (
+        '\n<tool_call>\n{"name": "search", "arguments": {"q": "a"}}\n</tool_call>'
+        '\n<tool_call>\n{"name": "search", "arguments": {"q": "b"}}\n</tool_call><|im_end|>'
+    )
+    assert read(tokenizer, spine.ids[:last]) == rendered(tokenizer, messages[:-1], SEARCH)
+    assert list(spine.ids[stop:last]) == chat.bridge(messages[2:4])
+
+
+def test_a_template_that_drops_past_reasoning_splits_the_trajectory(build_byte_level):
+    tokenizer = build_byte_level("qwen3")
+    chat = ChatTokens(tokenizer)
+    thought = "<think>\nThe desk first.\n</think>\n\ngo to desk 1"
+    messages = [
+        {"role": "user", "content": "task"},
+        {"role": "assistant", "content": thought},
+        {"role": "user", "content": "You see a mug 1."},
+        {"role": "assistant", "content": "take mug 1"},
+        {"role": "user", "content": "Taken."},
+        {"role": "assistant", "content": "look"},
+    ]
+    with pytest.raises(ChatTemplateError, match="rewrites earlier turns, first seen before assistant turn 1 "):
+        ChatTokens(tokenizer).spine(messages)
+    with pytest.warns(UserWarning, match="split"):
+        spines = chat.spines(messages)
+    assert [len(spine.turns) for spine in spines] == [1, 2]  # nothing is dropped after the second turn
+    (first, stop), (second, _), (third, _) = spines[0].turns[0], *spines[1].turns
+    assert read(tokenizer, spines[0].ids[first:stop]) == thought + "<|im_end|>"
+    assert chat.decode(spines[0].ids[first:stop]) == "go to desk 1"
+    assert "desk first" not in read(tokenizer, spines[1].ids[:second])
+    assert list(spines[1].ids[:third]) == chat.prompt(messages[:5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chat.spines(messages)  # said once
+
+
+def test_without_reasoning_the_same_template_keeps_history_and_adds_no_empty_thought(build_byte_level):
+    tokenizer = build_byte_level("qwen3")
+    chat = ChatTokens(tokenizer)
+    assert read(tokenizer, chat.action("look")) == "look<|im_end|>"
+    assert len(chat.spines(EPISODE)) == 1
+
+
+def test_messages_after_the_last_action_are_left_out(build_byte_level):
+    chat = ChatTokens(build_byte_level("chatml"))
+    assert chat.spine(EPISODE) == chat.spine(EPISODE[:-1])
+    assert chat.spine(EPISODE).ids[-1] == chat.end_id
+
+
+def test_no_assistant_turn(build_byte_level):
+    with pytest.raises(ChatTemplateError, match="no assistant turn among 2 messages"):
+        ChatTokens(build_byte_level("chatml")).spine(EPISODE[:2])
+
+
+def test_a_folder_without_a_chat_template_is_named_with_the_remedy(build_byte_level, tmp_path):
+    folder = tmp_path / "my-model"
+    build_byte_level("chatml").save_pretrained(folder)
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(ChatTemplateError, match=r"my-model has no chat template: add chat_template\.jinja"):
+        ChatTokens(PreTrainedTokenizerFast.from_pretrained(folder))
+
+
+def test_a_template_that_refuses_the_messages(build_byte_level):
+    tokenizer = build_byte_level.__wrapped__("chatml")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    with pytest.raises(ChatTemplateError, match=r"refuses the messages \(system user\): no system role"):
+        ChatTokens(tokenizer).prompt(EPISODE[:2])
+
+
+def test_a_generation_prompt_that_past_turns_lack(build_byte_level):
+    tokenizer = build_byte_level.__wrapped__("chatml")
+    tokenizer.chat_template = tokenizer.chat_template.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
+    chat = ChatTokens(tokenizer)
+    assert read(tokenizer, chat.bridge(EPISODE[3])).endswith("<|im_start|>assistant\n<think>\n")
+    with pytest.raises(ChatTemplateError, match="generation prompt adds nothing"):
+        chat.action("look")

@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import pyarrow
+import pyarrow.json
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.data.trajectories import DataError, read_trajectories, split_by_trajectory, write_trajectories
+from turnwise.types import Task, Trajectory
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "search",
+            "parameters": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]},
+        },
+    }
+]
+TALK = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "ok"}]
+
+
+def says(role, content="x", **more):
+    return {"role": role, "content": content, **more}
+
+
+def calls(*arguments, name="search"):
+    return [{"type": "function", "function": {"name": name, "arguments": a}} for a in arguments]
+
+
+def record(name="a", messages=TALK, **more):
+    return {"id": name, "messages": messages, **more}
+
+
+def write(path: Path, *lines) -> Path:
+    path.write_bytes(
+        b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
+    )
+    return path
+
+
+def test_a_full_record(tmp_path):
+    task = {"env": "household", "id": "train/1", "split": "train", "data": {"seed": 3}}
+    messages = [
+        says("system"),
+        says("user"),
+        says("assistant", None, tool_calls=calls({"q": "a"}, '{"q": "b"}')),
+        says("tool"),
+        says("tool"),
+        says("assistant", "done"),
+    ]
+    path = write(tmp_path / "x.jsonl", record("one", messages, tools=TOOLS, task=task, success=True))
+    (trajectory,) = read_trajectories(path).trajectories
+    assert trajectory.id == "one"
+    assert trajectory.task == Task("household", "train/1", "train", {"seed": 3})
+    assert trajectory.success is True
+    assert trajectory.tools == tuple(TOOLS)
+    assert trajectory.source == f"{path}:1"
+    assert trajectory.messages[2] == {"role": "assistant", "content": "", "tool_calls": calls({"q": "a"}, {"q": "b"})}
+
+
+BAD = {
+    "broken JSON": (b'{"id": "b", "messages": [', "broken JSON"),
+    "NaN": (b'{"id": "b", "success": NaN}', "NaN is not JSON"),
+    "array": ([1], "not an object but list"),
+    "empty line": (b"", "empty line"),
+    "blank line": (b"  \t", "empty line"),
+    "not UTF-8": (b'{"id": "\xff"}', "not UTF-8 (byte 8)"),
+    "half a pair": (b'{"id": "\\ud800", "messages": []}', "half a surrogate pair"),
+    "deep": (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+    "no messages": ({"id": "b", "text": "x"}, "no 'messages', only ['id', 'text']"),
+    "messages no list": (record("b", "hello"), "messages must be a non-empty list"),
+    "no message": (record("b", []), "messages must be a non-empty list"),
+    "message no object": (record("b", ["hello"]), "messages[0] has no role, only str"),
+    "ShareGPT": (record("b", [{"from": "human", "value": "x"}]), "messages[0] has no role, only ['from', 'value']"),
+    "unknown role": (record("b", [says("user"), says("bot")]), "messages[1] has unknown role 'bot'"),
+    "content a list": (record("b", [says("user", [{"type": "text"}])]), "messages[0].content must be text, got list"),
+    "silent": (
+        record("b", [says("user"), says("assistant", " ")]),
+        "messages[1] is an assistant turn that says nothing",
+    ),
+    "two users": (
+        record("b", [says("user"), says("user"), says("assistant")]),
+        "an assistant turn is missing between messages[0] and messages[1]",
+    ),
+    "user after tool": (
+        record("b", [says("user"), says("assistant"), says("tool"), says("user"), says("assistant")]),
+        "an assistant turn is missing between messages[2] and messages[3]",
+    ),
+    "two tools for one": (
+        record("b", [says("user"), says("assistant"), says("tool"), says("tool")]),
+        "an assistant turn is missing between messages[2] and messages[3]",
+    ),
+    "two assistants": (
+        record("b", [says("user"), says("assistant"), says("assistant")]),
+        "messages[2] is a second assistant turn without an observation",
+    ),
+    "none": (record("b", [says("system"), says("user")]), "no assistant turn"),
+    "assistant opens": (record("b", [says("assistant")]), "messages[0] is a assistant message where the user opens"),
+    "late system": (
+        record("b", [says("user"), says("assistant"), says("system")]),
+        "messages[2] is a system message inside the conversation",
+    ),
+    "user calls": (
+        record("b", [says("user", tool_calls=calls({"q": "a"}))], tools=TOOLS),
+        "messages[0] is a user message with tool_calls",
+    ),
+    "unknown tool": (
+        record("b", [says("user"), says("assistant", tool_calls=calls({}, name="find"))], tools=TOOLS),
+        "messages[1] calls 'find', but its tools are ['search']",
+    ),
+    "wrong argument": (
+        record("b", [says("user"), says("assistant", tool_calls=calls({"q": 1}))], tools=TOOLS),
+        "messages[1] call of 'search': arguments.q must be string, got integer",
+    ),
+    "unparsable argument": (
+        record("b", [says("user"), says("assistant", tool_calls=calls("{q"))], tools=TOOLS),
+        "messages[1] call of 'search': arguments are not JSON",
+    ),
+    "calls no list": (
+        record("b", [says("user"), says("assistant", tool_calls={"q": 1})]),
+        "messages[1].tool_calls must be a list of objects",
+    ),
+    "tools no list": (record("b", tools=3), "tools must be a list, got int"),
+    "tool unnamed": (record("b", tools=[{"x": 1}]), "a tool must be an object with a name"),
+    "id a number": (record(7), "id must be non-empty text, got 7"),
+    "same id": (record("a"), "id 'a' was used at "),
+    "success a word": (record("b", success="yes"), "success must be true, false or absent, got 'yes'"),
+    "task a word": (record("b", task="t"), "task must be an object, got str"),
+    "task without env": (record("b", task={"id": "1"}), "task.env must be non-empty text, got None"),
+    "unknown split": (
+        record("b", task={"env": "e", "id": "1", "split": "test"}),
+        "task.split must be one of train, seen",
+    ),
+    "task data": (record("b", task={"env": "e", "id": "1", "data": [1]}), "task.data must be an object, got list"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_line_is_named_and_the_good_ones_are_used(tmp_path, kind):
+    line, said = BAD[kind]
+    path = write(tmp_path / "x.jsonl", record("a"), line, record("c"))
+    read = read_trajectories(path)
+    assert [t.id for t in read.trajectories] == ["a", "c"]
+    (problem,) = read.problems
+    assert problem.source == f"{path}:2"
+    assert problem.what.startswith(said) or said in problem.what
+    assert problem.remedy
+    with pytest.raises(DataError, match=r"1 bad trajectories in .* and data\.strict is set") as caught:
+        read_trajectories(path, strict=True)
+    assert str(problem) in str(caught.value)
+    assert caught.value.problems == read.problems
+
+
+def test_a_huge_line_is_passed_over_without_being_held(tmp_path):
+    huge = b'{"id": "' + b"x" * 16_000_000 + b'"}'
+    path = write(tmp_path / "x.jsonl", record("a"), huge, record("c"), huge)
+    tracemalloc.start()
+    read = read_trajectories(path, max_line_bytes=1000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4_000_000
+    assert [t.id for t in read.trajectories] == ["a", "c"]
+    assert [p.source for p in read.problems] == [f"{path}:2", f"{path}:4"]
+    assert read.problems[0].what == "longer than 1000 bytes"
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+@pytest.mark.parametrize("over", [0, 1])
+def test_the_limit_is_exact(tmp_path, end, over):
+    line = json.dumps(record("a")).encode()
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(line + end)
+    if over:
+        with pytest.raises(DataError, match=f"longer than {len(line) - 1} bytes"):
+            read_trajectories(path, max_line_bytes=len(line) - 1)
+    else:
+        assert len(read_trajectories(path, max_line_bytes=len(line)).trajectories) == 1
+
+
+def test_a_byte_order_mark_and_a_missing_last_line_end_are_fine(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(record("a")).encode())
+    assert read_trajectories(path).problems == ()
+
+
+def test_a_record_without_id_is_named_by_its_place(tmp_path):
+    path = write(tmp_path / "x.jsonl", {"messages": TALK})
+    assert read_trajectories(path).trajectories[0].id == f"{path}:1"
+
+
+def test_an_opening_may_have_no_system_and_an_episode_may_end_with_an_observation(tmp_path):
+    path = write(tmp_path / "x.jsonl", record("a", [*TALK, says("user")]), record("b", [says("system"), *TALK]))
+    assert read_trajectories(path).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda p: p / "no.jsonl", "no.jsonl: no such trajectory file; correct data.paths"),
+        (lambda p: p, "a folder; name its trajectory files"),
+        (lambda p: write(p / "x.csv", record()), r"x.csv: unknown kind of file; use .jsonl"),
+        (lambda p: write(p / "x.parquet", b"PAR"), "x.parquet: cannot be read"),
+        (lambda p: write(p / "x.jsonl"), "x.jsonl: empty, no trajectory"),
+        (lambda p: write(p / "x.jsonl", b"{", b""), "no usable trajectory in .*x.jsonl:\n.*x.jsonl:1: broken"),
+        (lambda p: [], "no trajectory file is named"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path, make, said):
+    with pytest.raises(DataError, match=said):
+        read_trajectories(make(tmp_path))
+
+
+def test_a_long_list_of_problems_is_shortened_in_the_message_only(tmp_path):
+    path = write(tmp_path / "x.jsonl", *[b"{"] * 25)
+    with pytest.raises(DataError) as caught:
+        read_trajectories(path)
+    assert len(caught.value.problems) == 25
+    assert str(caught.value).endswith("  and 5 more")
+
+
+def test_messages_keep_the_name_that_was_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "x.jsonl", record("a"), b"{")
+    read = read_trajectories("x.jsonl")
+    assert read.trajectories[0].source == "x.jsonl:1"
+    assert read.problems[0].source == "x.jsonl:2"
+
+
+def test_several_files_are_one_set(tmp_path):
+    paths = [write(tmp_path / "x.jsonl", record("a")), write(tmp_path / "y.jsonl", record("b"), record("a"))]
+    read = read_trajectories(paths)
+    assert [t.id for t in read.trajectories] == ["a", "b"]
+    assert read.problems[0].what == f"id 'a' was used at {paths[0]}:1"
+
+
+def test_parquet(tmp_path):
+    used = [says("user"), says("assistant", tool_calls=calls({"q": "x"})), says("tool")]
+    task = {"env": "e", "id": "1", "split": "seen", "data": {"k": [1]}}
+    rows = [
+        record("a", used, tools=TOOLS, success=None, task=None),
+        record("b", TALK, success=False, task=task),
+        record("c", [says("user")]),
+    ]
+    path = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    read = read_trajectories(path)
+    assert [p.source for p in read.problems] == [f"{path}:3"]
+    first, second = read.trajectories
+    assert second.messages == tuple(TALK)  # no null keys of the other rows
+    assert second.task == Task("e", "1", "seen", {"k": [1]})
+    assert second.success is False
+    assert first.messages[1]["tool_calls"] == calls({"q": "x"})
+    assert first.tools == tuple(TOOLS)
+
+
+TRAJECTORIES = [
+    Trajectory(
+        "a",
+        (
+            says("user", "Ünïcode"),
+            says("assistant", "", tool_calls=calls({"q": "x"})),
+            says("tool", "y", name="search"),
+        ),
+        tuple(TOOLS),
+        Task("web", "train/1", "train", {"seed": 3, "deep": [{"x": None}]}),
+        True,
+    ),
+    Trajectory("b", tuple(TALK), (), Task("web", "train/2", "seen", {"other": "kind"}), None),
+    Trajectory("c", tuple(TALK), success=False),
+]
+
+
+def without_source(trajectories):
+    return [Trajectory(t.id, t.messages, t.tools, t.task, t.success) for t in trajectories]
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "new" / "x.jsonl"
+    write_trajectories(path, TRAJECTORIES)
+    assert without_source(read_trajectories(path, strict=True).trajectories) == TRAJECTORIES
+    assert [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
+
+
+def test_written_files_have_one_schema_for_columnar_readers(tmp_path):
+    path = tmp_path / "x.jsonl"
+    write_trajectories(path, TRAJECTORIES)
+    table = pyarrow.json.read_json(path)  # what `datasets` reads JSON lines with
+    assert table.num_rows == 3
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({tuple(line) for line in lines}) == 1
+    assert len({tuple(message) for line in lines for message in line["messages"]}) == 1
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    read = read_trajectories(tmp_path / "x.parquet", strict=True)
+    assert without_source(read.trajectories) == TRAJECTORIES
+
+
+def test_a_failed_write_loses_nothing(tmp_path):
+    path = tmp_path / "x.jsonl"
+    write_trajectories(path, TRAJECTORIES)
+    before = path.read_bytes()
+    with pytest.raises(TypeError):
+        write_trajectories(path, [TRAJECTORIES[0], Trajectory("z", ({"role": "user", "content": object()},))])
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_named(tmp_path):
+    target = tmp_path / "x.jsonl"
+    (tmp_path / f".x.jsonl.{os.getpid()}.tmp").symlink_to("/dev/full")
+    with pytest.raises(DataError, match=r"x\.jsonl: cannot be written \(.*No space left.*free space"):
+        write_trajectories(target, TRAJECTORIES)
+    assert not target.exists()
+
+
+def trajectories(names):
+    return [Trajectory(name, tuple(TALK)) for name in names]
+
+
+def test_split_is_about_the_share_and_depends_on_the_seed():
+    names = [f"t{i}" for i in range(2000)]
+    train, held = split_by_trajectory(trajectories(names), 0.2)
+    assert len(train) + len(held) == 2000
+    assert 340 < len(held) < 460  # binomial, three and a half deviations
+    other = split_by_trajectory(trajectories(names), 0.2, seed=1)[1]
+    assert {t.id for t in other} != {t.id for t in held}
+    assert split_by_trajectory(trajectories(names), 0.0)[1] == []
+    assert split_by_trajectory(trajectories(names), 1.0)[0] == []
+    with pytest.raises(ValueError, match="held_out"):
+        split_by_trajectory([], 1.5)
+
+
+@given(st.lists(st.text("abcdefg", min_size=1, max_size=4), unique=True, max_size=30), st.integers(0, 30))
+def test_a_side_depends_on_the_id_alone(names, few):
+    held = {t.id for t in split_by_trajectory(trajectories(names), 0.5)[1]}
+    others = names[::-1][:few]
+    assert {t.id for t in split_by_trajectory(trajectories(others), 0.5)[1]} == held & set(others)
