@@ -120,3 +120,9 @@ class PolicyModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.version, self.skipped = checkpoint["turnwise"]["version"], checkpoint["turnwise"]["skipped"]
+
+    def validation_step(self, evaluate: Any, batch_idx: int = 0) -> None:
+        """Evaluation as validation: the data module hands over what to run."""
+        metrics = evaluate()
+        for logger in self.trainer.loggers:
+            logger.log_metrics(metrics, step=self.version)

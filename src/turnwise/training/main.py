@@ -1,0 +1,318 @@
+"""One run: build the parts, measure the base, choose the states, fit, measure again, write the result and the report."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from turnwise.data.chat import ChatTokens
+from turnwise.engines.base import Sampling
+from turnwise.evaluation.suites import Evaluation, answer_skills, openings, play_tasks
+from turnwise.models.policy import load_policy
+from turnwise.reports.html import write_report
+from turnwise.reports.result import read_result, write_result
+from turnwise.reports.terminal import print_summary
+from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.demonstrate import demonstration, paths
+from turnwise.rollouts.pack import Update, pack
+from turnwise.rollouts.play import Player
+from turnwise.run_folder import config_hash
+from turnwise.states.batches import batch
+from turnwise.states.pivots import summarise
+from turnwise.tiny.load import tiny_path
+from turnwise.training.module import PolicyModule
+from turnwise.training.outcome import in_domain, load_evaluation, out_of_domain, provenance, save_evaluation, summary
+from turnwise.training.profile import profile, write_profile
+from turnwise.training.progress import Phases
+from turnwise.training.recorder import Recorder
+from turnwise.training.sources import read_experts, starts_of, turns_of
+from turnwise.training.stream import Rollouts
+from turnwise.types import Credit, Message, RolloutTree, State
+
+PHASES = ["read", "evaluate base", "profile", "train", "evaluate after", "report"]
+TWINS = {"evaluate after": "evaluate base"}
+
+
+class Run:
+    """The parts of one run, built once, and the steps that use them."""
+
+    def __init__(self, cfg: DictConfig, phases: Phases) -> None:
+        self.cfg, self.phases = cfg, phases
+        self.folder = Path(cfg.paths.out)
+        self.seed = int(cfg.seed)
+        self.settings = {name: instantiate(cfg[name]) for name in ("data", "rollout", "update", "policy", "eval")}
+        self.parts = {name: instantiate(cfg[name]) for name in ("states", "allocator", "gate", "reward", "advantage", "loss")}
+        self.env = instantiate(cfg.env)
+        policy = self.settings["policy"]
+        lora = policy.lora
+        model, tokenizer = load_policy(
+            tiny_path() if policy.model == "tiny" else policy.model,
+            policy.dtype,
+            *((lora.rank, lora.alpha, lora.dropout) if lora else (0, 0.0, 0.0)),
+            seed=self.seed,
+        )
+        self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
+        update = self.settings["update"]
+        self.module = PolicyModule(
+            model,
+            self.parts["loss"],
+            learning_rate=update.learning_rate,
+            warmup=update.warmup,
+            weight_decay=update.weight_decay,
+            clip_norm=cfg.trainer.gradient_clip_val or float("inf"),
+            temperature=self.settings["rollout"].sampling.temperature or 1.0,
+        )
+        self.engine = instantiate(cfg.engine)(end_ids=self.chat.stop_ids)
+        rollout = self.settings["rollout"]
+        self.player = Player(self.engine, self.env, self.chat, rollout.sampling, max_turns=rollout.turns)
+        self.opening = openings(self.env, self.chat)
+        self.histories: dict[str, Sequence[Message]] = {}
+        self.recorder = Recorder(self.folder, self.messages)
+        self.problems: Sequence[Any] = ()
+
+    # -- where to act --------------------------------------------------------------------------------------------------
+
+    def states(self) -> list[State]:
+        """The states that this run trains on."""
+        rule = self.parts["states"]
+        if rule.source == "tasks":
+            return rule.select(starts_of(self.env, rule.count, self.seed, lambda task: self.opening(task)[1]), {})
+        data = self.settings["data"]
+        with self.phases.phase("read", data.trajectories) as advance:
+            trajectories, self.problems = read_experts(
+                data, self.env, self.folder.parent / "trajectories", self.seed, lambda done, total: advance(1)
+            )
+            candidates = turns_of(trajectories, self.chat)
+        self.histories = {trajectory.id: trajectory.messages for trajectory in trajectories}
+        for problem in self.problems:
+            self.phases.console.print(f"left out: {problem}", highlight=False)
+        if not rule.k:
+            return rule.select(candidates, {})
+        shards = self.folder / "profile"
+        with self.phases.phase("profile", len(candidates)) as advance:
+            self.engine.load_weights(self.module.model, self.module.version)
+            local = self.player.using(self.settings["rollout"].sampling, max_turns=1)
+            profiles = profile(local, candidates, rule.k, shards, (self.seed, "profile"), advance)
+        candidates = [state for state in candidates if state.id in profiles]
+        kept = rule.select(candidates, profiles)
+        write_profile(shards, self.folder / "profile.parquet", (state.id for state in kept))
+        found = summarise(profiles.values())
+        missed = "-" if found.miss_rate is None else f"{found.miss_rate:.0%}"
+        self.phases.console.print(
+            f"{found.states} expert turns profiled: {found.zero_signal:.0%} carry no signal, {len(kept)} kept; an exact match "
+            f"would have missed {missed} of the acceptable actions",
+            highlight=False,
+        )
+        return kept
+
+    def messages(self, state: State) -> Sequence[Message]:
+        """The history of a state as chat messages, for records."""
+        history = self.histories.get(state.trajectory or "")
+        if history is None:
+            return self.opening(state.task)[0]
+        acts = [i for i, message in enumerate(history) if message["role"] == "assistant"]
+        return history[: acts[state.turn]]
+
+    # -- collect and update --------------------------------------------------------------------------------------------
+
+    def collector(self, states: list[State]) -> Callable[[int], list[Update]]:
+        """iteration -> the updates that the current policy's experience gives."""
+        parts, settings = self.parts, self.settings["rollout"]
+        limits = {"batch_tokens": self.settings["update"].max_tokens}
+        if parts["allocator"] is None:  # nothing is sampled: the demonstrated path is the tree
+            by_root = paths(states)
+            roots = [turns[0] for turns in by_root.values()]
+
+            def play(chosen: Sequence[State], key: object) -> list[RolloutTree]:
+                return [demonstration(by_root[state.id]) for state in chosen]
+        else:
+            roots = states
+
+            def play(chosen: Sequence[State], key: object) -> list[RolloutTree]:
+                return self.player.play(chosen, parts["allocator"], parts["gate"], (self.seed, key))
+
+        collector = Collector(
+            select=lambda iteration: batch(roots, iteration, self.seed, settings.states, settings.trajectories),
+            play=play,
+            reward=parts["reward"] or (lambda tree: {}),
+            advantage=parts["advantage"] or Imitation(),
+            **limits,
+        )
+
+        def collect(iteration: int) -> list[Update]:
+            began = time.monotonic()
+            before = (self.player.tally.turns, self.player.tally.tokens, self.player.tally.faults)
+            if parts["allocator"] is not None:
+                self.engine.load_weights(self.module.model, self.module.version)
+            experience = collector.collect(iteration)
+            for tree in experience.trees:
+                if parts["allocator"] is not None and tree.version != self.module.version:
+                    raise RuntimeError(f"rollouts of policy {tree.version} would train policy {self.module.version}")
+            count = self.settings["update"].minibatches
+            updates = [
+                pack(experience.trees[i::count], experience.credits[i::count], batch_tokens=limits["batch_tokens"])
+                for i in range(count)
+            ]
+            after = (self.player.tally.turns, self.player.tally.tokens, self.player.tally.faults)
+            cost = dict(zip(("turns", "tokens", "faults"), (b - a for a, b in zip(before, after, strict=True)), strict=True))
+            self.recorder.collected(iteration, experience, updates, cost, time.monotonic() - began)
+            return updates
+
+        return collect
+
+    # -- measure -------------------------------------------------------------------------------------------------------
+
+    def measure(self, advance: Callable[..., None] = lambda steps: None, full: bool = True) -> Evaluation:
+        """Held-out episodes and out-of-domain suites of the policy as it is."""
+        settings = self.settings["eval"]
+        self.engine.load_weights(self.module.model, self.module.version)
+        half = settings.tasks // 2
+        tasks = [*self.env.tasks("seen", settings.tasks - half), *self.env.tasks("unseen", half)]
+        sampling = self.settings["rollout"].sampling
+        greedy = self.player.using(Sampling(temperature=0, max_tokens=sampling.max_tokens), max_turns=None)
+        found = Evaluation(play_tasks(greedy, self.opening, tasks, 1, "greedy", "eval", advance))
+        if full and settings.attempts and settings.attempt_tasks:
+            few = settings.attempt_tasks // 2
+            chosen = [*tasks[: settings.attempt_tasks - few], *tasks[len(tasks) - half : len(tasks) - half + few]]
+            sampled = self.player.using(sampling, max_turns=None)
+            found.episodes += play_tasks(sampled, self.opening, chosen, settings.attempts, "sampled", "eval", advance)
+        if settings.items:
+            found.answers = answer_skills(self.engine, self.chat, settings.items, seed=0, on_done=advance)
+        return found
+
+    def measured(self, name: str) -> Evaluation:
+        """The evaluation of that name: read back if an earlier start of this run has finished it."""
+        path = self.folder / "evaluation" / f"{name}.jsonl"
+        settings = self.settings["eval"]
+        total = settings.tasks + settings.attempts * settings.attempt_tasks + 8 * settings.items
+        if path.exists():
+            return load_evaluation(path)
+        with self.phases.phase(f"evaluate {name}", total) as advance:
+            found = self.measure(advance)
+        save_evaluation(path, found)
+        return found
+
+    # -- train ---------------------------------------------------------------------------------------------------------
+
+    def fit(self, states: list[State]) -> None:
+        """Lightning's Trainer over iterations; goes on from the last checkpoint if there is one."""
+        checkpoint = self.folder / "checkpoints" / "last.ckpt"
+        epochs = int(self.cfg.trainer.max_epochs)
+        every = self.settings["eval"].every
+        loggers = [instantiate(logger) for logger in (self.cfg.logger or {}).values() if logger]
+        callbacks = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
+        with self.phases.phase("train", epochs) as advance:
+            bar = Advance(advance)
+            data = Rollouts(self.collector(states), self.settings["update"].minibatches, self.evaluate_during)
+            trainer = instantiate(
+                OmegaConf.merge(self.cfg.trainer, {"gradient_clip_val": None}),
+                callbacks=[self.recorder, *callbacks, bar],
+                logger=loggers or False,
+                default_root_dir=str(self.folder),
+                check_val_every_n_epoch=every or None,
+                limit_val_batches=1 if every else 0,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+            trainer.fit(
+                self.module, data, ckpt_path=str(checkpoint) if checkpoint.exists() else None, weights_only=True
+            )
+
+    def evaluate_during(self) -> dict[str, float]:
+        """In the middle of training: greedy success and the suites, one line of metrics."""
+        metrics = summary(self.measure(full=False))
+        self.recorder.log(self.module.version, "eval", metrics)
+        return metrics
+
+    # -- leave behind --------------------------------------------------------------------------------------------------
+
+    def export(self) -> None:
+        """The adapter (or the whole model) and the tokenizer, as any Hugging Face program loads them."""
+        target = self.folder / ("adapter" if self.settings["policy"].lora else "model")
+        self.module.model.save_pretrained(target, safe_serialization=True)
+        self.tokenizer.save_pretrained(target)
+
+    def result(self, base: Evaluation, after: Evaluation) -> dict[str, Any]:
+        counters = self.recorder.counters
+        seconds = {name.replace(" ", "_"): round(value, 2) for name, value in self.phases.seconds.items()}
+        seconds |= {"rollouts": round(counters["rollout_seconds"], 2), "updates": round(counters["update_seconds"], 2)}
+        return {
+            "method": self.cfg.method,
+            "env": self.env.name,
+            "scale": self.cfg.scale,
+            "seed": self.seed,
+            "name": self.cfg.name,
+            "in_domain": in_domain(base, after),
+            "ood": out_of_domain(base, after),
+            "rollout_turns": int(counters["turns"]),
+            "rollout_tokens": int(counters["tokens"]),
+            "bad_trajectories": len(self.problems),
+            "seconds": seconds,
+            "config_hash": config_hash(self.cfg),
+            **provenance(),
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+
+
+class Imitation:
+    """Credit of a demonstration: every demonstrated turn counts once."""
+
+    wants_refill = False
+
+    def __call__(self, tree: RolloutTree, rewards: object) -> Credit:
+        return Credit([1.0] * len(tree.turns), [1.0] * len(tree.turns))
+
+
+class Advance(L.Callback):
+    """Moves the run's bar by one iteration, with the reward beside it."""
+
+    def __init__(self, advance: Callable[..., None]) -> None:
+        self.advance = advance
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch:
+            self.advance(trainer.current_epoch, already=True)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        pending = next(c for c in trainer.callbacks if isinstance(c, Recorder))._pending  # type: ignore[attr-defined]
+        reward = pending.get("train/reward_mean")
+        self.advance(1, note="" if reward is None else f"reward {reward:.3f}")
+
+
+def run(cfg: DictConfig) -> None:
+    """Run ``cfg`` to its result; what an earlier start has finished is not done again."""
+    os.environ.setdefault("WANDB_MODE", "offline")
+    os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning|transformers|peft")
+    L.seed_everything(int(cfg.seed), verbose=False)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    console = Console(stderr=True)
+    with Phases(PHASES, TWINS, console) as phases:
+        job = Run(cfg, phases)
+        base = job.measured("base")
+        job.recorder.log(0, "eval", summary(base))
+        job.fit(job.states())
+        after = job.measured("after")
+        job.recorder.log(job.module.version, "eval", summary(after))
+        with phases.phase("report", 2) as advance:
+            job.export()
+            advance(1)
+            write_result(job.result(base, after), job.folder)
+            report = write_report(job.folder)
+            advance(1)
+    print_summary(read_result(job.folder), report, Console())
+
+

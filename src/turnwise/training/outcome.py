@@ -1,0 +1,155 @@
+"""A run's result from what was measured before and after it. Percentages are points."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnwise.evaluation.stats import paired_difference, paired_mean_difference, pass_at_k
+from turnwise.evaluation.suites import Answer, Episode, Evaluation
+
+LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
+
+
+def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
+    """Success before and after over the tasks that both sides could play, with a paired 95 % interval."""
+    before, since = base.success(mode, split), after.success(mode, split)
+    tasks = sorted(before.keys() & since.keys())
+    if not tasks:
+        return {}
+    before, since = {t: before[t] for t in tasks}, {t: since[t] for t in tasks}
+    change = paired_difference(before, since)
+    return {
+        "base": _points(_mean(before)),
+        "after": _points(_mean(since)),
+        "delta": _points(_mean(since)) - _points(_mean(before)),
+        "delta_ci95": [_points(change.low), _points(change.high)],
+        "tasks": len(tasks),
+    }
+
+
+def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    """The headline is greedy success over all held-out tasks; splits, sampled success and pass@k stand beside it."""
+    splits = sorted({episode.split for episode in base.episodes})
+    sampled = comparison(base, after, "sampled")
+    return {
+        **comparison(base, after, "greedy"),
+        "by_split": {split: comparison(base, after, "greedy", split) for split in splits},
+        "greedy": comparison(base, after, "greedy"),
+        **({"sampled": sampled} if sampled else {}),
+        "pass_at_k": _pass_at_k(base, after),
+    }
+
+
+def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    """Each suite's score before and after, and the mean change with its interval."""
+    before, since = base.skills(), after.skills()
+    if not before:
+        return {}
+    change = paired_mean_difference(before, since)
+    per_suite = {suite: paired_difference(before[suite], since[suite]) for suite in before}
+    return {
+        "base": {suite: _points(_mean(items)) for suite, items in before.items()},
+        "after": {suite: _points(_mean(items)) for suite, items in since.items()},
+        "mean_change": _points(change.value),
+        "mean_change_ci95": [_points(change.low), _points(change.high)],
+        "change_ci95": {suite: [_points(e.low), _points(e.high)] for suite, e in per_suite.items()},
+        "items": {suite: len(items) for suite, items in before.items()},
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """What is needed to repeat a run, besides its configuration."""
+    return {"commit": commit(), "versions": {name: _version(name) for name in LIBRARIES}, "machine": machine()}
+
+
+def commit() -> str:
+    """The checkout's commit, with ``+`` if it holds changes that are not committed; empty outside a checkout."""
+    here = Path(__file__).resolve().parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def machine() -> str:
+    """Processor and cores, as a person would name them."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        models = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        name = f"{models[0]}, {len(models)} cores" if models else name
+    return name
+
+
+def save_evaluation(path: Path, evaluation: Evaluation) -> None:
+    """Episodes and answers as JSON lines; the file appears whole or not at all, so that it also says "done"."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
+    part = path.with_suffix(".tmp")
+    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    part.replace(path)
+
+
+def load_evaluation(path: Path) -> Evaluation:
+    """The inverse of :func:`save_evaluation`."""
+    evaluation = Evaluation()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "suite" in row:
+            evaluation.answers.append(Answer(**row))
+        else:
+            evaluation.episodes.append(Episode(**row))
+    return evaluation
+
+
+def summary(evaluation: Evaluation) -> dict[str, float]:
+    """An evaluation as metrics."""
+    metrics: dict[str, float] = {}
+    for mode in ("greedy", "sampled"):
+        for split in sorted({episode.split for episode in evaluation.episodes}):
+            if scores := evaluation.success(mode, split):
+                suffix = "" if mode == "greedy" else "_sampled"
+                metrics[f"eval/{split}/success{suffix}"] = _points(_mean(scores))
+    for suite, items in evaluation.skills().items():
+        metrics[f"eval/ood/{suite}"] = _points(_mean(items))
+    return metrics
+
+
+def _pass_at_k(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    before, since = base.success("sampled"), after.success("sampled")
+    if not before or not since:
+        return {}
+    fewest = min(len(scores) for side in (before, since) for scores in side.values())
+
+    def at(side: Mapping[str, list[float]], k: int) -> float:
+        return _points(pass_at_k([len(s) for s in side.values()], [int(sum(s)) for s in side.values()], k))
+
+    ks = [k for k in (1, 2, 4, 8, 16, 32) if k <= fewest]
+    return {str(k): {"base": at(before, k), "after": at(since, k)} for k in ks}
+
+
+def _mean(scores: Mapping[str, list[float]]) -> float:
+    return float(np.mean([np.mean(values) for values in scores.values()]))
+
+
+def _points(share: float | None) -> float:
+    return round(100 * float(share or 0.0), 2)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

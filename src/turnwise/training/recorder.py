@@ -1,0 +1,164 @@
+"""What a run leaves behind while it trains: metrics as JSON lines, rollouts as JSON lines, counters in the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+
+from turnwise.evaluation.suites import repeat_rate
+from turnwise.rollouts.collect import Experience
+from turnwise.rollouts.pack import Update
+from turnwise.types import Message, RolloutTree
+
+
+class Recorder(Callback):
+    """Writes one line of metrics an iteration, then the rollouts of every ``rollouts_every``-th.
+
+    The counters travel in the checkpoint. After a resume, lines of iterations that the checkpoint does not know are cut off,
+    so that a run that was killed and one that was not leave the same files.
+    """
+
+    def __init__(self, folder: Path, messages: Any, rollouts_every: int = 1, trees: int = 4) -> None:
+        self.folder, self.messages = folder, messages
+        self.rollouts_every, self.trees = rollouts_every, trees
+        self.counters: dict[str, float] = {"turns": 0, "tokens": 0, "faults": 0, "rollout_seconds": 0.0, "update_seconds": 0.0}
+        self._pending: dict[str, float] = {}
+        self._update_began = 0.0
+
+    # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.counters)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.counters = dict(state_dict)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        cut_lines(self.folder / "metrics.jsonl", lambda row: row["phase"] != "train" or row["iteration"] < trainer.current_epoch)
+        for path in (self.folder / "rollouts").glob("*.jsonl"):
+            cut_lines(path, lambda row: row["iteration"] < trainer.current_epoch)
+
+    # -- what an iteration says ----------------------------------------------------------------------------------------
+
+    def collected(
+        self, iteration: int, experience: Experience, updates: Sequence[Update], cost: Mapping[str, float], seconds: float
+    ) -> None:
+        """Called by the collection when its rollouts are done. ``cost``: turns, tokens and faults of this iteration."""
+        for name, value in cost.items():
+            self.counters[name] += value
+        self.counters["rollout_seconds"] += seconds
+        self._pending = {
+            **reward_metrics(experience),
+            "rollout/turns": self.counters["turns"],
+            "rollout/tokens": self.counters["tokens"],
+            "rollout/faults": self.counters["faults"],
+            "rollout/tokens_per_s": cost["tokens"] / seconds if seconds else 0.0,
+            "train/stored_tokens": sum(u.stored_tokens for u in updates),
+            "train/path_tokens": sum(u.path_tokens for u in updates),
+            "seconds/rollout": seconds,
+        }
+        if iteration % self.rollouts_every == 0:
+            rows = [tree_record(iteration, self.messages, experience, i) for i in _spread(len(experience.trees), self.trees)]
+            append_lines(self.folder / "rollouts" / "train.jsonl", rows)
+        self._update_began = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        seconds = time.monotonic() - self._update_began
+        self.counters["update_seconds"] += seconds
+        metrics = {f"train/{name}": value for name, value in pl_module.last_metrics.items()}  # type: ignore[union-attr, operator]
+        metrics |= self._pending | {"seconds/update": seconds}
+        self.log(trainer.current_epoch, "train", metrics)
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, step=trainer.current_epoch)  # type: ignore[arg-type]
+
+    def log(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
+        """Append one line to ``metrics.jsonl``."""
+        row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
+        append_lines(self.folder / "metrics.jsonl", [row])
+
+
+def reward_metrics(experience: Experience) -> dict[str, float]:
+    """Means over the groups of one collection. A group is effective if its rewards disagree."""
+    totals = [[r for r in rewards["total"] if r == r] for rewards in experience.rewards if "total" in rewards]
+    totals = [total for total in totals if total]
+    metrics: dict[str, float] = {"train/groups": len(experience.trees), "train/groups_refilled": experience.dropped}
+    if totals:
+        means = [sum(total) / len(total) for total in totals]
+        stds = [
+            (sum((r - mean) ** 2 for r in total) / len(total)) ** 0.5 for total, mean in zip(totals, means, strict=True)
+        ]
+        metrics["train/reward_mean"] = sum(means) / len(means)
+        metrics["train/reward_std"] = sum(stds) / len(stds)
+        metrics["train/effective_groups"] = sum(std > 1e-6 for std in stds) / len(stds)
+    turns = [turn for tree in experience.trees for turn in tree.turns]
+    if turns:
+        metrics["train/truncated"] = sum(turn.truncated for turn in turns) / len(turns)
+    paths = [[tree.turns[i].text for i in tree.path(leaf)] for tree in experience.trees for leaf in tree.leaves()]
+    if paths:
+        metrics["train/repeat_rate"] = sum(map(repeat_rate, paths)) / len(paths)
+        metrics["train/turns_per_rollout"] = sum(map(len, paths)) / len(paths)
+    return metrics
+
+
+def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -> dict[str, Any]:
+    """A tree as one JSON object, for browsing."""
+    tree: RolloutTree = experience.trees[i]
+    history: Sequence[Message] = messages(tree.state)
+    return {
+        "iteration": iteration,
+        "state": {
+            "id": tree.state.id,
+            "turn": tree.state.turn,
+            "task": tree.state.task.id,
+            "messages": [{"role": m["role"], "content": m["content"]} for m in history],
+        },
+        "expert": tree.state.expert,
+        "turns": [
+            {
+                "parent": turn.parent,
+                "text": turn.text,
+                "observation": turn.observation,
+                "reward": turn.reward,
+                "done": turn.done,
+                "logprob": round(sum(turn.logprobs), 4),
+                "advantage": round(advantage, 4),
+                "info": turn.info,
+            }
+            for turn, advantage in zip(tree.turns, experience.credits[i].advantage, strict=True)
+        ],
+        "rewards": {name: [None if v != v else v for v in values] for name, values in experience.rewards[i].items()},
+    }
+
+
+def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def cut_lines(path: Path, keep: Any) -> None:
+    """Leave out the lines that ``keep`` refuses, and a torn last one."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if keep(row):
+            kept.append(line + "\n")
+    part = path.with_suffix(".tmp")
+    part.write_text("".join(kept), encoding="utf-8")
+    part.replace(path)
+
+
+def _spread(total: int, count: int) -> list[int]:
+    """``count`` indices spread evenly over ``total``."""
+    count = min(count, total)
+    return [i * total // count for i in range(count)]
