@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from turnwise.envs.alfworld import AlfworldEnvironment, AlfworldMissing
+from turnwise.envs.alfworld import AlfworldEnvironment, MissingEngineError
 from turnwise.envs.alfworld.client import Pool
 from turnwise.envs.alfworld.game import Scene, goal, pddl_id, problem
 from turnwise.envs.alfworld.official import OfficialGames
@@ -79,7 +79,7 @@ def test_missing_engine_says_how_to_get_it(tmp_path):
     broken = tmp_path / "python"
     broken.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n')  # an interpreter without site-packages
     broken.chmod(0o755)
-    with pytest.raises(AlfworldMissing, match=r"requirements-alfworld\.txt"):
+    with pytest.raises(MissingEngineError, match=r"requirements-alfworld\.txt"):
         Pool(python=str(broken)).worker()
 
 

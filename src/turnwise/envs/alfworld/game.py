@@ -1,8 +1,8 @@
 """A room and a goal as a real ALFWorld game: a PDDL problem for the domain of the alfworld package.
 
-The engine lists things in the order of their PDDL ids, and its demangler numbers the things of one type by popping numbers
-from the top: the first id in that order gets the highest number. ``pddl_id`` therefore counts backwards, so that the
-engine calls every thing what the scene calls it, and every list runs by type name and then by falling number.
+The engine lists things in the order of their PDDL ids, and its demangler numbers the things of one type by popping
+numbers from the top: the first id in that order gets the highest number. ``pddl_id`` therefore counts backwards, so
+that the engine calls every thing what the scene calls it, and every list runs by type name and then by falling number.
 """
 
 from __future__ import annotations
@@ -135,8 +135,9 @@ def goal(scene: Scene) -> str:
     target = f"{scene.goal['object']}Type"
     if scene.kind == "look_at_obj_in_light":
         lit = (
-            f"(exists (?t - object ?r - receptacle ?a - agent ?l - location) (and (objectType ?t {scene.goal['lamp']}Type)"
-            " (toggleable ?t) (isToggled ?t) (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?t ?r)))"
+            "(exists (?t - object ?r - receptacle ?a - agent ?l - location) (and"
+            f" (objectType ?t {scene.goal['lamp']}Type) (toggleable ?t) (isToggled ?t)"
+            " (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?t ?r)))"
         )
         return f"(and {lit} (exists (?o - object ?a - agent) (and (objectType ?o {target}) (holds ?a ?o))))"
     place = f"(receptacleType ?r {scene.goal['receptacle']}Type)"

@@ -84,10 +84,10 @@ class OfficialGames:
         return actions
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """Whether ``action`` shortens the planner's plan as much as the expert's, or explores where the expert explores.
+        """Whether ``action`` shortens the planner's plan as much as the expert's, or explores where that explores.
 
-        Where the expert's action does not shorten the plan, one that shortens it is acceptable, and so is one that shows
-        the inside of a receptacle not seen so far. The planner is not optimal, so neither is the measure.
+        Where the expert's action does not shorten the plan, one that shortens it is acceptable, and so is one that
+        shows the inside of a receptacle not seen so far. The planner is not optimal, so neither is the measure.
         """
         if action.strip() not in session.admissible():
             return False
@@ -108,12 +108,11 @@ class OfficialGames:
         return list(self._found[split])
 
     def _read(self, path: str) -> dict:
+        file = self.folder / path
         try:
-            return json.loads((self.folder / path).read_text(encoding="utf-8"))
+            return json.loads(file.read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{self.folder / path}:{error.lineno}: broken JSON ({error.msg}); download it again"
-            ) from None
+            raise ValueError(f"{file}:{error.lineno}: broken JSON ({error.msg}); download it again") from None
 
 
 def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:

@@ -73,7 +73,7 @@ class Position:
 
 
 class Engine(PddlEnv):
-    """PddlEnv with many positions at once. The planner library holds one state; ``_enter`` replays operators into it."""
+    """PddlEnv with many positions at once: the planner library holds one state, ``_enter`` replays operators into it."""
 
     def __init__(self) -> None:
         super().__init__(textworld.EnvInfos(admissible_commands=True))
