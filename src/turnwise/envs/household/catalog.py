@@ -84,16 +84,8 @@ CLEANING, HEATING, COOLING = "sinkbasin", "microwave", "fridge"
 
 LAMP_PLACES = frozenset({"desk", "dresser", "sidetable"})
 
-WEIGHTS = {
-    "bed": 2,
-    "coffeetable": 3,
-    "countertop": 4,
-    "desk": 4,
-    "diningtable": 4,
-    "dresser": 2,
-    "fridge": 2,
-}
-"""How likely a receptacle is to hold a thing it can hold, relative to the others (1): placement and search both read it."""
+WEIGHTS = {"bed": 2, "coffeetable": 3, "countertop": 4, "desk": 4, "diningtable": 4, "dresser": 2, "fridge": 2}
+"""How likely a receptacle is to hold a thing it can hold, relative to the others (1); placement and search read it."""
 
 ROOMS: dict[str, dict[str, tuple[int, int]]] = {
     "kitchen": {

@@ -19,18 +19,15 @@ from turnwise.envs.household.world import (
     COOL,
     GO,
     HEAT,
-    LOOK_AT,
-    LOOK_INTO,
     MOVE,
     OPEN,
-    SLICE,
     TAKE,
     USE,
     Command,
     bits,
 )
 
-_IDLE = (LOOK_INTO, LOOK_AT, SLICE)
+_PLANNED = frozenset({OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +203,7 @@ class ClumsyExpert(GoodExpert):
         choices = [
             command
             for command in world.commands.values()
-            if command[0] in (OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE)
+            if command[0] in _PLANNED
             and (command[0] == OPEN or known >> command[1] & 1)
             and (command[0] == USE or command[2] in places)
             and not state.admits(world, command)
@@ -215,8 +212,7 @@ class ClumsyExpert(GoodExpert):
 
 
 def options(session: HouseholdSession) -> list[Command]:
-    """The admissible commands that change where things and the agent are, walks last."""
+    """The admissible commands that a plan may use, walks last."""
     world, state = session.world, session.state
-    commands = [c for c in world.commands.values() if c[0] != GO and c[0] not in _IDLE and state.admits(world, c)]
-    commands = [c for c in commands if c[0] in (OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE)]
+    commands = [c for c in world.commands.values() if c[0] in _PLANNED and state.admits(world, c)]
     return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]

@@ -63,6 +63,8 @@ def distance(world: World, state: State, aim: Aim) -> int:
     treated = state.treated(world)
     if held == NOWHERE:
         return _empty_handed(world, aim, at, closed, contents, treated, state.lit)
+    if not world.looking and _placed(world, aim, contents, treated):
+        return 0
     best = UNREACHABLE
     if aim.targets >> held & 1:
         if world.looking:
@@ -108,10 +110,9 @@ def _empty_handed(
             ((at != p) + (closed >> p & 1) + 1 + (p != q) + unlit for p in sources for q, unlit in lamps),
             default=UNREACHABLE,
         )
+    if _placed(world, aim, contents, treated):
+        return 0
     ready = aim.targets & treated
-    for r in bits(world.destinations):
-        if (contents[r] & ready).bit_count() >= aim.wanted:
-            return 0
     if aim.wanted == 2:
         return _pair(world, aim, at, closed, contents, sources)
     best = UNREACHABLE
@@ -127,6 +128,11 @@ def _empty_handed(
         for o in bits(contents[p] & aim.targets & ~treated):
             best = min(best, take + _treat_and_place(world, o, p, shut))
     return best
+
+
+def _placed(world: World, aim: Aim, contents: list[int], treated: int) -> bool:
+    ready = aim.targets & treated
+    return any((contents[r] & ready).bit_count() >= aim.wanted for r in bits(world.destinations))
 
 
 def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:

@@ -10,8 +10,8 @@ action makes progress in one of two ways, and no accepted action can be repeated
   what is in the way, or switching on the lamp.
 
 The expert's action does not enter: a mistake of a clumsy expert cannot lower the bar, and the acceptable set of a state
-is the same whoever demonstrated there. Once everything that matters was observed, the plan over what was observed is the
-exact remaining plan.
+is the same whoever demonstrated there. Once everything that matters was observed, the plan over what was observed is
+the exact remaining plan.
 """
 
 from __future__ import annotations

@@ -1,0 +1,271 @@
+"""Texts and rules, line by line, as the games of ALFWorld 0.4.2 on TextWorld 1.7.0 print and enforce them."""
+
+from __future__ import annotations
+
+import pytest
+
+RECEPTACLES = ["cabinet 1", "cabinet 2", "countertop 1", "fridge 1", "garbagecan 1", "microwave 1", "sinkbasin 1"]
+OBJECTS = {
+    "apple 1": "cabinet 2",  # not where an apple may be put, but games may start so
+    "apple 2": "countertop 1",
+    "knife 1": "countertop 1",
+    "mug 1": "countertop 1",
+    "mug 2": "cabinet 1",
+    "egg 1": "fridge 1",
+}
+
+
+@pytest.fixture
+def kitchen(env, scene):
+    return env.reset(
+        scene(
+            "pick_heat_then_place_in_recep",
+            OBJECTS,
+            RECEPTACLES,
+            "apple",
+            "garbagecan",
+            text="put a hot apple in garbagecan",
+        )
+    )
+
+
+def play(session, script):
+    for action, expected in script:
+        assert session.step(action).observation == expected, action
+
+
+def test_opening(kitchen):
+    assert kitchen.opening() == [
+        {
+            "role": "user",
+            "content": "You are in the middle of a room. Looking quickly around you, you see a cabinet 2, a cabinet 1, "
+            "a countertop 1, a fridge 1, a garbagecan 1, a microwave 1, and a sinkbasin 1.\n\n"
+            "Your task is to: put a hot apple in garbagecan.",
+        }
+    ]
+
+
+def test_an_episode_with_every_command(kitchen):
+    play(
+        kitchen,
+        [
+            ("look", "You are in the middle of a room. Looking quickly around you, you see nothing."),
+            ("inventory", "You are not carrying anything."),
+            ("go to cabinet 1", "You arrive at cabinet 1. The cabinet 1 is closed."),
+            ("examine cabinet 1", "The cabinet 1 is closed."),
+            ("take mug 2 from cabinet 1", "Nothing happens."),
+            ("open cabinet 1", "You open the cabinet 1. The cabinet 1 is open. In it, you see a mug 2."),
+            ("open cabinet 1", "Nothing happens."),
+            ("take mug 2 from cabinet 1", "You pick up the mug 2 from the cabinet 1."),
+            ("examine cabinet 1", "The cabinet 1 is open. In it, you see nothing."),
+            ("inventory", "You are carrying: a mug 2."),
+            ("examine mug 2", "This is a normal mug 2. In it, you see nothing."),
+            ("close cabinet 1", "You close the cabinet 1."),
+            ("move mug 2 to cabinet 1", "Nothing happens."),
+            (
+                "go to countertop 1",
+                "You arrive at countertop 1. On the countertop 1, you see a apple 2, a knife 1, and a mug 1.",
+            ),
+            ("go to countertop 1", "Nothing happens."),
+            ("take knife 1 from countertop 1", "Nothing happens."),
+            ("move mug 2 to countertop 1", "You move the mug 2 to the countertop 1."),
+            ("examine countertop 1", "On the countertop 1, you see a apple 2, a knife 1, a mug 2, and a mug 1."),
+            ("look", "You are facing the countertop 1. Next to it, you see nothing."),
+            ("take knife 1 from countertop 1", "You pick up the knife 1 from the countertop 1."),
+            ("examine apple 2", "Nothing happens."),
+            ("slice apple 2 with knife 1", "You sliced the apple 2 with the knife 1."),
+            ("move knife 1 to countertop 1", "You move the knife 1 to the countertop 1."),
+            ("take apple 2 from countertop 1", "You pick up the apple 2 from the countertop 1."),
+            ("examine apple 2", "This is a sliced apple 2."),
+        ],
+    )
+    kitchen.horizon = 60
+    play(
+        kitchen,
+        [
+            ("go to fridge 1", "You arrive at fridge 1. The fridge 1 is closed."),
+            ("heat apple 2 with fridge 1", "Nothing happens."),
+            ("cool apple 2 with fridge 1", "You cool the apple 2 using the fridge 1."),
+            ("examine apple 2", "This is a cool sliced apple 2."),
+            ("go to sinkbasin 1", "You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing."),
+            ("clean apple 2 with sinkbasin 1", "You clean the apple 2 using the sinkbasin 1."),
+            ("examine apple 2", "This is a cool and clean sliced apple 2."),
+            ("go to microwave 1", "You arrive at microwave 1. The microwave 1 is closed."),
+            ("heat apple 2 with microwave 1", "You heat the apple 2 using the microwave 1."),
+            ("examine apple 2", "This is a hot and clean sliced apple 2."),
+            ("go to garbagecan 1", "You arrive at garbagecan 1. On the garbagecan 1, you see nothing."),
+            (" move apple 2 to garbagecan 1 ", "You move the apple 2 to the garbagecan 1."),
+        ],
+    )
+    assert kitchen.done
+    assert kitchen.won
+    with pytest.raises(RuntimeError, match="the episode is over after 37 turns"):
+        kitchen.step("look")
+
+
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [
+        ([], "There's nothing special about apple 2."),
+        (["cool apple 2 with fridge 1"], "This is a cold apple 2."),
+        (["heat apple 2 with microwave 1"], "This is a hot apple 2."),
+        (["clean apple 2 with sinkbasin 1"], "This is a clean apple 2."),
+        (["heat apple 2 with microwave 1", "cool apple 2 with fridge 1"], "This is a cold apple 2."),
+        (["cool apple 2 with fridge 1", "clean apple 2 with sinkbasin 1"], "This is a cool and clean apple 2."),
+        (["clean apple 2 with sinkbasin 1", "heat apple 2 with microwave 1"], "This is a hot and clean apple 2."),
+    ],
+)
+def test_how_a_treated_thing_looks(kitchen, actions, expected):
+    kitchen.step("go to countertop 1")
+    kitchen.step("take apple 2 from countertop 1")
+    for action in actions:
+        kitchen.step("go to " + action.split(" with ")[1])
+        assert kitchen.step(action).observation.startswith("You ")
+    assert kitchen.step("examine apple 2").observation == expected
+
+
+def test_help_starts_and_ends_as_the_game_s(kitchen):
+    text = kitchen.step("help").observation
+    assert text.startswith(
+        "Available commands:\n  look:                             look around your current location\n"
+    )
+    assert "\n  move (object) to (receptacle):  place an object in or on a receptacle\n" in text
+    assert text.endswith("slice an object using a sharp object\n")
+
+
+def test_admissible_commands_are_exactly_these(kitchen):
+    assert kitchen.admissible() == sorted([*(f"go to {place}" for place in RECEPTACLES), "help", "inventory", "look"])
+    kitchen.step("go to cabinet 2")
+    kitchen.step("open cabinet 2")
+    kitchen.step("take apple 1 from cabinet 2")
+    kitchen.step("go to countertop 1")
+    assert kitchen.admissible() == [
+        "examine apple 1",
+        "examine countertop 1",
+        "go to cabinet 1",
+        "go to cabinet 2",
+        "go to fridge 1",
+        "go to garbagecan 1",
+        "go to microwave 1",
+        "go to sinkbasin 1",
+        "help",
+        "inventory",
+        "look",
+        "move apple 1 to countertop 1",
+    ]
+    kitchen.step("move apple 1 to countertop 1")
+    kitchen.step("take knife 1 from countertop 1")
+    kitchen.step("go to fridge 1")  # a closed door does not stop a knife
+    assert [a for a in kitchen.admissible() if not a.startswith("go to")] == [
+        "examine fridge 1",
+        "examine knife 1",
+        "help",
+        "inventory",
+        "look",
+        "open fridge 1",
+        "slice egg 1 with knife 1",
+    ]
+
+
+def test_admissible_is_what_step_obeys(env, wander):
+    import random
+
+    for i, task in enumerate(env.tasks("train", 12, seed=3)):
+        session = wander(env.reset(task), random.Random(i), 10)
+        admissible = set(session.admissible())
+        for action in session.world.commands:
+            step = session.fork().step(action)
+            assert (step.observation != "Nothing happens.") == (action in admissible) == step.info["admissible"]
+
+
+@pytest.mark.parametrize(
+    "action", ["", "LOOK", "Look", "go to  cabinet 1", "go to cabinet 3", "go to cabinet 1.", "open"]
+)
+def test_a_text_that_is_no_command_is_a_no_op_that_counts(kitchen, action):
+    before = kitchen.state.key()
+    step = kitchen.step(action)
+    assert (step.observation, step.reward, step.done, step.info["admissible"]) == (
+        "Nothing happens.",
+        0.0,
+        False,
+        False,
+    )
+    assert kitchen.state.key() == before
+    assert kitchen.turns == 1
+
+
+def test_a_lamp_stays_lit_and_walking_back_to_it_wins(env, scene):
+    task = scene(
+        "look_at_obj_in_light",
+        {"book 1": "bed 1", "desklamp 1": "desk 1"},
+        ["bed 1", "desk 1"],
+        "book",
+        toggle="desklamp",
+    )
+    session = env.reset(task)
+    session.step("go to desk 1")
+    assert session.step("take desklamp 1 from desk 1").observation == "Nothing happens."
+    play(session, [("use desklamp 1", "You turn on the desklamp 1.")] * 2)
+    session.step("go to bed 1")
+    assert not session.step("take book 1 from bed 1").won
+    step = session.step("go to desk 1")
+    assert (step.reward, step.done, step.won) == (1.0, True, True)
+
+
+def test_a_pair_counts_only_in_one_place(env, scene):
+    objects = {"pen 1": "desk 1", "pen 2": "desk 1"}
+    session = env.reset(scene("pick_two_obj_and_place", objects, ["desk 1", "drawer 1", "drawer 2"], "pen", "drawer"))
+    for pen, drawer in ((1, 1), (2, 2)):
+        for action in (
+            "go to desk 1",
+            f"take pen {pen} from desk 1",
+            f"go to drawer {drawer}",
+            f"open drawer {drawer}",
+        ):
+            session.step(action)
+        assert not session.step(f"move pen {pen} to drawer {drawer}").won
+    session.step("take pen 2 from drawer 2")
+    session.step("go to drawer 1")
+    assert session.step("move pen 2 to drawer 1").won
+
+
+def test_the_horizon_ends_an_episode_without_reward(scene):
+    from turnwise.envs.household import HouseholdEnv
+
+    env = HouseholdEnv(horizon=3)
+    session = env.reset(env.tasks("train", 1)[0])
+    assert [session.step("look").done for _ in range(3)] == [False, False, True]
+    assert not session.won
+
+
+def test_a_fork_and_its_parent_do_not_touch_each_other(env):
+    task = env.tasks("train", 1)[0]
+    actions = [m["content"] for m in env.demonstrate(task).messages if m["role"] == "assistant"]
+    session = env.replay(task, actions[:2])
+    twin = session.fork()
+    before = session.state.key()
+    steps = [twin.step(action) for action in actions[2:]]
+    assert twin.won
+    assert session.state.key() == before
+    assert (session.turns, session.done) == (2, False)
+    assert [session.step(action) for action in actions[2:]] == steps
+
+
+def test_replay_stops_where_the_episode_ended(env):
+    task = env.tasks("train", 1)[0]
+    actions = [m["content"] for m in env.demonstrate(task).messages if m["role"] == "assistant"]
+    assert env.replay(task, [*actions, "look", "look"]).turns == len(actions)
+
+
+def test_bad_tasks_are_named(env, scene):
+    from dataclasses import replace
+
+    good = scene("pick_and_place_simple", {"mug 1": "cabinet 1"}, ["cabinet 1", "fridge 1"], "mug", "fridge")
+    with pytest.raises(ValueError, match="made for env 'search'"):
+        env.reset(replace(good, env="search"))
+    with pytest.raises(ValueError, match="no receptacle type 'throne'"):
+        env.reset(replace(good, id="x", data={**good.data, "receptacles": ["cabinet 1", "throne 1"]}))
+    with pytest.raises(ValueError, match="'mug 1' lies at 'cabinet 7'"):
+        env.reset(replace(good, id="y", data={**good.data, "objects": {"mug 1": "cabinet 7"}}))
+    with pytest.raises(ValueError, match="no goal type 'tidy'"):
+        env.reset(replace(good, id="z", data={**good.data, "goal": {**good.data["goal"], "type": "tidy"}}))

@@ -1,0 +1,123 @@
+"""What the functional verifier pays for: progress and information, and nothing that can be repeated for ever."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+
+def accepted(env, session):
+    return {action for action in session.admissible() if env.accepts(session, action, "look")}
+
+
+@pytest.fixture
+def search(env, scene):
+    """An egg in one of two closed cabinets; the mug on the countertop is in nobody's way."""
+    return env.reset(
+        scene(
+            "pick_and_place_simple",
+            {"egg 1": "fridge 1", "mug 1": "countertop 1"},
+            ["cabinet 1", "countertop 1", "fridge 1", "garbagecan 1"],
+            "egg",
+            "garbagecan",
+        )
+    )
+
+
+def test_while_searching_new_places_count_and_old_ones_do_not(env, search):
+    assert accepted(env, search) == {"go to cabinet 1", "go to countertop 1", "go to fridge 1", "go to garbagecan 1"}
+    search.step("go to countertop 1")
+    assert accepted(env, search) == {"go to cabinet 1", "go to fridge 1", "go to garbagecan 1"}
+    search.step("go to cabinet 1")  # a closed door that one stands before is to be opened, not left for another
+    assert accepted(env, search) == {"open cabinet 1", "go to garbagecan 1"}
+    search.step("open cabinet 1")
+    assert accepted(env, search) == {"go to fridge 1", "go to garbagecan 1"}
+
+
+def test_once_the_thing_is_seen_only_the_plan_counts(env, search):
+    search.step("go to fridge 1")
+    search.step("open fridge 1")
+    assert accepted(env, search) == {"take egg 1 from fridge 1"}
+    search.step("take egg 1 from fridge 1")
+    assert accepted(env, search) == {"go to garbagecan 1"}
+    search.step("go to garbagecan 1")
+    assert accepted(env, search) == {"move egg 1 to garbagecan 1"}
+
+
+def test_any_shortest_way_is_as_good_as_the_expert_s(env, scene):
+    objects = {"mug 1": "countertop 1", "mug 2": "countertop 1"}
+    places = ["cabinet 1", "cabinet 2", "countertop 1"]
+    session = env.reset(scene("pick_and_place_simple", objects, places, "mug", "cabinet"))
+    session.step("go to countertop 1")
+    assert accepted(env, session) == {"take mug 1 from countertop 1", "take mug 2 from countertop 1"}
+    session.step("take mug 2 from countertop 1")
+    assert env.accepts(session, "go to cabinet 1", "go to cabinet 2")
+    session.step("go to cabinet 1")
+    session.step("open cabinet 1")
+    session.step("go to cabinet 2")  # a detour: the opened one is nearer to the goal than this closed one is not
+    assert accepted(env, session) == {"open cabinet 2", "go to cabinet 1"}
+
+
+def test_a_wrong_thing_in_hand_is_to_be_put_down(env, search):
+    search.step("go to countertop 1")
+    search.step("take mug 1 from countertop 1")
+    assert "move mug 1 to countertop 1" in accepted(env, search)
+    assert not env.accepts(search, "take mug 1 from countertop 1", "take mug 1 from countertop 1")
+
+
+def test_a_mistaken_expert_does_not_lower_the_bar(env, search):
+    search.step("go to fridge 1")
+    search.step("open fridge 1")
+    for mistake in ("go to countertop 1", "examine fridge 1", "take mug 1 from countertop 1", "close fridge 1"):
+        assert not env.accepts(search, mistake, mistake)
+        assert env.accepts(search, "take egg 1 from fridge 1", mistake)
+
+
+def test_idle_inadmissible_and_unknown_actions_are_never_acceptable(env, wander):
+    idle = ("look", "inventory", "help", "examine", "close", "slice")
+    for i, task in enumerate(env.tasks("seen", 40, seed=1)):
+        session = wander(env.reset(task), random.Random(i), i % 12)
+        good = accepted(env, session)
+        assert good  # there is always something sensible to do
+        assert not [action for action in good if action.split()[0] in idle]
+        refused = set(session.world.commands) - set(session.admissible())
+        assert not [action for action in [*refused, "", "dance"] if env.accepts(session, action, action)]
+
+
+def test_every_step_of_the_good_expert_is_acceptable(env):
+    turns = 0
+    for task in env.tasks("train", 150, seed=2):
+        session = env.reset(task)
+        for message in env.demonstrate(task, "good", seed=4).messages:
+            if message["role"] == "assistant":
+                before = session.state.key()
+                assert env.accepts(session, message["content"], message["content"]), (task.id, message)
+                assert session.state.key() == before
+                session.step(message["content"])
+                turns += 1
+    assert turns > 1000
+
+
+def test_acceptable_actions_never_lead_back_and_always_lead_to_the_goal(wander):
+    """From wherever random actions lead: following acceptable actions visits no state twice, and wins."""
+    from turnwise.envs.household import HouseholdEnv
+
+    env = HouseholdEnv(horizon=200)
+    for i, task in enumerate(env.tasks("unseen", 120, seed=5)):
+        rng = random.Random(i)
+        session = wander(env.reset(task), rng, rng.randrange(20))
+        visited = {session.state.key()}
+        while not session.done:
+            choices = sorted(accepted(env, session))
+            assert choices, task.id
+            session.step(rng.choice(choices))
+            assert session.state.key() not in visited, task.id
+            visited.add(session.state.key())
+        assert session.won
+
+
+def test_strict_match_normalises_whitespace_only(env):
+    assert env.same(" go to  desk 1\n", "go to desk 1")
+    assert not env.same("go to desk 2", "go to desk 1")
+    assert not env.same("Go to desk 1", "go to desk 1")
