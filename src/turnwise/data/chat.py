@@ -66,6 +66,7 @@ class ChatTokens:
                 f"{self.name} has no chat template: add chat_template.jinja to that folder (copy it from the "
                 "instruction-tuned model of the same family) or choose an instruction-tuned model"
             )
+        self._eos: Any = tokenizer.eos_token_id  # one id or none; the library's own annotation is wider
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | set(tokenizer.all_special_ids)
         self._opening = self._render([_ASKED])
@@ -78,8 +79,7 @@ class ChatTokens:
                 f"{self.name}: the chat template closes an assistant turn with {self._closing!r} at the end of a "
                 f"conversation but with {tail[: len(self._closing)]!r} in its middle; use a template that does not"
             )
-        eos = tokenizer.eos_token_id
-        self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys([self.end_id] + ([] if eos is None else [eos])))
+        self.stop_ids = (self.end_id,) if self._eos in (None, self.end_id) else (self.end_id, self._eos)
         self._warned = False
         self._bridge = lru_cache(maxsize=65536)(self._bridge_uncached)
         self._encode_after = lru_cache(maxsize=65536)(self._encode_after_uncached)
@@ -199,11 +199,11 @@ class ChatTokens:
             if token_id in self._special:
                 token = str(self.tokenizer.convert_ids_to_tokens(token_id))
                 return token_id, tail[: tail.index(token) + len(token)]
-        if self.tokenizer.eos_token_id is None:
+        if self._eos is None:
             raise ChatTemplateError(
                 f"{self.name}: neither the chat template nor the tokenizer names an end-of-turn token"
             )
-        return self.tokenizer.eos_token_id, ""
+        return self._eos, ""
 
     def _body(self, message: Message) -> str:
         """What the policy has to write for this assistant message, without the closing."""

@@ -6,8 +6,9 @@ import hashlib
 import json
 import random
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 from turnwise.data.trajectories import read_trajectories, write_trajectories
 from turnwise.envs.base import Environment, Quality
@@ -27,8 +28,8 @@ def expert_file(
 ) -> Path:
     """The file with ``count`` demonstrations, written now if it is not there yet.
 
-    The name is a digest of everything that decides the content (the tasks, who demonstrates them, the seed), so another
-    setting never reads this file and the same one never writes it twice.
+    The name holds a digest of what decides the content (the environment's public settings, the tasks, who demonstrates
+    them, the seed), so another setting never reads this file and the same one never writes it twice.
 
     Args:
         environment: whose tasks and experts.
@@ -49,7 +50,7 @@ def expert_file(
         raise ValueError(f"good must be a share in [0, 1], got {good}")
     tasks = environment.tasks(split, count, seed)
     qualities = _qualities(len(tasks), good, seed)
-    content = [_FORMAT, environment.name, seed, qualities, [asdict(task) for task in tasks]]
+    content = [_FORMAT, _settings(environment), seed, qualities, [asdict(task) for task in tasks]]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     path = Path(folder) / f"{environment.name}-{split}-{len(tasks)}-{digest[:16]}.jsonl"
     if not path.exists():
@@ -74,6 +75,20 @@ def expert_trajectories(
     """The demonstrations of ``expert_file``, read back from it."""
     path = expert_file(environment, count, folder, good, seed, split, progress)
     return list(read_trajectories(path, strict=True).trajectories)
+
+
+def _settings(environment: Environment) -> dict[str, str]:
+    """Public attributes that are plain values or dataclasses of them: the others may not read the same in the next run."""
+    settings: dict[str, Any] = {"name": environment.name, "horizon": environment.horizon}
+    if is_dataclass(environment):
+        settings |= {field.name: getattr(environment, field.name) for field in fields(environment)}
+    else:
+        settings |= vars(environment)
+    return {
+        name: repr(value)
+        for name, value in settings.items()
+        if not name.startswith("_") and (isinstance(value, str | int | float | None) or is_dataclass(value))
+    }
 
 
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:

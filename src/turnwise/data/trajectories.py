@@ -108,14 +108,14 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> 
     """
     path = Path(path)
     trajectories = list(trajectories)
-    keys = dict.fromkeys(("role", "content"))
-    keys.update(dict.fromkeys(key for t in trajectories for message in t.messages for key in message))
+    used = (key for trajectory in trajectories for message in trajectory.messages for key in message)
+    keys = list(dict.fromkeys(["role", "content", *used]))
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8", newline="\n") as file:
             for trajectory in trajectories:
-                file.write(json.dumps(_record(trajectory, list(keys)), ensure_ascii=False) + "\n")
+                file.write(json.dumps(_record(trajectory, keys), ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from turnwise.data.expert import expert_file, expert_trajectories
+from turnwise.data.trajectories import read_trajectories
+from turnwise.envs.household import HouseholdEnv, Mistakes
+
+
+def test_the_file_holds_the_experts_episodes(tmp_path):
+    env = HouseholdEnv()
+    path = expert_file(env, 6, tmp_path, good=1.0, seed=3)
+    read = read_trajectories(path, strict=True).trajectories
+    tasks = env.tasks("train", 6, 3)
+    assert [t.task for t in read] == list(tasks)
+    shown = [env.demonstrate(task, "good", 3) for task in tasks]
+    assert [t.messages for t in read] == [tuple(map(dict, t.messages)) for t in shown]
+    assert [t.success for t in read] == [t.success for t in shown]
+
+
+def test_the_same_setting_reads_the_file_that_is_there(tmp_path):
+    first = expert_file(HouseholdEnv(), 4, tmp_path)
+    stamp = first.stat().st_mtime_ns
+    assert expert_file(HouseholdEnv(), 4, tmp_path) == first
+    assert first.stat().st_mtime_ns == stamp
+    assert [t.id for t in expert_trajectories(HouseholdEnv(), 4, tmp_path)] == [
+        t.id for t in read_trajectories(first).trajectories
+    ]
+    assert list(tmp_path.iterdir()) == [first]
+
+
+def test_whatever_changes_the_episodes_changes_the_name(tmp_path):
+    env = HouseholdEnv()
+    paths = [
+        expert_file(env, 3, tmp_path),
+        expert_file(env, 4, tmp_path),
+        expert_file(env, 3, tmp_path, good=0.0),
+        expert_file(env, 3, tmp_path, seed=1),
+        expert_file(env, 3, tmp_path, split="seen"),
+        expert_file(HouseholdEnv(horizon=5), 3, tmp_path),
+        expert_file(HouseholdEnv(mistakes=Mistakes(*[0.0] * len(Mistakes.__dataclass_fields__))), 3, tmp_path),
+    ]
+    assert len(set(paths)) == len(paths)
+
+
+def test_the_share_of_good_episodes_is_exact_and_spread_over_the_tasks(tmp_path):
+    env = HouseholdEnv()
+    tasks = env.tasks("train", 12, 0)
+    read = read_trajectories(expert_file(env, 12, tmp_path, good=0.5)).trajectories
+    clumsy = {env.demonstrate(task, "clumsy", 0).id for task in tasks}
+    marks = [t.id in clumsy for t in read]
+    assert sum(marks) == 6
+    assert marks != sorted(marks)
+    assert marks != [place % 2 == mark for place, mark in enumerate([marks[0]] * 12)]
+
+
+def test_progress_counts_every_episode(tmp_path):
+    seen = []
+    expert_file(HouseholdEnv(), 3, tmp_path, progress=lambda done, of: seen.append((done, of)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(("settings", "said"), [({"count": 0}, "count"), ({"count": 1, "good": 1.1}, "good")])
+def test_ranges(tmp_path, settings, said):
+    with pytest.raises(ValueError, match=said):
+        expert_file(HouseholdEnv(), folder=tmp_path, **settings)
