@@ -1,0 +1,79 @@
+# Everything needs only Python 3.11 or newer; the rest goes into .venv.
+PYTHON ?= $(firstword $(foreach p,python3.11 python3 python3.12 python3.13,$(shell $(p) -c 'import sys, venv; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CHECKED := src tests scripts train.py
+PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --durations 5
+JOBS ?= logical
+ARGS ?=
+
+# One core a process: the tests run side by side, and a tiny model gains nothing from more.
+test test-fast: export OMP_NUM_THREADS ?= 1
+export PIP_NO_INPUT := 1
+export WANDB_MODE ?= offline
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-fast lint format types imports check alfworld test-alfworld tiny clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.run ## .venv with what a run needs (at once when nothing changed)
+
+train: setup ## the main job: PivotRL on the shipped policy; ARGS="method=sft seed=1" changes it
+	$(BIN)/python train.py method=pivotrl $(ARGS)
+
+test: $(VENV)/.dev lint types imports ## set up, lint, types, import contracts, then every test, the fast ones first
+	$(PYTEST) -m "not slow and not gpu and not alfworld"
+	$(PYTEST) -m "slow and not gpu and not alfworld" || test $$? -eq 5
+
+test-fast: $(VENV)/.dev ## the tests that take seconds; ARGS="tests/unit/losses" picks
+	$(PYTEST) -m "not slow and not gpu and not alfworld" $(ARGS)
+
+lint: $(VENV)/.dev ## style, without changing a file
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+
+format: $(VENV)/.dev ## style, put right
+	$(BIN)/ruff check --fix $(CHECKED)
+	$(BIN)/ruff format $(CHECKED)
+
+types: $(VENV)/.dev ## static types
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev ## imports point down only (pyproject.toml, [tool.importlinter])
+	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+check: lint types imports test-fast ## what to run before a commit
+
+alfworld: .venv-alfworld/.done ## the real ALFWorld engine in an environment of its own (needs a C++ compiler)
+
+test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same games, same answers
+	TURNWISE_ALFWORLD_PYTHON=.venv-alfworld/bin/python $(BIN)/python -m pytest tests/conformance $(ARGS)
+
+tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
+	$(BIN)/python scripts/make_tiny.py $(ARGS)
+
+clean: ## remove environments and caches; outputs/ stays
+	rm -rf .venv .venv-alfworld build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache src/*.egg-info
+	find . -name __pycache__ -type d -not -path './outputs/*' -prune -exec rm -rf {} +
+
+# Stamps: a file inside the environment, newer than what it was made from.
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with its venv module is needed; on Debian: apt install python3 python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: requirements.txt requirements.lock pyproject.toml | $(BIN)/python
+	$(PIP) -r requirements.txt -c requirements.lock
+	$(PIP) --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt $(VENV)/.run
+	$(PIP) -r requirements-dev.txt -c requirements.lock
+	@touch $@
+
+.venv-alfworld/.done: requirements-alfworld.txt | $(BIN)/python
+	$(BIN)/python -m venv .venv-alfworld
+	.venv-alfworld/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
