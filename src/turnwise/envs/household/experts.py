@@ -214,5 +214,5 @@ class ClumsyExpert(GoodExpert):
 def options(session: HouseholdSession) -> list[Command]:
     """The admissible commands that a plan may use, walks last."""
     world, state = session.world, session.state
-    commands = [c for c in world.commands.values() if c[0] in _PLANNED and state.admits(world, c)]
+    commands = [c for c in world.nearby[state.at] if c[0] in _PLANNED and state.admits(world, c)]
     return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]

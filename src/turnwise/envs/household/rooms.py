@@ -11,7 +11,7 @@ import json
 import random
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -107,7 +107,7 @@ def rooms(split: str) -> dict[str, tuple[int, ...]]:
     if split == "unseen":
         taken = {layout(seed) for seed in train}
         chosen, seed = [], 1_000_000
-        per_kind = Counter()
+        per_kind: Counter[str] = Counter()
         while len(chosen) < UNSEEN_ROOMS:
             kind = list(ROOMS)[seed % len(ROOMS)]
             if per_kind[kind] < UNSEEN_ROOMS // len(ROOMS) and layout(seed) not in taken:
@@ -134,7 +134,7 @@ def make_task(split: str, seed: int, index: int) -> Task:
     while True:
         rng = random.Random(f"household {split} {seed} {index} {attempt}")
         data = _draw(split, rng)
-        if data is not None and (split == "unseen" or (_fingerprint(data) % 8 == 0) == (split == "seen")):
+        if data is not None and (split == "unseen" or (fingerprint(data) % 8 == 0) == (split == "seen")):
             return Task(
                 env="household",
                 id=f"{split}/{seed}/{index:06d}",
@@ -144,7 +144,8 @@ def make_task(split: str, seed: int, index: int) -> Task:
         attempt += 1
 
 
-def _fingerprint(data: dict[str, Any]) -> int:
+def fingerprint(data: Mapping[str, Any]) -> int:
+    """A stable hash of a task's content; modulo 8 it tells ``seen`` (0) from ``train``."""
     return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 

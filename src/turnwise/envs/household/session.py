@@ -42,21 +42,15 @@ class HouseholdSession:
         self.turns += 1
         world, state = self.world, self.state
         command = world.commands.get(action.strip())
-        admissible = command is not None and state.admits(world, command)
-        if admissible:
+        if command is not None and state.admits(world, command):
+            admissible = True
             state.apply(world, command)
             observation = state.describe(world, command)
             self.won = state.won(world)
         else:
-            observation = NOTHING
+            admissible, observation = False, NOTHING
         self.done = self.won or self.turns >= self.horizon
-        return Step(
-            observation,
-            float(self.won),
-            self.done,
-            self.won,
-            {"admissible": admissible},
-        )
+        return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> HouseholdSession:
         """An independent copy, sharing only what never changes."""
@@ -73,7 +67,7 @@ class HouseholdSession:
     def admissible(self) -> list[str]:
         """All commands that do something now, sorted as TextWorld sorts them."""
         world, state = self.world, self.state
-        return sorted(text for text, command in world.commands.items() if state.admits(world, command))
+        return sorted(world.texts[c] for c in world.nearby[state.at] if state.admits(world, c))
 
     def gains_information(self, action: str) -> bool:
         """Whether the action shows the inside of a receptacle not looked into yet, or walks up to a closed one.

@@ -9,7 +9,7 @@ A ``World`` is never changed after construction but for its text caches, so sess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from turnwise.envs.household.catalog import (
@@ -48,6 +48,8 @@ from turnwise.envs.household.rooms import TYPES, listing
 
 Command = tuple[int, int, int]
 """Operation, object, receptacle; 0 where it has none. Slicing has the knife in the receptacle's place."""
+
+_ANYWHERE = frozenset({GO, USE, SLICE, LOOK_AT, INVENTORY, LOOK, HELP})
 
 NOTHING = "Nothing happens."
 
@@ -89,6 +91,10 @@ def enumerate_names(names: Sequence[str]) -> str:
     return f"{', '.join(f'a {name}' for name in names[:-1])}, and a {names[-1]}"
 
 
+def _mask(kinds: Sequence[str], wanted: Set[str]) -> int:
+    return sum(1 << i for i, kind in enumerate(kinds) if kind in wanted)
+
+
 class World:
     """The fixed part of a task.
 
@@ -115,18 +121,21 @@ class World:
                 raise ValueError(f"task data: {name!r} lies at {place!r}, which is not among the receptacles")
             self.start[number[place]] |= 1 << i
 
-        self.openable = self._receptacles(lambda kind: kind in OPENABLE)
-        self.fits = [self._receptacles(lambda kind, o=obj: o in CONTAINS[kind]) for obj in self.object_types]
-        self.cleaning = self._receptacles(lambda kind: kind == CLEANING)
-        self.heating = self._receptacles(lambda kind: kind == HEATING)
-        self.cooling = self._receptacles(lambda kind: kind == COOLING)
-        self.cleanable = self._objects(lambda kind: kind in CLEANABLE)
-        self.heatable = self._objects(lambda kind: kind in HEATABLE)
-        self.coolable = self._objects(lambda kind: kind in COOLABLE)
-        self.sliceable = self._objects(lambda kind: kind in SLICEABLE)
-        self.knives = self._objects(lambda kind: kind in KNIVES)
-        self.lamps = self._objects(lambda kind: kind in LAMPS)
-        self.vessels = self._objects(lambda kind: kind in VESSELS)
+        self.openable = _mask(self.receptacle_types, OPENABLE)
+        self.fits = [
+            _mask(self.receptacle_types, {kind for kind, held in CONTAINS.items() if obj in held})
+            for obj in self.object_types
+        ]
+        self.cleaning = _mask(self.receptacle_types, {CLEANING})
+        self.heating = _mask(self.receptacle_types, {HEATING})
+        self.cooling = _mask(self.receptacle_types, {COOLING})
+        self.cleanable = _mask(self.object_types, CLEANABLE)
+        self.heatable = _mask(self.object_types, HEATABLE)
+        self.coolable = _mask(self.object_types, COOLABLE)
+        self.sliceable = _mask(self.object_types, SLICEABLE)
+        self.knives = _mask(self.object_types, KNIVES)
+        self.lamps = _mask(self.object_types, LAMPS)
+        self.vessels = _mask(self.object_types, VESSELS)
 
         goal = data["goal"]
         if goal["type"] not in TYPES:
@@ -134,19 +143,25 @@ class World:
         self.goal: str = goal["type"]
         self.looking = self.goal == "look_at_obj_in_light"
         self.wanted = 2 if self.goal == "pick_two_obj_and_place" else 1
-        self.targets = self._objects(lambda kind: kind == goal["object"])
-        self.destinations = self._receptacles(lambda kind: kind == goal["receptacle"])
+        self.targets = _mask(self.object_types, {goal["object"]})
+        self.destinations = _mask(self.receptacle_types, {goal["receptacle"]})
         self.treatment = {  # what can have it, and where
             "pick_clean_then_place_in_recep": (self.cleanable, self.cleaning),
             "pick_heat_then_place_in_recep": (self.heatable, self.heating),
             "pick_cool_then_place_in_recep": (self.coolable, self.cooling),
         }.get(self.goal, (0, 0))
-        self.toggles = self._objects(lambda kind: kind == goal["toggle"])
+        self.toggles = _mask(self.object_types, {goal["toggle"]})
 
         room = MIDDLE.format(enumerate_names(self.receptacles))
         self.opening = f"{room}\n\nYour task is to: {data['text']}."
         self.commands = self._commands()
         self.texts = {command: text for text, command in self.commands.items()}
+        anywhere = [c for c in self.commands.values() if c[0] in _ANYWHERE]
+        self.nearby = [  # by receptacle, and last for nowhere: what could be admissible where the agent stands
+            [c for c in self.commands.values() if c[0] not in _ANYWHERE and c[2] == r] + anywhere
+            for r in range(len(self.receptacles))
+        ]
+        self.nearby.append(anywhere)
         self._inside: dict[tuple[int, int], str] = {}
 
     def contents(self, receptacle: int, mask: int, is_open: bool) -> str:
@@ -163,12 +178,6 @@ class World:
             text = f"{where} you see {enumerate_names([self.objects[i] for i in bits(mask)])}."
             self._inside[receptacle, mask] = text
         return text
-
-    def _receptacles(self, test: Callable[[str], bool]) -> int:
-        return sum(1 << i for i, kind in enumerate(self.receptacle_types) if test(kind))
-
-    def _objects(self, test: Callable[[str], bool]) -> int:
-        return sum(1 << i for i, kind in enumerate(self.object_types) if test(kind))
 
     def _commands(self) -> dict[str, Command]:
         """Text -> command, for all that could ever be admissible here."""

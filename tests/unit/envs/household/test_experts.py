@@ -18,7 +18,7 @@ def actions(trajectory):
 
 def test_the_good_expert_solves_everything_and_wastes_little(env):
     for split in ("train", "unseen"):
-        for task in env.tasks(split, 150, seed=9):
+        for task in env.tasks(split, 50, seed=9):
             shown = env.demonstrate(task, "good", seed=1)
             assert shown.success
             session = env.reset(task)
@@ -36,17 +36,15 @@ def test_seeds_change_the_search_and_nothing_else_does(env):
 @pytest.mark.parametrize("mistakes", [Mistakes(), HEAVY])
 def test_the_clumsy_expert_errs_and_recovers_within_three_horizons(mistakes):
     env = HouseholdEnv(horizon=90, mistakes=mistakes)
-    longer = 0
-    for task in env.tasks("train", 150, seed=9):
-        shown = env.demonstrate(task, "clumsy", seed=1)
-        assert shown.success
-        assert all(mistakes is HEAVY or len(actions(shown)) < 60 for _ in [0])
-        longer += len(actions(shown)) > len(actions(env.demonstrate(task, "good", seed=1)))
-    assert longer > 75
+    tasks = env.tasks("train", 60, seed=9)
+    shown = [env.demonstrate(task, "clumsy", seed=1) for task in tasks]
+    assert all(trajectory.success for trajectory in shown)
+    good = [env.demonstrate(task, "good", seed=1) for task in tasks]
+    assert sum(len(actions(a)) > len(actions(b)) for a, b in zip(shown, good)) > 30
 
 
 def test_each_kind_of_mistake_happens():
-    tasks = HouseholdEnv().tasks("train", 60, seed=9)
+    tasks = HouseholdEnv().tasks("train", 25, seed=9)
 
     def played(**only):
         env = HouseholdEnv(
@@ -66,7 +64,7 @@ def test_each_kind_of_mistake_happens():
 
 def test_experts_mention_only_what_they_have_seen():
     env = HouseholdEnv(mistakes=HEAVY)
-    for task in env.tasks("train", 150, seed=11):
+    for task in env.tasks("train", 50, seed=11):
         read = ""
         for message in env.demonstrate(task, "clumsy", seed=2).messages:
             if message["role"] == "assistant":

@@ -7,17 +7,16 @@ from collections import Counter
 
 import pytest
 
+from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.household.catalog import CONTAINS
-from turnwise.envs.household.rooms import SPLITS, TYPES, layout, rooms
+from turnwise.envs.household.rooms import SPLITS, TYPES, fingerprint, layout, rooms
 from turnwise.types import Task
 
-COUNT = 400
+COUNT = 150
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    from turnwise.envs.household import HouseholdEnv
-
     env = HouseholdEnv()
     return {split: env.tasks(split, COUNT) for split in SPLITS}
 
@@ -50,10 +49,8 @@ def test_seen_shares_the_rooms_of_train_and_none_of_its_tasks(drawn):
     assert rooms("seen") == rooms("train")
     assert {t.data["room"] for t in drawn["seen"]} & {t.data["room"] for t in drawn["train"]}
     # By construction, for any seeds: the parts are told apart by a hash of the content.
-    from turnwise.envs.household.rooms import _fingerprint
-
-    assert all(_fingerprint(dict(t.data)) % 8 == 0 for t in drawn["seen"])
-    assert all(_fingerprint(dict(t.data)) % 8 != 0 for t in drawn["train"])
+    assert all(fingerprint(t.data) % 8 == 0 for t in drawn["seen"])
+    assert all(fingerprint(t.data) % 8 != 0 for t in drawn["train"])
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -78,7 +75,7 @@ def test_every_task_is_well_formed_and_solvable(env, drawn, split):
         assert not session.done
         assert 2 <= env.remaining(session) <= 14
     assert set(kinds) == set(TYPES)
-    assert min(kinds.values()) > COUNT / 12
+    assert min(kinds.values()) > COUNT / 20
 
 
 def test_bad_arguments_are_named(env):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
+
+from turnwise.envs.household import HouseholdEnv
 
 RECEPTACLES = ["cabinet 1", "cabinet 2", "countertop 1", "fridge 1", "garbagecan 1", "microwave 1", "sinkbasin 1"]
 OBJECTS = {
@@ -168,8 +173,6 @@ def test_admissible_commands_are_exactly_these(kitchen):
 
 
 def test_admissible_is_what_step_obeys(env, wander):
-    import random
-
     for i, task in enumerate(env.tasks("train", 12, seed=3)):
         session = wander(env.reset(task), random.Random(i), 10)
         admissible = set(session.admissible())
@@ -230,8 +233,6 @@ def test_a_pair_counts_only_in_one_place(env, scene):
 
 
 def test_the_horizon_ends_an_episode_without_reward(scene):
-    from turnwise.envs.household import HouseholdEnv
-
     env = HouseholdEnv(horizon=3)
     session = env.reset(env.tasks("train", 1)[0])
     assert [session.step("look").done for _ in range(3)] == [False, False, True]
@@ -258,8 +259,6 @@ def test_replay_stops_where_the_episode_ended(env):
 
 
 def test_bad_tasks_are_named(env, scene):
-    from dataclasses import replace
-
     good = scene("pick_and_place_simple", {"mug 1": "cabinet 1"}, ["cabinet 1", "fridge 1"], "mug", "fridge")
     with pytest.raises(ValueError, match="made for env 'search'"):
         env.reset(replace(good, env="search"))

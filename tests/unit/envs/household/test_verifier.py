@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from turnwise.envs.household import HouseholdEnv
+
 
 def accepted(env, session):
     return {action for action in session.admissible() if env.accepts(session, action, "look")}
@@ -87,7 +89,7 @@ def test_idle_inadmissible_and_unknown_actions_are_never_acceptable(env, wander)
 
 def test_every_step_of_the_good_expert_is_acceptable(env):
     turns = 0
-    for task in env.tasks("train", 150, seed=2):
+    for task in env.tasks("train", 60, seed=2):
         session = env.reset(task)
         for message in env.demonstrate(task, "good", seed=4).messages:
             if message["role"] == "assistant":
@@ -96,15 +98,13 @@ def test_every_step_of_the_good_expert_is_acceptable(env):
                 assert session.state.key() == before
                 session.step(message["content"])
                 turns += 1
-    assert turns > 1000
+    assert turns > 400
 
 
 def test_acceptable_actions_never_lead_back_and_always_lead_to_the_goal(wander):
     """From wherever random actions lead: following acceptable actions visits no state twice, and wins."""
-    from turnwise.envs.household import HouseholdEnv
-
     env = HouseholdEnv(horizon=200)
-    for i, task in enumerate(env.tasks("unseen", 120, seed=5)):
+    for i, task in enumerate(env.tasks("unseen", 40, seed=5)):
         rng = random.Random(i)
         session = wander(env.reset(task), rng, rng.randrange(20))
         visited = {session.state.key()}
