@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _ASKED = {"role": "user", "content": "u"}  # opens the dummy conversations from which the template's joints are read
 _SPOKEN = "turnwise-action"  # stands for an action there: no template rewrites it
 _ANSWER = {"role": "user", "content": "v"}
+_KEPT = 65536  # entries of each cache
 
 
 class ChatTemplateError(ValueError):
@@ -51,6 +52,8 @@ class ChatTokens:
     that is another token). Where the template closes a turn with ordinary text only, the eos token ends the action
     instead; it then stands in the ids but not in the template's text.
 
+    ``options`` go to the template, as ``{"enable_thinking": False}`` for Qwen3.
+
     Past reasoning: rollouts keep what the policy wrote, whatever the template would do to it in a later rendering.
     Demonstrations follow the template, and ``spines`` warns once where the two differ.
 
@@ -58,8 +61,9 @@ class ChatTokens:
         ChatTemplateError: the tokenizer has no chat template, or nothing names an end-of-turn token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
+        self._options = dict(options or {})
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not tokenizer.chat_template:
             raise ChatTemplateError(
@@ -81,8 +85,11 @@ class ChatTokens:
             )
         self.stop_ids = (self.end_id,) if self._eos in (None, self.end_id) else (self.end_id, self._eos)
         self._warned = False
-        self._bridge = lru_cache(maxsize=65536)(self._bridge_uncached)
-        self._encode_after = lru_cache(maxsize=65536)(self._encode_after_uncached)
+        # Worlds say the same few things, and so do those who act in them.
+        self._bridge = lru_cache(maxsize=_KEPT)(self._bridge_uncached)
+        self._body = lru_cache(maxsize=_KEPT)(self._body_uncached)
+        self._encode_after = lru_cache(maxsize=_KEPT)(self._encode_after_uncached)
+        self._encode_action = lru_cache(maxsize=_KEPT)(self._encode_action_uncached)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
         """Ids of the history, ending with the generation prompt: the place where the policy writes next."""
@@ -96,11 +103,11 @@ class ChatTokens:
         """
         messages = [observation] if isinstance(observation, Mapping) else observation
         ids = list(self._encode_after(self._bridge(_key(messages))))
-        return self._close("") + ids if truncated else ids
+        return self._close() + ids if truncated else ids
 
     def action(self, text: str) -> list[int]:
         """Ids of a demonstrated action, end-of-turn token included."""
-        return self._encode_action(self._body(_spoken(text)))
+        return list(self._encode_action(self._body(_key([_spoken(text)]))))
 
     def decode(self, action_ids: Sequence[int]) -> str:
         """The text of an action as the world reads it: without end-of-turn token, reasoning and outer whitespace.
@@ -159,10 +166,10 @@ class ChatTokens:
                 if turns:
                     spines.append(Spine(tuple(ids[: turns[-1][1]]), tuple(turns)))
                 text, ids, turns = history, self._encode(history), []
-            body = self._body(messages[at])
+            body = self._body(_key([messages[at]]))
             action = self._encode_action(body)
             turns.append((len(ids), len(ids) + len(action)))
-            text, ids = text + body + self._closing, ids + action
+            text, ids = text + body + self._closing, [*ids, *action]
         return [*spines, Spine(tuple(ids), tuple(turns))]
 
     def _rewritten(self, spines: Sequence[Spine]) -> str:
@@ -177,7 +184,11 @@ class ChatTokens:
     def _render(self, messages: Sequence[Message], tools: Sequence[Any] = (), prompt: bool = True) -> str:
         try:
             text = self.tokenizer.apply_chat_template(
-                [dict(m) for m in messages], tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt
+                [dict(m) for m in messages],
+                tools=list(tools) or None,
+                tokenize=False,
+                add_generation_prompt=prompt,
+                **self._options,
             )
             return str(text)
         except Exception as error:  # templates raise whatever Jinja or their authors chose
@@ -205,8 +216,9 @@ class ChatTokens:
             )
         return self._eos, ""
 
-    def _body(self, message: Message) -> str:
-        """What the policy has to write for this assistant message, without the closing."""
+    def _body_uncached(self, spoken: str) -> str:
+        """What the policy has to write for an assistant message (see ``_key``), without the closing."""
+        (message,) = json.loads(spoken)
         calls = message.get("tool_calls") or ()
         answers = [{"role": "tool", "content": "v", "tool_call_id": call.get("id")} for call in calls] or [_ANSWER]
         tail = self._closing + self._bridge(_key(answers))
@@ -229,7 +241,7 @@ class ChatTokens:
         return text[len(self._opening) : len(text) - len(tail)]
 
     def _bridge_uncached(self, observation: str) -> str:
-        """The bridge's text; ``observation`` is JSON so that it can be a key of the cache."""
+        """The bridge's text for an observation (see ``_key``)."""
         answer = json.loads(observation)
         try:
             tail = self._cut([_ASKED, _spoken(_SPOKEN), *answer])[1]
@@ -251,19 +263,20 @@ class ChatTokens:
         """Ids of text that follows an end-of-turn token (some tokenizers treat the start of a text apart)."""
         return tuple(self._encode(self._end + text)[1:])
 
-    def _encode_action(self, body: str) -> list[int]:
+    def _encode_action_uncached(self, body: str) -> tuple[int, ...]:
         before = self._encode(self._opening)
         whole = self._encode(self._opening + body)
         # A merge across the place where the policy starts to write is none it could have made.
-        ids = whole[len(before) :] if whole[: len(before)] == before else list(self._encode_after(body))
-        return ids + self._close(body)
+        ids = whole[len(before) :] if whole[: len(before)] == before else self._encode_after(body)
+        return (*ids, *self._close())
 
-    def _close(self, body: str) -> list[int]:
+    def _close(self) -> list[int]:
         suffix = self._closing.removesuffix(self._end)
         return [*(self._encode_after(suffix) if suffix else ()), self.end_id]
 
 
 def _key(messages: Sequence[Message]) -> str:
+    """Messages as text that can be a key of a cache."""
     return json.dumps([dict(message) for message in messages], ensure_ascii=False)
 
 

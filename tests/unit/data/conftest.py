@@ -61,7 +61,9 @@ QWEN3 = """{%- for m in messages %}
 {{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}
 {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
+{%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}"""
 
 TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "inst": INST, "plain": PLAIN, "qwen3": QWEN3}
 _SPECIAL = [

@@ -178,6 +178,16 @@ def test_without_reasoning_the_same_template_keeps_history_and_adds_no_empty_tho
     assert len(chat.spines(EPISODE)) == 1
 
 
+def test_thinking_switched_off_puts_an_empty_thought_into_the_prompt_only(build_byte_level):
+    tokenizer = build_byte_level("qwen3")
+    chat = ChatTokens(tokenizer, {"enable_thinking": False})
+    assert read(tokenizer, chat.prompt(EPISODE[:2])).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert read(tokenizer, chat.action("look")) == "look<|im_end|>"
+    with pytest.warns(UserWarning, match="rewrites earlier turns"):
+        spines = chat.spines(EPISODE)  # the template takes the empty thought back, so each turn has its own prompt
+    assert [list(s.ids[: s.turns[0][0]]) for s in spines] == [chat.prompt(EPISODE[:2]), chat.prompt(EPISODE[:4])]
+
+
 def test_messages_after_the_last_action_are_left_out(build_byte_level):
     chat = ChatTokens(build_byte_level("chatml"))
     assert chat.spine(EPISODE) == chat.spine(EPISODE[:-1])
