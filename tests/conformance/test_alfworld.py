@@ -1,7 +1,7 @@
 """Household against the real ALFWorld engine: same games, same actions, same answers.
 
-Runs where ``requirements-alfworld.txt`` is installed, in this interpreter or in the one that TURNWISE_ALFWORLD_PYTHON
-names. TURNWISE_ALFWORLD_GAMES sets how many games of each type and split are played (1).
+Runs where ``requirements-alfworld.txt`` is installed: in ``.venv-alfworld`` (`make alfworld`), in the interpreter that
+TURNWISE_ALFWORLD_PYTHON names, or in this one. TURNWISE_ALFWORLD_GAMES sets how many games of each type and split are played (1).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from turnwise.envs.base import Environment, EnvironmentFault
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.household.rooms import TYPES
 
-PYTHON = os.environ.get("TURNWISE_ALFWORLD_PYTHON", sys.executable)
+OWN = Path(__file__).parents[2] / ".venv-alfworld" / "bin" / "python"
+PYTHON = os.environ.get("TURNWISE_ALFWORLD_PYTHON", str(OWN) if OWN.exists() else sys.executable)
 GAMES = int(os.environ.get("TURNWISE_ALFWORLD_GAMES", "1"))
 HORIZON = 40
 NONSENSE = (
@@ -58,9 +59,18 @@ FORMS = (
     "go to {}",
 )
 
-missing = subprocess.run([PYTHON, "-c", "import alfworld, textworld"], capture_output=True, check=False).returncode != 0
+
+def installed() -> bool:
+    """Whether the workers' interpreter is there and has the engine."""
+    try:
+        command = [PYTHON, "-c", "import alfworld, textworld"]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
 pytestmark = pytest.mark.skipif(
-    missing, reason=f"{PYTHON} has no alfworld and textworld: pip install -r requirements-alfworld.txt"
+    not installed(), reason=f"{PYTHON} has no alfworld and textworld; 'make alfworld' installs them in .venv-alfworld"
 )
 
 

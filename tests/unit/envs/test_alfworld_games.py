@@ -81,6 +81,8 @@ def test_missing_engine_says_how_to_get_it(tmp_path):
     broken.chmod(0o755)
     with pytest.raises(MissingEngineError, match=r"requirements-alfworld\.txt"):
         Pool(python=str(broken)).worker()
+    with pytest.raises(MissingEngineError, match="cannot run"):
+        Pool(python=str(tmp_path / "nowhere")).worker()
 
 
 def test_missing_games_say_how_to_get_them(tmp_path):

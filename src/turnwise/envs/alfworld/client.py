@@ -18,7 +18,10 @@ from typing import Any
 from turnwise.envs.base import EnvironmentFault
 
 SCRIPT = Path(__file__).with_name("worker.py")
-INSTALL = "pip install -r requirements-alfworld.txt (parts of it are compiled: it needs a C++ compiler)"
+INSTALL = (
+    "env=alfworld needs the extra: 'make alfworld', or 'pip install -r requirements-alfworld.txt' for that interpreter "
+    "(parts of it are compiled, so it needs a C++ compiler)"
+)
 
 
 class MissingEngineError(ImportError):
@@ -32,14 +35,17 @@ class Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
         self._scratch = tempfile.TemporaryDirectory(prefix="turnwise-alfworld-")
         environment = os.environ | {"ALFWORLD_DATA": self._scratch.name}  # importing alfworld makes this folder
-        self._process = subprocess.Popen(
-            [python, str(SCRIPT), *["--slow"] * slow],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment,
-            bufsize=0,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [python, str(SCRIPT), *["--slow"] * slow],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=environment,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise MissingEngineError(f"python: cannot run {python!r} ({error.strerror}); {INSTALL}") from None
         self._lock = threading.Lock()
         self._rest = b""
         self._freed: list[int] = []
@@ -50,7 +56,7 @@ class Worker:
             self._receive(max(timeout, 60.0))  # the first import compiles byte code
         except EnvironmentFault:
             if "ModuleNotFoundError" in self._tail() or "ImportError" in self._tail():
-                missing = f"env=alfworld: {python} cannot import the engine ({self._tail(1)}); install it: {INSTALL}"
+                missing = f"python: {python!r} cannot import the engine ({self._tail(1)}); {INSTALL}"
                 raise MissingEngineError(missing) from None
             raise
 

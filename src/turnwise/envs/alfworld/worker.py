@@ -27,6 +27,7 @@ import fast_downward
 import textworld
 from alfworld.agents.utils.misc import Demangler
 from textworld.envs import PddlEnv
+from textworld.envs.pddl import logic as pddl_logic
 from textworld.envs.pddl import textgen
 from textworld.logic import Rule
 
@@ -37,7 +38,7 @@ def speed_up() -> None:
     """Parse each grammar string once and copy contexts shallowly: about ten times the steps, the same transcript.
 
     The engine parses the same few dozen templates again for every command of every step, and deep-copies dictionaries
-    whose values it only reads.
+    whose values it only reads. A problem is translated once, not twice.
     """
     parse = functools.cache(textgen._parse_and_convert)
 
@@ -50,6 +51,8 @@ def speed_up() -> None:
     textgen._parse_and_convert = parse_and_copy
     textgen.copy_context = copy_context
     Rule.parse_conjunctive_query = functools.cache(Rule.parse_conjunctive_query)
+    # load() and reset() each translate the same problem into a planning task that neither of them changes
+    pddl_logic.fast_downward.pddl2sas = functools.lru_cache(maxsize=2)(pddl_logic.fast_downward.pddl2sas)
 
 
 @dataclass
