@@ -117,6 +117,11 @@ def test_an_episode_with_every_command(kitchen):
         (["clean apple 2 with sinkbasin 1"], "This is a clean apple 2."),
         (["heat apple 2 with microwave 1", "cool apple 2 with fridge 1"], "This is a cold apple 2."),
         (["cool apple 2 with fridge 1", "clean apple 2 with sinkbasin 1"], "This is a cool and clean apple 2."),
+        (
+            ["heat apple 2 with microwave 1", "cool apple 2 with fridge 1", "clean apple 2 with sinkbasin 1"],
+            "This is a cool and clean apple 2.",
+        ),
+        (["cool apple 2 with fridge 1", "heat apple 2 with microwave 1"], "This is a hot apple 2."),
         (["clean apple 2 with sinkbasin 1", "heat apple 2 with microwave 1"], "This is a hot and clean apple 2."),
     ],
 )
@@ -127,6 +132,20 @@ def test_how_a_treated_thing_looks(kitchen, actions, expected):
         kitchen.step("go to " + action.split(" with ")[1])
         assert kitchen.step(action).observation.startswith("You ")
     assert kitchen.step("examine apple 2").observation == expected
+
+
+def test_a_heated_thing_that_was_cooled_again_does_not_count_as_hot(kitchen):
+    for action in (
+        "go to countertop 1",
+        "take apple 2 from countertop 1",
+        "go to microwave 1",
+        "heat apple 2 with microwave 1",
+        "go to fridge 1",
+        "cool apple 2 with fridge 1",
+        "go to garbagecan 1",
+    ):
+        kitchen.step(action)
+    assert not kitchen.step("move apple 2 to garbagecan 1").won
 
 
 def test_help_starts_and_ends_as_the_game_s(kitchen):

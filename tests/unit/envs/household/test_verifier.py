@@ -15,7 +15,7 @@ def accepted(env, session):
 
 @pytest.fixture
 def search(env, scene):
-    """An egg in one of two closed cabinets; the mug on the countertop is in nobody's way."""
+    """An egg in the closed fridge, to be found; a cabinet, and a mug on the countertop that nobody asked for."""
     return env.reset(
         scene(
             "pick_and_place_simple",
@@ -57,7 +57,7 @@ def test_any_shortest_way_is_as_good_as_the_expert_s(env, scene):
     assert env.accepts(session, "go to cabinet 1", "go to cabinet 2")
     session.step("go to cabinet 1")
     session.step("open cabinet 1")
-    session.step("go to cabinet 2")  # a detour: the opened one is nearer to the goal than this closed one is not
+    session.step("go to cabinet 2")  # a detour: opening this one is as short as going back to the open one
     assert accepted(env, session) == {"open cabinet 2", "go to cabinet 1"}
 
 
