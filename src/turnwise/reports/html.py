@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from turnwise.reports import headline
-from turnwise.reports.figures import run_figures
+from turnwise.reports.compare import Collection, Interval, Row
+from turnwise.reports.figures import comparison, run_figures
 from turnwise.reports.run import Run, read_run
+from turnwise.reports.tables import Table
 from turnwise.reports.views import in_domain_rows, pair_views, tree_views
 
 CONFIG_LIMIT = 120_000  # characters of the configuration shown
@@ -49,7 +52,7 @@ def render(run: Run) -> str:
     """The report of one run as HTML text."""
     result = run.result
     trees = tree_views(run.rollouts.shown)
-    return environment().get_template("report.html.j2").render(
+    return environment().get_template("report.html.jinja").render(
         run=run,
         result=result,
         title=f"{result.method} on {result.env}, seed {result.seed}" if result else f"{run.folder.name} (unfinished)",
@@ -64,10 +67,29 @@ def render(run: Run) -> str:
     )  # fmt: skip
 
 
+def comparison_page(collection: Collection, tables: Sequence[Table], lines: Sequence[str], interval: Interval) -> str:
+    """Runs side by side as HTML text: the tables, and the changes of every row with their intervals drawn."""
+    figures = []
+    for index, ((env, scale), rows) in enumerate(collection.sections.items()):
+        for metric, title in (("in_domain.delta", "Held-out change"), ("ood.mean_change", "Out-of-domain change")):
+            drawn = [_drawn(row, metric, interval) for row in rows if row.values(metric)]
+            if drawn:
+                figures.append(comparison(drawn, f"{title}: {env}, {scale}", f"compare-{index}-{metric.split('.')[0]}"))
+    runs = sum(len(row.results) for rows in collection.sections.values() for row in rows)
+    template = environment().get_template("comparison.html.jinja")
+    return template.render(title=f"{runs} runs compared", tables=tables, figures=figures, lines=lines)
+
+
+def _drawn(row: Row, metric: str, interval: Interval) -> tuple[str, float, tuple[float, float] | None]:
+    estimate = interval(list(row.values(metric).values()))
+    bounds = None if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)
+    return row.name, estimate.mean, bounds
+
+
 def environment() -> Environment:
     """Templates with autoescaping on: what a model wrote is text on the page, never markup."""
     folder = files("turnwise.reports") / "templates"
-    sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.name.endswith(".j2")}
+    sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.name.endswith(".jinja")}
     env = Environment(
         loader=DictLoader(sources), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from turnwise.errors import InputError
+
 
 def _ordered(interval: tuple[float, float]) -> tuple[float, float]:
     if interval[0] > interval[1]:
@@ -26,7 +28,7 @@ Interval = Annotated[tuple[Change, Change], AfterValidator(_ordered)]
 Count = Annotated[int, Field(ge=0)]
 
 
-class ResultError(ValueError):
+class ResultError(InputError):
     """A result that is missing, unreadable or not of the schema; the message names file, key and remedy."""
 
 

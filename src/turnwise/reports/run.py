@@ -72,7 +72,8 @@ class Run:
     metrics: dict[str, dict[int, float]] = field(default_factory=dict)  # key -> iteration -> value
     profile: Profile | None = None
     rollouts: Sample = field(default_factory=lambda: Sample([], 0))
-    pairs: dict[str, int] = field(default_factory=dict)  # kind -> how many greedy episodes
+    pairs: dict[str, int] = field(default_factory=dict)  # kind -> how many episodes
+    pair_mode: str = "greedy"  # how those were decoded
     episodes: list[Pair] = field(default_factory=list)  # the few that are shown
     notes: list[str] = field(default_factory=list)
 
@@ -102,12 +103,15 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Run:
         run.overrides = list(map(str, yaml.safe_load(overrides.read_text(encoding="utf-8")) or []))
     for _, row in _json_lines(folder / "metrics.jsonl", run.notes):
         iteration = row.get("iteration")
-        for key, value in row.items() if isinstance(iteration, int) else ():
+        if not isinstance(iteration, int):
+            continue
+        for key, value in row.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
                 run.metrics.setdefault(key, {})[iteration] = float(value)  # a resumed run writes again: the last counts
     run.profile = _profile(folder / "profile.parquet", run.notes)
     run.rollouts = _rollouts(sorted((folder / "rollouts").glob("*.jsonl")), trees, run.notes)
     run.pairs, run.episodes = _pairs(folder / "evaluation", episodes, run.notes)
+    run.pair_mode = run.episodes[0].mode if run.episodes else "greedy"
     return run
 
 

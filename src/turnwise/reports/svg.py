@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
-import matplotlib
+from cycler import cycler
+from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
@@ -30,7 +32,7 @@ VARIABLES = {
     DOWN: "var(--down)",
     SURFACE: "var(--surface)",
 }
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it scales, can be searched and takes the page's font
     "font.size": 10,
     "axes.titlesize": 10.5,
@@ -55,7 +57,7 @@ STYLE = {
     "lines.linewidth": 1.9,
     "lines.markersize": 4.5,
     "lines.solid_capstyle": "round",
-    "axes.prop_cycle": matplotlib.cycler(color=SERIES),
+    "axes.prop_cycle": cycler(color=SERIES),
     "figure.constrained_layout.use": True,
 }
 
@@ -73,7 +75,7 @@ class Figure:
 @contextmanager
 def canvas(width: float = 5.2, height: float = 2.9) -> Iterator[Canvas]:
     """A figure in the report's style; sizes in inches of 72 page units."""
-    with matplotlib.rc_context(STYLE):
+    with rc_context(STYLE):
         yield Canvas(figsize=(width, height))
 
 
@@ -87,7 +89,7 @@ def to_svg(figure: Canvas, key: str, alt: str) -> str:
     """The drawing as an accessible ``<svg>`` element whose ids all start with ``key``."""
     FigureCanvasSVG(figure)
     buffer = io.StringIO()
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": key}):
+    with rc_context({**STYLE, "svg.hashsalt": key}):
         blank = {"Date": None, "Creator": None, "Format": None, "Type": None}
         figure.savefig(buffer, format="svg", transparent=True, metadata=blank)
     text = buffer.getvalue()

@@ -25,6 +25,7 @@ class Step:
     advantage: float | None = None
     logprob: float | None = None
     done: bool = False
+    parts: str = ""  # the named rewards behind a leaf's total, where there are several
     times: int = 1  # samples of this very action under the same parent
 
     @property
@@ -86,13 +87,12 @@ def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
 
 def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
     """(decoding, split, comparison) rows: the headline first, then each decoding mode with its splits."""
-    rows = [("headline", "all held-out", result)]
-    rows += [("headline", split, part) for split, part in result.by_split.items()]
-    for mode in ("greedy", "sampled"):
-        part: Comparison | None = getattr(result, mode)
-        if part is not None:
-            rows.append((mode, "all held-out", part))
-            rows += [(mode, split, one) for split, one in part.by_split.items()]
+    modes = {mode: part for mode in ("greedy", "sampled") if (part := getattr(result, mode)) is not None}
+    same = next((m for m, part in modes.items() if (part.base, part.after) == (result.base, result.after)), None)
+    modes = {same or "headline": result, **{mode: part for mode, part in modes.items() if mode != same}}
+    rows: list[tuple[str, str, Comparison]] = []
+    for mode, part in modes.items():
+        rows += [(mode, "all held-out", part), *((mode, split, one) for split, one in part.by_split.items())]
     for k, value in sorted(result.pass_at_k.items(), key=lambda item: (len(item[0]), item[0])):
         rows.append((f"pass@{k}", "all held-out", value if isinstance(value, Comparison) else Comparison(after=value)))
     return rows
@@ -143,8 +143,8 @@ def _tree_view(tree: Mapping[str, Any]) -> TreeView:
         children[parent if isinstance(parent, int) and -1 <= parent < index else -1].append(index)
     parents = {turn.get("parent") for turn in turns}
     leaves = [index for index in range(len(turns)) if index not in parents]
-    totals = (tree.get("rewards") or {}).get("total") or []
-    reward = dict(zip(leaves, totals, strict=False))
+    reward = _leaf_rewards(tree, leaves)
+    totals = [parts["total"] for parts in reward.values() if "total" in parts]
     branches = _merge([_branch(first, shown, children, reward) for first in children[-1]])
     turn = state.get("turn")
     title = " ".join(
@@ -164,7 +164,7 @@ def _tree_view(tree: Mapping[str, Any]) -> TreeView:
 
 
 def _branch(
-    first: int, turns: list[dict[str, Any]], children: Mapping[int, list[int]], reward: Mapping[int, float]
+    first: int, turns: list[dict[str, Any]], children: Mapping[int, list[int]], reward: Mapping[int, dict[str, float]]
 ) -> Branch:
     root = Branch([])
     todo = [(first, root)]
@@ -174,18 +174,41 @@ def _branch(
         while len(children.get(index, ())) == 1:
             index = children[index][0]
             branch.steps.append(_step(turns[index], reward.get(index)))
-        branch.total = reward.get(index)
+        branch.total = reward.get(index, {}).get("total")
         branch.branches = [Branch([]) for _ in children.get(index, ())]
         todo += zip(children.get(index, ()), branch.branches, strict=True)
     return root
 
 
-def _step(turn: Mapping[str, Any], total: float | None) -> Step:
-    numbers = {key: turn.get(key) for key in ("reward", "advantage", "logprob")}
-    numbers = {key: float(v) if isinstance(v, int | float) else None for key, v in numbers.items()}
-    if total is not None:
-        numbers["reward"] = float(total)
-    return Step(clip(turn.get("text")), clip(turn.get("observation"), 600), done=bool(turn.get("done")), **numbers)
+def _step(turn: Mapping[str, Any], rewards: Mapping[str, float] | None) -> Step:
+    """A turn as shown; at a leaf its reward is the total, with the named parts where there are several."""
+    paid = _number(turn.get("reward")) if rewards is None else rewards.get("total")
+    parts = {name: value for name, value in (rewards or {}).items() if name != "total"}
+    return Step(
+        clip(turn.get("text")),
+        clip(turn.get("observation"), 600),
+        reward=paid,
+        advantage=_number(turn.get("advantage")),
+        logprob=_number(turn.get("logprob")),
+        done=bool(turn.get("done")),
+        parts=", ".join(f"{name} {value:.2f}" for name, value in parts.items()) if len(parts) > 1 else "",
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _leaf_rewards(tree: Mapping[str, Any], leaves: list[int]) -> dict[int, dict[str, float]]:
+    """Named rewards by leaf; a list that does not match the leaves is left out."""
+    named = tree.get("rewards")
+    found: dict[int, dict[str, float]] = {}
+    for name, values in named.items() if isinstance(named, dict) else ():
+        if isinstance(values, list) and len(values) == len(leaves):
+            for leaf, value in zip(leaves, values, strict=True):
+                if (number := _number(value)) is not None:
+                    found.setdefault(leaf, {})[str(name)] = number
+    return found
 
 
 def _merge(branches: list[Branch]) -> list[Branch]:

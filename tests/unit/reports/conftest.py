@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-ACTIONS = ["go to shelf 1", "open drawer 2", "take mug 1 from desk 1", "go to desk 1", "look", "heat mug 1 with microwave 1"]
+ACTIONS = [
+    "go to shelf 1",
+    "open drawer 2",
+    "take mug 1 from desk 1",
+    "go to desk 1",
+    "look",
+    "heat mug 1 with microwave 1",
+]
 SUITES = ["constraints", "arithmetic", "algebra", "programs", "science", "choice", "choice_b", "translation"]
 SYSTEM = "You act in a household. Answer with one command a turn."
 ROOM = (
@@ -22,7 +30,7 @@ ROOM = (
 
 def write_run(folder: Path, *, method="pivotrl", seed=0, shift=0.0, scale="tiny", name=None, states=400) -> Path:
     """Write a finished synthetic run; ``shift`` moves its result in points."""
-    rng = np.random.default_rng([seed, 7])
+    rng = np.random.default_rng([seed, *method.encode()])
     folder.mkdir(parents=True)
     config = {
         "method": method,
@@ -68,7 +76,7 @@ def result(method="pivotrl", seed=0, shift=0.0, scale="tiny", name=None) -> dict
             "mean_change": -0.5,
             "mean_change_ci95": [-1.6, 0.7],
             "change_ci95": {suite: [moves[suite] - 3.0, moves[suite] + 3.2] for suite in SUITES},
-            "items": {suite: 200 for suite in SUITES},
+            "items": dict.fromkeys(SUITES, 200),
         },
         "rollout_turns": 20_480,
         "rollout_tokens": 225_280,
@@ -126,7 +134,7 @@ def local_tree(rng, iteration=0, state=0, samples=8) -> dict:
     advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": ROOM}]
     for action in ACTIONS[:2]:
-        messages += [{"role": "assistant", "content": action}, {"role": "user", "content": f"You {action}. Nothing happens."}]
+        messages += said(action)
     turns = [
         {
             "parent": -1,
@@ -148,6 +156,10 @@ def local_tree(rng, iteration=0, state=0, samples=8) -> dict:
         "turns": turns,
         "rewards": {"total": rewards.tolist()},
     }
+
+
+def said(action) -> list[dict]:
+    return [{"role": "assistant", "content": action}, {"role": "user", "content": f"You {action}."}]
 
 
 def deep_tree(depth=5) -> dict:
@@ -178,13 +190,24 @@ def _episodes(folder, rng):
                 split, success = ("seen", "unseen")[index % 2], bool(rng.random() < chance)
                 messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": ROOM}]
                 for action in rng.choice(ACTIONS, 4):
-                    said = [{"role": "assistant", "content": str(action)}, {"role": "user", "content": f"You {action}."}]
-                    messages += said
+                    messages += said(str(action))
                 row = {"split": split, "task": f"{split}/{index:06d}", "mode": "greedy", "attempt": 0}
                 stream.write(json.dumps({**row, "success": success, "turns": 4, "messages": messages}) + "\n")
 
 
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory) -> Path:
-    """A finished run; read only, the tests share it."""
+    """A finished run; the tests share it and only read it, but for its report."""
     return write_run(tmp_path_factory.mktemp("runs") / "pivotrl" / "seed0")
+
+
+@pytest.fixture(name="write_run")
+def _write_run():
+    """Writes a run of its own for a test that changes it."""
+    return write_run
+
+
+@pytest.fixture
+def make() -> SimpleNamespace:
+    """Builders of a run's pieces."""
+    return SimpleNamespace(result=result, local_tree=local_tree, deep_tree=deep_tree, turn=turn)

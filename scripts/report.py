@@ -1,0 +1,98 @@
+"""Compare finished runs: a table on the terminal, in Markdown and as an HTML page.
+
+python scripts/report.py outputs/pivotrl outputs/sft outputs/local
+python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.yaml --markdown docs/results.md
+python scripts/report.py outputs/pivotrl/seed0 --rebuild
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from turnwise.errors import InputError
+from turnwise.evaluation.stats import mean_interval
+from turnwise.reports.compare import Collection, collect
+from turnwise.reports.html import comparison_page, write_page, write_report
+from turnwise.reports.markdown import write_section
+from turnwise.reports.paper import PaperTable, read_paper
+from turnwise.reports.tables import Table, footer, paper_tables, run_table, to_markdown, to_rich
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 done, 2 when a folder or file cannot be used."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    args = parser().parse_args(arguments)
+    console = Console()
+    try:
+        collection = collect(args.folders)
+        papers = [read_paper(path) for path in args.paper]
+        collection.notes += strangers(collection, args.paper, papers)
+        tables = build_tables(collection, papers)
+        command = shlex.join(["python", "scripts/report.py", *arguments])
+        lines = footer(collection, command, args.machine)
+        for table in tables:
+            console.print(to_rich(table))
+        console.print(*lines, sep="\n", markup=False, highlight=False)
+        if args.markdown:
+            write_section(args.markdown, to_markdown(tables, lines), args.section)
+            console.print(f"Markdown: {args.markdown}", markup=False, highlight=False)
+        if args.html:
+            write_page(args.html, comparison_page(collection, tables, lines, mean_interval))
+            console.print(f"Page: {args.html}", markup=False, highlight=False)
+        for folder in collection.folders if args.rebuild else ():
+            console.print(f"Report: {write_report(folder)}", markup=False, highlight=False)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def build_tables(collection: Collection, papers: list[PaperTable]) -> list[Table]:
+    """A table of runs for each environment and scale, then the papers' numbers beside ours."""
+    tables = []
+    for (env, scale), rows in collection.sections.items():
+        labels = {row.name: paper.rows[key] for paper in papers for row in rows if (key := paper.row_of(row.name))}
+        for paper in papers:
+            order = {row: place for place, row in enumerate(paper.rows)}
+            rows = sorted(rows, key=lambda row: order.get(paper.row_of(row.name) or "", len(order)))
+        tables.append(run_table(env, scale, rows, mean_interval, labels))
+        for paper in papers:
+            tables += paper_tables(paper, rows, mean_interval)
+    return tables
+
+
+def strangers(collection: Collection, paths: list[Path], papers: list[PaperTable]) -> list[str]:
+    """A note for each sweep file that none of the runs belongs to."""
+    names = [row.name for rows in collection.sections.values() for row in rows]
+    return [
+        f"{path}: none of these runs is a row of it; its runs are named {', '.join(paper.experiments or paper.rows)}."
+        for path, paper in zip(paths, papers, strict=True)
+        if not any(paper.row_of(name) for name in names)
+    ]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("folders", nargs="+", type=Path, help="run folders, or folders of them such as a sweep's")
+    paper = "a file of conf/sweep/ whose table gives the paper's numbers; may be repeated"
+    add("--paper", action="append", default=[], type=Path, metavar="SWEEP", help=paper)
+    add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE as Markdown")
+    section = "replace only what stands between <!-- table:NAME --> and <!-- /table:NAME --> in the Markdown FILE"
+    add("--section", metavar="NAME", help=section)
+    add("--html", type=Path, metavar="FILE", help="write one self-contained comparison page to FILE")
+    add("--machine", metavar="TEXT", help="what the runs ran on, where their results do not say")
+    add("--rebuild", action="store_true", help="also draw each run's own report.html again")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Runs side by side: found on disk, put into rows of one name with several seeds, and read off metric by metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from turnwise.errors import InputError
+from turnwise.reports.result import Result, ResultError, read_result
+
+# what names, places or shows a run, and may differ from seed to seed
+_MAY_DIFFER = {"seed", "name", "fresh", "paths", "logger", "table", "callbacks"}
+
+
+class Estimate(Protocol):
+    """A mean over seeds with its interval, which a single seed does not have."""
+
+    @property
+    def mean(self) -> float: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
+
+
+Interval = Callable[[Sequence[float]], Estimate]
+"""Mean and interval over seeds; the caller says which, e.g. ``turnwise.evaluation.stats.mean_interval``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Runs of one configuration that differ in the seed only."""
+
+    name: str
+    results: dict[int, Result]  # by seed
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted(self.results)
+
+    @property
+    def first(self) -> Result:
+        return self.results[self.seeds[0]]
+
+    def values(self, metric: str) -> dict[int, float]:
+        """One number a seed, by a dotted path into ``result.json``; seeds that lack it are left out."""
+        found = {seed: read_metric(self.results[seed], metric) for seed in self.seeds}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+
+@dataclass(slots=True)
+class Collection:
+    """Every finished run under some folders, as rows by (environment, scale), and what is to be said about them."""
+
+    sections: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)  # of the finished runs
+
+
+def collect(paths: Iterable[Path | str]) -> Collection:
+    """Find every run under ``paths`` (run folders, or folders of them) and put the seeds of one name together.
+
+    Raises:
+        InputError: when a path is no folder, or there is no finished run under any.
+    """
+    paths = [Path(path) for path in paths]
+    if missing := [path for path in paths if not path.is_dir()]:
+        raise InputError(f"{missing[0]}: no such folder; give run folders or folders of them, e.g. outputs/pivotrl")
+    collection, configs = Collection(), {}
+    newest: dict[tuple[str, str, str, int], float] = {}
+    found: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}
+    folders = {
+        config.parent for path in paths for name in ("config.yaml", "result.json") for config in path.rglob(name)
+    }
+    for folder in sorted(folder for folder in folders if ".old-" not in folder.name):
+        if not (folder / "result.json").exists():
+            collection.notes.append(f"{folder}: not finished, left out.")
+            continue
+        try:
+            result = read_result(folder)
+        except ResultError as error:
+            collection.notes.append(f"left out: {error}")
+            continue
+        config = _config(folder / "config.yaml")
+        name = result.name or str(config.get("name") or result.method)
+        collection.folders.append(folder)
+        key, written = (result.env, result.scale, name, result.seed), (folder / "result.json").stat().st_mtime
+        if key in newest:
+            collection.notes.append(f"{name}, seed {result.seed}: more than one run; the newest counts.")
+            if written < newest[key]:
+                continue
+        newest[key] = written
+        found.setdefault(key[:2], {}).setdefault(name, {})[result.seed] = result
+        configs[key] = _flat(config)
+    if not found:
+        said = "\n".join(collection.notes)
+        raise InputError(f"no finished run under {', '.join(map(str, paths))}; finish one with python train.py\n{said}")
+    for section, rows in sorted(found.items()):
+        collection.sections[section] = [Row(name, results) for name, results in sorted(rows.items())]
+        for row in collection.sections[section]:
+            collection.notes += _drift(row, [configs[*section, row.name, seed] for seed in row.seeds])
+    return collection
+
+
+def read_metric(result: Result, metric: str) -> float | None:
+    """A number of a result by its dotted path, e.g. ``in_domain.after`` or ``ood.after.algebra``.
+
+    ``seconds`` alone is their sum, ``ood.base`` and ``ood.after`` alone are means over suites.
+
+    Raises:
+        InputError: when a result can have no such number.
+    """
+    node: Any = result
+    for part in metric.split("."):
+        if not isinstance(node, Mapping) and not hasattr(node, part):
+            raise InputError(
+                f"no metric {metric!r} in result.json: {part!r} is not there; see turnwise/reports/result.py"
+            )
+        node = node.get(part) if isinstance(node, Mapping) else getattr(node, part)
+        if node is None:
+            return None
+    if isinstance(node, Mapping):
+        numbers = [float(value) for value in node.values()]
+        return (sum(numbers) / (1 if metric == "seconds" else len(numbers))) if numbers else None
+    if not isinstance(node, int | float):
+        raise InputError(f"metric {metric!r} of result.json is not a number")
+    return float(node)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _flat(node: object, prefix: str = "") -> dict[str, object]:
+    if not isinstance(node, Mapping):
+        return {prefix: node}
+    kept = {key: value for key, value in node.items() if key != "seed" and (prefix or key not in _MAY_DIFFER)}
+    return {k: v for key, value in kept.items() for k, v in _flat(value, f"{prefix}.{key}" if prefix else key).items()}
+
+
+def _drift(row: Row, configs: list[dict[str, object]]) -> list[str]:
+    """A note where runs of one name had other settings: their mean is of no one configuration."""
+    keys = sorted({key for config in configs for key in config})
+    odd = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
+    return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}; their mean mixes configurations."] if odd else []

@@ -1,0 +1,152 @@
+"""Tables across runs, as data and as Markdown or terminal text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as RichTable
+
+from turnwise.reports.compare import Collection, Estimate, Interval, Row
+from turnwise.reports.headline import count, duration, scale_sentence, signed
+from turnwise.reports.headline import interval as bounds_text
+from turnwise.reports.paper import PaperTable, pairs
+
+INTERVALS = (
+    "`+-` is half the 95 % Student's t interval over seeds. Square brackets are the 95 % interval of a single seed "
+    "over its tasks (paired bootstrap). Turns and time are means over seeds."
+)
+DIRECTIONS = (
+    "Differences are taken seed by seed. `holds`: the 95 % interval of ours is clear of zero on the paper's side; "
+    "`opposite`: on the other side; `open`: it holds zero, or there is one seed."
+)
+
+
+@dataclass(slots=True)
+class Table:
+    """A titled table of text cells; the first column is left-aligned, the others right."""
+
+    title: str
+    headers: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+
+
+def run_table(env: str, scale: str, rows: Sequence[Row], interval: Interval, labels: Mapping[str, str]) -> Table:
+    """One row a configuration: success before, after and changed, what was forgotten, and what it cost."""
+    table = Table(
+        f"{env}, scale {scale}",
+        ["run", "seeds", "before, %", "after, %", "change, points", "OOD change, points", "rollout turns", "time"],
+        [],
+    )
+    for row in rows:
+        seconds = list(row.values("seconds").values())
+        table.rows.append(
+            [
+                labels.get(row.name, row.name),
+                ", ".join(map(str, row.seeds)),
+                _cell(row, "in_domain.base", interval),
+                _cell(row, "in_domain.after", interval),
+                _cell(row, "in_domain.delta", interval, "in_domain", "delta_ci95"),
+                _cell(row, "ood.mean_change", interval, "ood", "mean_change_ci95"),
+                count(_mean(list(row.values("rollout_turns").values()))),
+                duration(_mean(seconds) or 0) if seconds else "-",
+            ]
+        )
+    tasks = sorted({r.in_domain.tasks for row in rows for r in row.results.values() if r.in_domain.tasks})
+    over = f"Held-out success over {', '.join(map(str, tasks))} tasks a run. " if tasks else ""
+    table.notes = [f"{over}{scale_sentence(rows[0].first)}", INTERVALS]
+    return table
+
+
+def paper_tables(paper: PaperTable, rows: Sequence[Row], interval: Interval) -> list[Table]:
+    """For each metric of a sweep file: our numbers beside the paper's, then each pair of rows and its direction."""
+    ours = {key: row for row in rows if (key := paper.row_of(row.name)) is not None}
+    tables: list[Table] = []
+    for metric, columns in paper.columns.items() if ours else ():
+        beside = [["ours", *(_cell(ours[key], metric, interval) if key in ours else "not run" for key in paper.rows)]]
+        form = "{:+.2f}" if _is_change(metric) else "{:.2f}"
+        for name, numbers in columns.items():
+            beside.append([f"paper, {name}", *(form.format(numbers[k]) if k in numbers else "-" for k in paper.rows)])
+        tables.append(Table(f"{paper.title}: {metric}", ["", *paper.rows.values()], beside))
+        compared = pairs(paper, metric, ours, interval)
+        if not compared:
+            continue
+        said = [f"{paper.rows[pair.second]} - {paper.rows[pair.first]}" for pair in compared]
+        directions = [["ours", *(estimate_text(pair.ours) for pair in compared)]]
+        for name in columns:
+            theirs = [f"{p.paper[name]:+.2f} {p.direction(name)}" if name in p.paper else "-" for p in compared]
+            directions.append([f"paper, {name}", *theirs])
+        table = Table(f"{paper.title}: does the direction hold? ({metric})", ["difference", *said], directions)
+        # ten pairs read better down the page than across it
+        tables.append(_transposed(table) if len(compared) > len(columns) + 1 else table)
+        tables[-1].notes = [DIRECTIONS]
+    return tables
+
+
+def _transposed(table: Table) -> Table:
+    first, *rest = zip(table.headers, *table.rows, strict=True)
+    return Table(table.title, list(first), [list(row) for row in rest], table.notes)
+
+
+def footer(collection: Collection, command: str, machine: str | None) -> list[str]:
+    """Where the numbers are from: command, commits, machines, and what was left out."""
+    results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
+    commits = sorted({r.commit[:12] for r in results if r.commit})
+    machines = [machine] if machine else sorted({r.machine for r in results if r.machine})
+    lines = [f"Written by `{command}`."]
+    if commits:
+        lines.append(f"Commit{'s' * (len(commits) > 1)} of the runs: {', '.join(f'`{c}`' for c in commits)}.")
+    if machines:
+        lines.append(f"Machine: {'; '.join(machines)}.")
+    return lines + collection.notes
+
+
+def estimate_text(estimate: Estimate | None, show: Callable[[float], str] = signed) -> str:
+    """``12.3 +- 4.5``, or the mean alone where there is no interval."""
+    if estimate is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return show(estimate.mean)
+    return f"{show(estimate.mean)} +- {(estimate.high - estimate.low) / 2:.1f}"
+
+
+def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
+    """Tables under headings, their notes below each, and ``lines`` at the end."""
+    parts = []
+    for table in tables:
+        grid = [table.headers, ["---"] + ["---:"] * (len(table.headers) - 1), *table.rows]
+        text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in grid)
+        parts += [f"### {table.title}", text, *table.notes]
+    return "\n\n".join([*parts, *lines]) + "\n"
+
+
+def to_rich(table: Table) -> RichTable:
+    """The table for a terminal."""
+    rich = RichTable(
+        box=SIMPLE_HEAD, title=table.title, title_justify="left", title_style="bold", caption_justify="left"
+    )
+    for index, header in enumerate(table.headers):
+        rich.add_column(header, justify="left" if index == 0 else "right", overflow="fold")
+    for row in table.rows:
+        rich.add_row(*row)
+    return rich
+
+
+def _cell(row: Row, metric: str, interval: Interval, part: str = "", bounds: str = "") -> str:
+    values = list(row.values(metric).values())
+    if not values:
+        return "-"
+    show = signed if _is_change(metric) else lambda value: f"{value:.1f}"
+    if len(values) == 1 and bounds and (own := getattr(getattr(row.first, part), bounds)) is not None:
+        return f"{show(values[0])} {bounds_text(own)}"
+    return estimate_text(interval(values), show)
+
+
+def _is_change(metric: str) -> bool:
+    return metric.rsplit(".", 1)[-1] in {"delta", "mean_change"}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,100 @@
+"""The sentences people read first, word for word."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from turnwise.reports.headline import duration, interval, ood_sentence, signed, verdict
+from turnwise.reports.result import Comparison, Result
+from turnwise.reports.terminal import print_summary, summary_lines
+
+
+def compared(base, after, bounds, tasks=192):
+    return Comparison(base=base, after=after, delta_ci95=bounds, tasks=tasks)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "sentence"),
+    [
+        (
+            compared(33.9, 54.7, (14.7, 27.2)),
+            "better",
+            "Held-out success rose from 33.9 % to 54.7 %: +20.8 points, 95 % interval [+14.7, +27.2] over 192 tasks.",
+        ),
+        (
+            compared(33.9, 20.0, (-20.0, -8.0)),
+            "worse",
+            "Held-out success fell from 33.9 % to 20.0 %: -13.9 points, 95 % interval [-20.0, -8.0] over 192 tasks.",
+        ),
+        (
+            compared(33.9, 35.0, (-4.0, 6.1)),
+            "unclear",
+            "Held-out success went from 33.9 % to 35.0 %: +1.1 points, 95 % interval [-4.0, +6.1] over 192 tasks. "
+            "Zero is inside the interval: no clear change.",
+        ),
+        (
+            compared(33.9, 35.0, None, None),
+            "unclear",
+            "Held-out success went from 33.9 % to 35.0 %: +1.1 points, no interval.",
+        ),
+        (
+            Comparison(base=33.9),
+            "unfinished",
+            "Held-out success after training was not measured; before training it was 33.9 %.",
+        ),
+        (
+            Comparison(after=33.9, tasks=8),
+            "unclear",
+            "Held-out success is 33.9 % over 8 tasks; it was not measured before training.",
+        ),
+    ],
+)
+def test_verdict(change, kind, sentence):
+    assert verdict(change).kind == kind
+    assert verdict(change).sentence == sentence
+
+
+def test_an_interval_that_touches_zero_is_not_a_rise():
+    assert verdict(compared(30, 35, (0.0, 10.0))).kind == "unclear"
+
+
+def test_summary_lines(make):
+    result = Result.model_validate(make.result())
+    assert summary_lines(result, "outputs/pivotrl/seed0/report.html") == [
+        "Held-out success rose from 33.9 % to 54.7 %: +20.8 points, 95 % interval [+14.7, +27.2] over 192 tasks.",
+        "Out-of-domain mean change: -0.5 points, 95 % interval [-1.6, +0.7] over 8 suites (1,600 items); "
+        "from translation -3.5 to choice_b +1.5.",
+        "20,480 rollout turns and 225,280 tokens sampled for training, 7 min 37 s in all.",
+        "Scale: tiny. A tiny model shows a mechanism, never a paper's score.",
+        "Report: outputs/pivotrl/seed0/report.html",
+    ]
+
+
+def test_a_run_without_suites_says_so(make):
+    result = Result.model_validate(make.result() | {"ood": {}})
+    assert ood_sentence(result) == "Out-of-domain suites were not measured."
+
+
+def test_the_terminal_shows_every_word_and_no_markup(make):
+    out = io.StringIO()
+    result = Result.model_validate(make.result())
+    print_summary(result, "outputs/[red]odd/report.html", Console(file=out, width=60, force_terminal=False))
+    shown = " ".join(out.getvalue().split())
+    for line in summary_lines(result, "outputs/[red]odd/report.html"):
+        assert line in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(8.44, "8.4 s"), (59.9, "59.9 s"), (425, "7 min 05 s"), (3599.7, "1 h 00 min"), (7380, "2 h 03 min")],
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_numbers():
+    assert [signed(x) for x in (1.24, -0.04, 0.0, -3.0, None)] == ["+1.2", "0.0", "0.0", "-3.0", "-"]
+    assert interval((-1.6, 0.01)) == "[-1.6, 0.0]"
