@@ -112,18 +112,23 @@ class _SelectedLogprobs(torch.autograd.Function):
             logprobs_K[part] = chosen - logsumexp_K[part]
             if entropy:
                 probs = (logits - logsumexp_K[part, None]).exp_()
-                entropy_K[part] = logsumexp_K[part] - (probs * logits).sum(-1)
+                entropy_K[part] = logsumexp_K[part] - probs.mul_(logits).sum(-1)
         ctx.save_for_backward(rows, weight, targets_K, logsumexp_K, entropy_K)
-        ctx.temperature, ctx.chunk, ctx.entropy = temperature, chunk, entropy
+        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.set_materialize_grads(False)  # an entropy that is only logged costs nothing in the backward pass
         return logprobs_K, entropy_K
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logprobs_K: Tensor, grad_entropy_K: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: Any, grad_logprobs_K: Tensor | None, grad_entropy_K: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         rows, weight, targets_K, logsumexp_K, entropy_K = ctx.saved_tensors
         need_rows, need_weight = ctx.needs_input_grad[:2]
         grad_rows = torch.empty_like(rows) if need_rows else None
         grad_weight = torch.zeros_like(weight, dtype=logsumexp_K.dtype) if need_weight else None
+        if grad_logprobs_K is None:
+            grad_logprobs_K = torch.zeros_like(logsumexp_K)
         for start in range(0, len(rows), ctx.chunk):
             part = slice(start, start + ctx.chunk)
             logs = _logits(rows[part], weight, ctx.temperature).sub_(logsumexp_K[part, None])
@@ -131,7 +136,7 @@ class _SelectedLogprobs(torch.autograd.Function):
             # d logprob / d logits = onehot - p, and d entropy / d logits = -p (log p + H)
             grad = probs * -grad_logprobs_K[part, None]
             grad.scatter_add_(-1, targets_K[part, None], grad_logprobs_K[part, None])
-            if ctx.entropy:
+            if grad_entropy_K is not None:
                 grad.sub_(probs.mul_(logs.add_(entropy_K[part, None])).mul_(grad_entropy_K[part, None]))
             grad = grad.div_(ctx.temperature).to(rows.dtype)
             with torch.autocast(rows.device.type, enabled=False):
@@ -144,5 +149,5 @@ class _SelectedLogprobs(torch.autograd.Function):
 
 def _logits(rows: Tensor, weight: Tensor, temperature: float) -> Tensor:
     with torch.autocast(rows.device.type, enabled=False):
-        logits = F.linear(rows, weight.to(rows.dtype))
-    return logits.to(torch.promote_types(rows.dtype, torch.float32)) / temperature
+        logits = F.linear(rows, weight.to(rows.dtype)).to(torch.promote_types(rows.dtype, torch.float32))
+    return logits if temperature == 1 else logits.div_(temperature)

@@ -24,7 +24,7 @@ class Clipped:
 
     ``ratio`` says what w is:
         - ``token``: pi(y_t | ...) / pi_old(y_t | ...) (GRPO);
-        - ``sequence``: its geometric mean over the sequence's tokens (GSPO, arXiv:2507.18071, Eq. 7);
+        - ``sequence``: its geometric mean over the sequence's tokens (GSPO, arXiv:2507.18071);
         - ``action``: pi(a|s) / pi_old(a|s), the product over the turn's tokens (PivotRL, arXiv:2603.21383, Eq. 8). The KL is
           then the action's too, the sum of its tokens' estimates. With ``turn_mean_token_mean`` this is Eq. 7 to the letter.
 

@@ -1,0 +1,1 @@
+"""The papers' statements as functions that tests and notebooks check on small examples."""

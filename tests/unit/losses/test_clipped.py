@@ -1,4 +1,4 @@
-"""Two sequences of three and one tokens: ratios 1.5, 0.5, 1.0 with advantage 1 (turns 0, 0, 1) and 2.0 with advantage -1."""
+"""The example: ratios 1.5, 0.5, 1.0 (turns 0, 0, 1) with advantage 1 in one sequence, 2.0 with advantage -1 in another."""
 
 from __future__ import annotations
 
@@ -93,7 +93,13 @@ def test_kl_estimates_by_hand(estimator, value, importance) -> None:
     loss = Clipped(kl_beta=0.1, kl_estimator=estimator, kl_importance=importance, aggregation="token_mean")
     weight = RATIO.mean().item() if importance else 1.0
     assert loss(batch).loss.item() == pytest.approx(0.1 * value * weight)
-    action = Clipped(kl_beta=0.1, kl_estimator=estimator, kl_importance=importance, ratio="action", aggregation="turn_mean_token_mean")  # fmt: skip
+    action = Clipped(
+        kl_beta=0.1,
+        kl_estimator=estimator,
+        kl_importance=importance,
+        ratio="action",
+        aggregation="turn_mean_token_mean",
+    )
     weighted = (2 * 0.75 + 1.0 + 2.0) / 3 if importance else 4 / 3  # turn 0 has two tokens: twice the KL
     assert action(batch).loss.item() == pytest.approx(0.1 * value * weighted)
 
@@ -116,12 +122,13 @@ def test_expected_kl_gradient_is_the_one_documented(estimator, importance, expec
     )  # fmt: skip
     loss = Clipped(kl_beta=1.0, kl_estimator=estimator, kl_importance=importance, ratio=ratio, aggregation="token_mean")
     (grad,) = torch.autograd.grad(loss(batch).loss, logits, retain_graph=True)
-    target = {
-        "kl": lambda: (logprobs.exp() * (logprobs - reference)).sum(),
-        "forward": lambda: (reference.exp() * (reference - logprobs)).sum(),
-        "zero": lambda: (logprobs * 0).sum(),
-    }[expected]()
-    torch.testing.assert_close(grad, torch.autograd.grad(target, logits)[0], atol=1e-12, rtol=1e-9)
+    value_A = {
+        "kl": logprobs.exp() * (logprobs - reference),
+        "forward": reference.exp() * (reference - logprobs),
+        "zero": logprobs * 0,
+    }[expected]
+    (target,) = torch.autograd.grad(value_A.sum(), logits)
+    torch.testing.assert_close(grad, target, atol=1e-12, rtol=1e-9)
 
 
 @pytest.mark.parametrize("ratio", ["token", "action"])
@@ -206,6 +213,24 @@ def test_metrics_by_hand() -> None:
             "entropy": 11 / 4,
         }
     )
+
+
+def test_only_tokens_whose_gradient_is_cut_count_as_clipped() -> None:
+    # 0.5 with A > 0 and 2.0 with A < 0 lie outside the range and still pull back towards it
+    metrics = Clipped()(example()).metrics
+    assert {name: metrics[f"clip_fraction{name}"].value for name in ("", "_low", "_high")} == {
+        "": 0.25,
+        "_low": 0,
+        "_high": 0.25,
+    }
+
+
+def test_sequence_ratio_weights_each_kl_estimate_by_its_tokens_own_ratio() -> None:
+    zero = torch.zeros(4, dtype=torch.double)
+    reference = (example().logprobs_K + torch.tensor([1.0, 2.0, 3.0, 4.0])).detach()
+    batch = example(advantage_K=zero, ref_logprobs_K=reference)
+    loss = Clipped(ratio="sequence", kl_beta=1.0, kl_estimator="k1", aggregation="token_mean")
+    assert loss(batch).loss.item() == pytest.approx(-(1.5 * 1 + 0.5 * 2 + 1 * 3 + 2 * 4) / 4)
 
 
 def test_metrics_of_micro_batches_merge() -> None:

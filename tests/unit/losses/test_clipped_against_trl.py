@@ -22,6 +22,8 @@ from turnwise.losses.clipped import Clipped
 from turnwise.tensors import selected_logprobs_and_entropy
 from turnwise.types import RolloutTree, State, Task, Turn
 
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers")  # of its own deprecations
+
 GROUPS, GROUP_SIZE, LENGTH, TEMPERATURE = 3, 4, 6, 0.7
 TRL_EPS = 1e-4
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.2, 0.9, 0.4, 0.4], [1.0, 0.0, 0.0, 0.0]]
@@ -114,8 +116,14 @@ AGGREGATION = {
 @pytest.mark.parametrize("loss_type", AGGREGATION)
 @pytest.mark.parametrize(
     ("level", "beta", "correction"),
-    [("token", 0.0, False), ("token", 0.3, False), ("token", 0.3, True), ("sequence", 0.0, False), ("sequence", 0.3, False)],
-)  # fmt: skip
+    [
+        ("token", 0.0, False),
+        ("token", 0.3, False),
+        ("token", 0.3, True),
+        ("sequence", 0.0, False),
+        ("sequence", 0.3, False),
+    ],
+)
 @pytest.mark.parametrize("clip_high", [0.2, 0.28])
 def test_loss_and_gradients_agree(trainer, rollouts, loss_type, level, beta, correction, clip_high) -> None:
     trl, low = trainer.trl, 0.1

@@ -60,7 +60,7 @@ def test_a_missing_verdict_is_named(reward, message) -> None:
 
 @pytest.mark.parametrize("reward", [Exact(), Functional()])
 def test_local_rewards_refuse_deeper_trees(reward) -> None:
-    with pytest.raises(ValueError, match="turn 1 continues turn 0.*use reward=outcome"):
+    with pytest.raises(ValueError, match=r"turn 1 continues turn 0.*use reward=outcome"):
         reward(tree_of(turn(strict=True, functional=True), turn(0, strict=True, functional=True)))
 
 

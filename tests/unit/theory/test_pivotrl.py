@@ -46,7 +46,8 @@ def test_thm_3_2_score_is_natural_gradient_norm_over_beta_squared(seed, binary) 
     mean = policy @ reward
     std = math.sqrt(policy @ (reward - mean) ** 2)
     h = 1e-5
-    velocity = (np.log(pivotrl.tilted(reference, reward, beta + h)) - np.log(pivotrl.tilted(reference, reward, beta - h))) / (2 * h)  # fmt: skip
+    after, before = (np.log(pivotrl.tilted(reference, reward, beta + step)) for step in (h, -h))
+    velocity = (after - before) / (2 * h)
     by_differences = -policy @ ((reward - mean) / std * velocity)
 
     score = pivotrl.grpo_score(reference, reward, beta)
