@@ -25,6 +25,7 @@ class Store:
         self.keys = [torch.empty(0, kv_heads, 0, head_dim, dtype=dtype, device=device) for _ in range(layers)]
         self.values = [k.clone() for k in self.keys]
 
+    @torch.inference_mode()
     def reserve(self, rows: int, tokens: int) -> None:
         """Make room for ``rows`` histories of ``tokens`` tokens; what is stored stays."""
         have_rows, _, have_tokens, _ = self.keys[0].shape
@@ -38,6 +39,7 @@ class Store:
                 new[:have_rows, :, :have_tokens] = old
                 slabs[i] = new
 
+    @torch.inference_mode()
     def copy_row(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` tokens of a row (a fork that diverges)."""
         for slab in (*self.keys, *self.values):

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
+from turnwise.errors import InputError
 from turnwise.models.attention import use_tree_attention
 
 
-class PolicyError(ValueError):
+class PolicyError(InputError):
     """A model that cannot be loaded or used as a policy."""
 
 
@@ -68,6 +70,7 @@ def load_policy(
     Raises:
         PolicyError: there is no such model, or it cannot be used; the message says what to do.
     """
+    disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(model)
         policy = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), use_safetensors=True)

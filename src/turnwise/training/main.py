@@ -13,7 +13,7 @@ from typing import Any
 import lightning as L
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from turnwise.data.chat import ChatTokens
@@ -25,7 +25,7 @@ from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.demonstrate import demonstration, paths
-from turnwise.rollouts.pack import Update, pack
+from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
 from turnwise.run_folder import config_hash
 from turnwise.states.batches import batch
@@ -59,7 +59,9 @@ class Run:
         model, tokenizer = load_policy(
             tiny_path() if policy.model == "tiny" else policy.model,
             policy.dtype,
-            *((lora.rank, lora.alpha, lora.dropout) if lora else (0, 0.0, 0.0)),
+            lora.r,
+            lora.alpha,
+            lora.dropout,
             seed=self.seed,
         )
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
@@ -70,7 +72,7 @@ class Run:
             learning_rate=update.learning_rate,
             warmup=update.warmup,
             weight_decay=update.weight_decay,
-            clip_norm=cfg.trainer.gradient_clip_val or float("inf"),
+            clip_norm=update.clip_norm,
             temperature=self.settings["rollout"].sampling.temperature or 1.0,
         )
         self.engine = instantiate(cfg.engine)(end_ids=self.chat.stop_ids)
@@ -126,10 +128,10 @@ class Run:
 
     # -- collect and update --------------------------------------------------------------------------------------------
 
-    def collector(self, states: list[State]) -> Callable[[int], list[Update]]:
-        """iteration -> the updates that the current policy's experience gives."""
+    def collector(self, states: list[State]) -> Callable[[int], Update]:
+        """iteration -> the update that the current policy's experience gives."""
         parts, settings = self.parts, self.settings["rollout"]
-        limits = {"batch_tokens": self.settings["update"].max_tokens}
+        update = self.settings["update"]
         if parts["allocator"] is None:  # nothing is sampled: the demonstrated path is the tree
             by_root = paths(states)
             roots = [turns[0] for turns in by_root.values()]
@@ -147,10 +149,12 @@ class Run:
             play=play,
             reward=parts["reward"] or (lambda tree: {}),
             advantage=parts["advantage"] or Imitation(),
-            **limits,
+            row_tokens=update.row_tokens,
+            batch_tokens=update.batch_tokens,
+            max_refills=settings.max_refills,
         )
 
-        def collect(iteration: int) -> list[Update]:
+        def collect(iteration: int) -> Update:
             began = time.monotonic()
             before = (self.player.tally.turns, self.player.tally.tokens, self.player.tally.faults)
             if parts["allocator"] is not None:
@@ -159,15 +163,11 @@ class Run:
             for tree in experience.trees:
                 if parts["allocator"] is not None and tree.version != self.module.version:
                     raise RuntimeError(f"rollouts of policy {tree.version} would train policy {self.module.version}")
-            count = self.settings["update"].minibatches
-            updates = [
-                pack(experience.trees[i::count], experience.credits[i::count], batch_tokens=limits["batch_tokens"])
-                for i in range(count)
-            ]
+            packed = collector.update(experience)
             after = (self.player.tally.turns, self.player.tally.tokens, self.player.tally.faults)
             cost = dict(zip(("turns", "tokens", "faults"), (b - a for a, b in zip(before, after, strict=True)), strict=True))
-            self.recorder.collected(iteration, experience, updates, cost, time.monotonic() - began)
-            return updates
+            self.recorder.collected(iteration, experience, packed, cost, time.monotonic() - began)
+            return packed
 
         return collect
 
@@ -214,9 +214,9 @@ class Run:
         callbacks = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
         with self.phases.phase("train", epochs) as advance:
             bar = Advance(advance)
-            data = Rollouts(self.collector(states), self.settings["update"].minibatches, self.evaluate_during)
+            data = Rollouts(self.collector(states), self.evaluate_during)
             trainer = instantiate(
-                OmegaConf.merge(self.cfg.trainer, {"gradient_clip_val": None}),
+                self.cfg.trainer,
                 callbacks=[self.recorder, *callbacks, bar],
                 logger=loggers or False,
                 default_root_dir=str(self.folder),
@@ -232,14 +232,14 @@ class Run:
     def evaluate_during(self) -> dict[str, float]:
         """In the middle of training: greedy success and the suites, one line of metrics."""
         metrics = summary(self.measure(full=False))
-        self.recorder.log(self.module.version, "eval", metrics)
+        self.recorder.write(self.module.version, "eval", metrics)
         return metrics
 
     # -- leave behind --------------------------------------------------------------------------------------------------
 
     def export(self) -> None:
         """The adapter (or the whole model) and the tokenizer, as any Hugging Face program loads them."""
-        target = self.folder / ("adapter" if self.settings["policy"].lora else "model")
+        target = self.folder / ("adapter" if self.settings["policy"].lora.r else "model")
         self.module.model.save_pretrained(target, safe_serialization=True)
         self.tokenizer.save_pretrained(target)
 
@@ -303,10 +303,10 @@ def run(cfg: DictConfig) -> None:
     with Phases(PHASES, TWINS, console) as phases:
         job = Run(cfg, phases)
         base = job.measured("base")
-        job.recorder.log(0, "eval", summary(base))
+        job.recorder.write(0, "eval", summary(base))
         job.fit(job.states())
         after = job.measured("after")
-        job.recorder.log(job.module.version, "eval", summary(after))
+        job.recorder.write(job.module.version, "eval", summary(after))
         with phases.phase("report", 2) as advance:
             job.export()
             advance(1)

@@ -74,6 +74,10 @@ class PolicyModule(LightningModule):
         self.last_metrics = {name: metric.value for name, metric in merge_metrics(parts).items()}
         self.last_metrics |= {"grad_norm": norm, "skipped": float(self.skipped)}
 
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Micro-batches move one at a time, when their turn comes: an update as a whole may not fit."""
+        return batch
+
     def loss_inputs(self, packed: Packed, update: Update) -> LossInputs:
         """Log-probs of a micro-batch's items under the policy and, where the loss wants it, the reference."""
         batch = packed.to(self.device)

@@ -46,7 +46,7 @@ class Recorder(Callback):
     # -- what an iteration says ----------------------------------------------------------------------------------------
 
     def collected(
-        self, iteration: int, experience: Experience, updates: Sequence[Update], cost: Mapping[str, float], seconds: float
+        self, iteration: int, experience: Experience, update: Update, cost: Mapping[str, float], seconds: float
     ) -> None:
         """Called by the collection when its rollouts are done. ``cost``: turns, tokens and faults of this iteration."""
         for name, value in cost.items():
@@ -58,8 +58,8 @@ class Recorder(Callback):
             "rollout/tokens": self.counters["tokens"],
             "rollout/faults": self.counters["faults"],
             "rollout/tokens_per_s": cost["tokens"] / seconds if seconds else 0.0,
-            "train/stored_tokens": sum(u.stored_tokens for u in updates),
-            "train/path_tokens": sum(u.path_tokens for u in updates),
+            "train/stored_tokens": update.stored_tokens,
+            "train/path_tokens": update.path_tokens,
             "seconds/rollout": seconds,
         }
         if iteration % self.rollouts_every == 0:
@@ -72,11 +72,11 @@ class Recorder(Callback):
         self.counters["update_seconds"] += seconds
         metrics = {f"train/{name}": value for name, value in pl_module.last_metrics.items()}  # type: ignore[union-attr, operator]
         metrics |= self._pending | {"seconds/update": seconds}
-        self.log(trainer.current_epoch, "train", metrics)
+        self.write(trainer.current_epoch, "train", metrics)
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.current_epoch)  # type: ignore[arg-type]
 
-    def log(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
+    def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Append one line to ``metrics.jsonl``."""
         row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
         append_lines(self.folder / "metrics.jsonl", [row])

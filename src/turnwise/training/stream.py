@@ -10,40 +10,39 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from turnwise.rollouts.pack import Update
 
-Collect = Callable[[int], list[Update]]
+Collect = Callable[[int], Update]
 
 
 class Iteration(IterableDataset[Update]):
-    """The updates of one iteration, collected when the first is asked for.
+    """The one update of an iteration, collected when it is asked for.
 
     It has a length: without one Lightning fetches a batch ahead, and every update would learn from rollouts of the policy
     before the last update.
     """
 
-    def __init__(self, collect: Collect, iteration: int, updates: int) -> None:
-        self.collect, self.iteration, self.updates = collect, iteration, updates
+    def __init__(self, collect: Collect, iteration: int) -> None:
+        self.collect, self.iteration = collect, iteration
 
     def __len__(self) -> int:
-        return self.updates
+        return 1
 
     def __iter__(self) -> Iterator[Update]:
-        yield from self.collect(self.iteration)
+        yield self.collect(self.iteration)
 
 
 class Rollouts(LightningDataModule):
     """Args:
-    collect: iteration -> its updates, sampled from the policy as it is when called.
-    updates: optimiser steps of an iteration.
+    collect: iteration -> its update, sampled from the policy as it is when called.
     evaluate: what ``validation_step`` runs; one call measures the policy.
     """
 
-    def __init__(self, collect: Collect, updates: int, evaluate: Callable[[], dict[str, float]]) -> None:
+    def __init__(self, collect: Collect, evaluate: Callable[[], dict[str, float]]) -> None:
         super().__init__()
-        self.collect, self.updates, self.evaluate = collect, updates, evaluate
+        self.collect, self.evaluate = collect, evaluate
 
     def train_dataloader(self) -> Any:
         assert self.trainer is not None
-        return DataLoader(Iteration(self.collect, self.trainer.current_epoch, self.updates), batch_size=None, num_workers=0)
+        return DataLoader(Iteration(self.collect, self.trainer.current_epoch), batch_size=None, num_workers=0)
 
     def val_dataloader(self) -> Any:
         return DataLoader([self.evaluate], batch_size=None, collate_fn=None, num_workers=0)  # type: ignore[arg-type]

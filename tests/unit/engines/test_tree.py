@@ -1,0 +1,176 @@
+"""The tree engine against the model's own full forward pass."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from turnwise.engines.base import Sampling
+from turnwise.engines.tree import TreeEngine
+
+MakeModel = Callable[..., Any]
+END = 5
+
+
+def engine_of(model: Any, version: int = 0, **options: Any) -> TreeEngine:
+    engine = TreeEngine([END], **options)
+    engine.load_weights(model, version)
+    return engine
+
+
+def ids(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(6, 97) for _ in range(count)]
+
+
+@torch.no_grad()
+def plain_logprobs(model: Any, history: list[int], action: list[int], temperature: float) -> list[float]:
+    """Log-probs of an action's tokens from one unshared forward pass."""
+    logits: Tensor = model(input_ids=torch.tensor([history + action])).logits[0].float() / temperature
+    logp = logits.log_softmax(-1)
+    return [logp[len(history) + i - 1, token].item() for i, token in enumerate(action)]
+
+
+@pytest.mark.parametrize("copy", [True, False], ids=["merged copy", "live module"])
+def test_logprobs_are_the_models_own_over_turns_forks_and_shared_spines(
+    make_model: MakeModel, kind: str, lora: bool, copy: bool
+) -> None:
+    rng = random.Random(1)
+    model = make_model(kind, lora)
+    engine = engine_of(model, copy=copy)
+    spine = ids(rng, 60)
+    histories = [spine[:20], list(spine), spine[:33], spine[:33], ids(rng, 41), spine[:40] + ids(rng, 9)]
+    nodes = [engine.open(history) for history in histories]
+    nodes.append(engine.fork(nodes[0]))
+    histories.append(list(histories[0]))
+    for turn in range(3):
+        seeds = [1000 * turn + i for i in range(len(nodes))]
+        samples = engine.sample(nodes, Sampling(temperature=0.7, max_tokens=6), seeds)
+        for history, sample in zip(histories, samples, strict=True):
+            assert sample.logprobs == pytest.approx(plain_logprobs(model, history, sample.ids, 0.7), abs=1e-4)
+            history += sample.ids
+        for node, history in zip(nodes, histories, strict=True):
+            observation = ids(rng, rng.randrange(1, 9))
+            engine.extend(node, observation)
+            history += observation
+        nodes.append(engine.fork(nodes[turn]))
+        histories.append(list(histories[turn]))
+
+
+def test_a_shared_prefix_is_computed_once(make_model: MakeModel) -> None:
+    rng = random.Random(2)
+    engine = engine_of(make_model("qwen3", False))
+    spine = ids(rng, 80)
+    nodes = [engine.open(spine[:n]) for n in (80, 50, 20)]
+    nodes += [engine.fork(nodes[0]) for _ in range(7)]
+    engine.sample(nodes, Sampling(max_tokens=3), list(range(10)))
+    assert engine.computed_tokens == 80
+    engine.sample([engine.open(spine[:35])], Sampling(max_tokens=3), [0])
+    assert engine.computed_tokens == 80 + 1  # a state inside what is known: its last hidden state again
+
+
+def test_closed_histories_are_found_again_and_never_after_new_weights(make_model: MakeModel) -> None:
+    rng = random.Random(3)
+    model = make_model("qwen3", True)
+    engine = engine_of(model)
+    history = ids(rng, 64)
+    node = engine.open(history)
+    engine.sample([node], Sampling(max_tokens=2), [0])
+    engine.close([node])
+    before = engine.computed_tokens
+    engine.sample([engine.open(history)], Sampling(max_tokens=2), [0])
+    assert engine.computed_tokens == before + 1
+    engine.load_weights(model, 1)
+    engine.sample([engine.open(history)], Sampling(max_tokens=2), [0])
+    assert engine.computed_tokens == before + 1 + 64
+
+
+def test_no_stale_key_or_value_is_read_after_an_update(make_model: MakeModel, lora: bool, monkeypatch: Any) -> None:
+    """Fails if ``load_weights`` keeps the cache: shown below by taking the dropping away."""
+    rng = random.Random(4)
+    model = make_model("qwen3", lora)
+    history = ids(rng, 40)
+    engine = engine_of(model)
+    engine.sample([engine.open(history)], Sampling(max_tokens=4), [0])
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(9)) * 0.2)
+
+    def worst() -> float:
+        sample = engine.sample([engine.open(history)], Sampling(max_tokens=4), [0])[0]
+        return max(abs(a - b) for a, b in zip(sample.logprobs, plain_logprobs(model, history, sample.ids, 1.0), strict=True))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TreeEngine, "_forget", lambda self: None)
+        rows, store = engine._rows, engine._store
+        engine.load_weights(model, 1)
+        engine._store = store
+        assert engine._rows is rows
+        assert worst() > 1e-2
+    engine.load_weights(model, 2)
+    assert worst() < 1e-4
+
+
+def test_a_draw_depends_on_its_own_seed_only(make_model: MakeModel) -> None:
+    rng = random.Random(5)
+    model = make_model("llama", False)
+    histories = [ids(rng, rng.randrange(5, 40)) for _ in range(12)]
+    sampling = Sampling(temperature=1.0, max_tokens=8)
+    engine = engine_of(model)
+    together = engine.sample([engine.open(h) for h in histories], sampling, list(range(12)))
+    for seed, history in enumerate(histories):
+        engine.load_weights(model, seed)
+        assert engine.sample([engine.open(history)], sampling, [seed])[0].ids == together[seed].ids
+
+
+def test_greedy_is_the_argmax_and_an_end_token_ends(make_model: MakeModel) -> None:
+    rng = random.Random(6)
+    model = make_model("qwen3", False)
+    history = ids(rng, 30)
+    expected: list[int] = []
+    with torch.no_grad():
+        for _ in range(10):
+            expected.append(int(model(input_ids=torch.tensor([history + expected])).logits[0, -1].argmax()))
+    engine = TreeEngine([expected[6]])
+    engine.load_weights(model, 0)
+    sample = engine.sample([engine.open(history)], Sampling(temperature=0, max_tokens=10), [0])[0]
+    stop = expected.index(expected[6])
+    assert sample.ids == expected[: stop + 1]
+    assert not sample.truncated
+    short = engine.sample([engine.open(history)], Sampling(temperature=0, max_tokens=stop or 1), [0])[0]
+    assert short.truncated == (stop > 0)
+
+
+def test_a_fork_that_diverges_leaves_its_siblings_alone(make_model: MakeModel) -> None:
+    rng = random.Random(7)
+    model = make_model("qwen3", False)
+    engine = engine_of(model)
+    history = ids(rng, 25)
+    left = engine.open(history)
+    right = engine.fork(left)
+    engine.extend(left, ids(rng, 7))
+    engine.sample([left], Sampling(max_tokens=3), [1])
+    sample = engine.sample([right], Sampling(max_tokens=3), [2])[0]
+    assert sample.logprobs == pytest.approx(plain_logprobs(model, history, sample.ids, 1.0), abs=1e-4)
+
+
+def test_small_prefill_passes_give_the_same(make_model: MakeModel) -> None:
+    rng = random.Random(8)
+    model = make_model("qwen3", False)
+    histories = [ids(rng, rng.randrange(3, 50)) for _ in range(9)]
+    drawn = []
+    for budget in (16384, 60):
+        engine = engine_of(model, prefill_tokens=budget)
+        drawn.append(engine.sample([engine.open(h) for h in histories], Sampling(max_tokens=5), list(range(9))))
+    assert [s.ids for s in drawn[0]] == [s.ids for s in drawn[1]]
+
+
+def test_an_empty_history_is_refused(make_model: MakeModel) -> None:
+    with pytest.raises(ValueError, match="at least one token"):
+        engine_of(make_model("qwen3", False)).open([])

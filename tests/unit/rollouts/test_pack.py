@@ -1,0 +1,273 @@
+"""Packed trees against the same turns unpacked: log-probs, loss and gradients."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from turnwise.advantages.base import spread
+from turnwise.losses.base import LossInputs
+from turnwise.losses.clipped import Clipped
+from turnwise.losses.nll import Nll
+from turnwise.models.score import reference_score, score
+from turnwise.rollouts.pack import Update, pack
+from turnwise.rollouts.trie import Trie
+from turnwise.types import Credit, RolloutTree, State, Task, Turn
+
+MakeModel = Callable[..., Any]
+TASK = Task("toy", "0", "train")
+
+
+def tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(6, 97) for _ in range(count)]
+
+
+def turn(rng: random.Random, parent: int, observed: bool = True) -> Turn:
+    action = tokens(rng, rng.randrange(2, 6))
+    logprobs = [-rng.uniform(1, 6) for _ in action]
+    return Turn(parent, action, logprobs, observation_ids=tokens(rng, rng.randrange(1, 6)) if observed else [])
+
+
+def flat_group(rng: random.Random) -> list[RolloutTree]:
+    """Four episodes of three turns from one root."""
+    tree = RolloutTree(State("flat", TASK, tuple(tokens(rng, 17))))
+    for _ in range(4):
+        parent = -1
+        for depth in range(3):
+            tree.turns.append(turn(rng, parent, observed=depth < 2))
+            parent = len(tree.turns) - 1
+    return [tree]
+
+
+def local_groups(rng: random.Random) -> list[RolloutTree]:
+    """Three states of one spine with five single actions each, some of them alike."""
+    spine = tokens(rng, 40)
+    trees = []
+    for place, length in enumerate((12, 25, 40)):
+        tree = RolloutTree(State(f"spine#t{place}", TASK, tuple(spine[:length]), trajectory="spine", turn=place))
+        tree.turns = [turn(rng, -1, observed=False) for _ in range(3)]
+        tree.turns += [Turn(-1, list(t.action_ids), list(t.logprobs)) for t in tree.turns[:2]]
+        trees.append(tree)
+    return trees
+
+
+def branching(rng: random.Random) -> list[RolloutTree]:
+    """A tree that branches at its root, after its first turn and after its third."""
+    tree = RolloutTree(State("branching", TASK, tuple(tokens(rng, 11))))
+    for parent in (-1, 0, 0, 1, 1, 2, -1, 6):
+        tree.turns.append(turn(rng, parent))
+    return [tree]
+
+
+SHAPES = {"flat": flat_group, "local": local_groups, "branching": branching}
+
+
+def credit_of(trees: list[RolloutTree], rng: random.Random) -> list[Credit]:
+    return [spread(tree, {leaf: rng.gauss(0, 1) for leaf in tree.leaves()}) for tree in trees]
+
+
+def packed_inputs(model: Any, update: Update) -> list[LossInputs]:
+    inputs = []
+    for batch in update.batches:
+        where = (batch.ids_BS, batch.position_BS, batch.end_BS, batch.source_U, batch.target_U)
+        logprobs_U, _ = score(model, *where)
+        reference_U = reference_score(model, *where) if hasattr(model, "disable_adapter") else None
+        items = batch.items
+        inputs.append(
+            LossInputs(
+                logprobs_K=logprobs_U[items.unique_K],
+                old_logprobs_K=items.old_logprob_K,
+                ref_logprobs_K=None if reference_U is None else reference_U[items.unique_K],
+                advantage_K=items.advantage_K,
+                weight_K=items.weight_K,
+                turn_K=items.turn_K,
+                sequence_K=items.sequence_K,
+                counts=update.counts,
+            )
+        )
+    return inputs
+
+
+def unpacked(model: Any, trees: list[RolloutTree], credits: list[Credit]) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
+    """Log-probs of every turn, policy and reference, each from a plain forward pass over its own path."""
+    found = {}
+    for tree in trees:
+        for place, node in enumerate(tree.turns):
+            history = list(tree.state.ids)
+            for above in tree.path(node.parent):
+                history += tree.turns[above].action_ids + tree.turns[above].observation_ids
+            ids = torch.tensor([history + node.action_ids])
+
+            def logprobs(ids: Tensor = ids, start: int = len(history), node: Turn = node) -> Tensor:
+                logits = model(input_ids=ids).logits[0, start - 1 : -1].float()
+                return logits.log_softmax(-1).gather(1, torch.tensor(node.action_ids)[:, None])[:, 0]
+
+            reference = torch.zeros(0)
+            if hasattr(model, "disable_adapter"):
+                with torch.no_grad(), model.disable_adapter():
+                    reference = logprobs()
+            found[tree.state.id, place] = logprobs(), reference
+    return found
+
+
+def unpacked_inputs(model: Any, trees: list[RolloutTree], credits: list[Credit], update: Update) -> LossInputs:
+    """The same update as one flat batch that shares nothing."""
+    found = unpacked(model, trees, credits)
+    columns: dict[str, list[Tensor]] = {name: [] for name in ("lp", "ref", "old", "adv", "turn", "seq")}
+    number = 0
+    for tree, credit in zip(trees, credits, strict=True):
+        owner: dict[int, int] = {}
+        for leaf in tree.leaves():
+            for place in tree.path(leaf):
+                owner.setdefault(place, leaf)
+        for place, node in enumerate(tree.turns):
+            logprobs, reference = found[tree.state.id, place]
+            n = len(node.action_ids)
+            columns["lp"].append(logprobs)
+            columns["ref"].append(reference)
+            columns["old"].append(torch.tensor(node.logprobs))
+            columns["adv"].append(torch.full((n,), credit.advantage[place]))
+            columns["turn"].append(torch.full((n,), number))
+            columns["seq"].append(torch.full((n,), hash((tree.state.id, owner[place])) % (1 << 40)))
+            number += 1
+    flat = {name: torch.cat(values) for name, values in columns.items()}
+    return LossInputs(
+        logprobs_K=flat["lp"],
+        old_logprobs_K=flat["old"],
+        ref_logprobs_K=flat["ref"] if len(flat["ref"]) else None,
+        advantage_K=flat["adv"],
+        weight_K=torch.ones_like(flat["lp"]),
+        turn_K=flat["turn"],
+        sequence_K=flat["seq"],
+        counts=update.counts,
+    )
+
+
+def gradients(model: Any) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad and p.grad is not None])
+
+
+@pytest.mark.parametrize("row_tokens", [2048, 40], ids=["one row", "cut rows"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_packed_equals_unpacked(make_model: MakeModel, kind: str, lora: bool, shape: str, row_tokens: int) -> None:
+    """Log-probs, loss and gradients at a relative error of at most 1e-5 in float32."""
+    rng = random.Random(3)
+    model = make_model(kind, lora)
+    trees = SHAPES[shape](rng)
+    credits = credit_of(trees, rng)
+    loss = Clipped(aggregation="seq_mean_token_mean", kl_beta=0.1 if lora else 0.0, clip_high=0.28)
+
+    plain_model = make_model(kind, lora)  # the same weights, plain attention
+    plain = unpacked_inputs(plain_model, trees, credits, pack(trees, credits))
+    expected = loss(plain)
+    expected.loss.backward()
+
+    from turnwise.models.attention import use_tree_attention
+
+    use_tree_attention(model.get_base_model() if lora else model)
+    update = pack(trees, credits, row_tokens=row_tokens, batch_tokens=120)
+    parts = packed_inputs(model, update)
+    outputs = [loss(part) for part in parts]
+    total = torch.stack([output.loss for output in outputs]).sum()
+    total.backward()
+
+    assert torch.cat([part.logprobs_K for part in parts]).sum().item() == pytest.approx(
+        plain.logprobs_K.sum().item(), rel=1e-5
+    )
+    assert total.item() == pytest.approx(expected.loss.item(), rel=1e-5, abs=1e-7)
+    mine, theirs = gradients(model), gradients(plain_model)
+    assert ((mine - theirs).norm() / theirs.norm()).item() < 1e-5
+    assert theirs.norm() > 1e-3
+
+
+def test_sharing_saves_tokens_and_merging_can_be_switched_off() -> None:
+    rng = random.Random(4)
+    trees = local_groups(rng)
+    credits = credit_of(trees, rng)
+    merged, padded = pack(trees, credits), pack(trees, credits, merge=False)
+    assert merged.counts == padded.counts
+    assert merged.path_tokens == padded.path_tokens == padded.stored_tokens + 0
+    assert merged.stored_tokens < 0.4 * merged.path_tokens
+
+
+def test_a_tree_worked_by_hand() -> None:
+    """Root 1 2; actions 3 (then observed 4) and 3 5: tokens stand depth first, 3 is shared, three items are trained."""
+    tree = RolloutTree(State("s", TASK, (1, 2)))
+    tree.turns = [Turn(-1, [3], [-1.0], observation_ids=[4]), Turn(0, [6], [-2.0]), Turn(-1, [3, 5], [-3.0, -4.0])]
+    credit = Credit([0.5, 0.25, -1.0], [1.0, 1.0, 1.0])
+    update = pack([tree], [credit])
+    (batch,) = update.batches
+    assert batch.ids_BS.tolist() == [[1, 2, 3, 4, 6, 5]]
+    assert batch.position_BS.tolist() == [[0, 1, 2, 3, 4, 3]]
+    assert batch.end_BS.tolist() == [[6, 6, 6, 5, 5, 6]]
+    assert batch.source_U.tolist() == [1, 3, 2]
+    assert batch.target_U.tolist() == [3, 6, 5]
+    assert batch.items.unique_K.tolist() == [0, 1, 0, 2]  # both 3s are one log-prob
+    assert batch.items.advantage_K.tolist() == [0.5, 0.25, -1.0, -1.0]
+    assert (update.counts.tokens, update.counts.turns, update.counts.sequences) == (4, 3, 2)
+    assert (update.stored_tokens, update.path_tokens) == (6, 2 + 3 + 2 + 2)
+
+
+def test_turns_without_weight_are_context_only() -> None:
+    rng = random.Random(5)
+    (tree,) = branching(rng)
+    credit = spread(tree, {tree.leaves()[0]: 1.0})
+    update = pack([tree], [credit])
+    assert update.counts.turns == len(tree.path(tree.leaves()[0]))
+    stopped = RolloutTree(tree.state, tree.turns, stopped=True)
+    assert pack([stopped], [credit]).batches == []
+
+
+def test_clip_ranges_of_the_credit_travel_with_their_tokens() -> None:
+    rng = random.Random(6)
+    trees = local_groups(rng)[:1]
+    n = len(trees[0].turns)
+    credit = Credit([1.0] * n, [1.0] * n, clip_low=[0.1 * i for i in range(n)], clip_high=[0.2 * i for i in range(n)])
+    items = pack(trees, [credit]).batches[0].items
+    assert items.clip_low_K is not None
+    expected = [0.1 * i for i, t in enumerate(trees[0].turns) for _ in t.action_ids]
+    assert items.clip_low_K.tolist() == pytest.approx(expected)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=12))
+def test_a_trie_holds_each_path_and_its_ancestor_mask_is_exact(paths: list[list[int]]) -> None:
+    trie = Trie()
+    ends = [trie.add(path)[-1] for path in paths]
+    layout = trie.layout()
+    place = layout.place_N
+    for path, end in zip(paths, ends, strict=True):
+        seen, node = [], end
+        while node >= 0:
+            seen.append(node)
+            node = trie.parents[node]
+        assert [trie.tokens[n] for n in reversed(seen)] == path
+        visible = [i for i in range(len(trie)) if i <= place[end] < layout.end_S[i]]
+        assert visible == sorted(place[n] for n in seen)
+        assert layout.position_S[place[end]] == len(path) - 1
+    assert len(trie) == len({tuple(path[: i + 1]) for path in paths for i in range(len(path))})
+
+
+def test_demonstrations_train_each_turn_once(make_model: MakeModel) -> None:
+    """A spine of three turns under nll equals the mean over its demonstrated tokens."""
+    rng = random.Random(7)
+    model = make_model("qwen3", False)
+    tree = RolloutTree(State("demo", TASK, tuple(tokens(rng, 9)), trajectory="demo"))
+    for parent in (-1, 0, 1):
+        tree.turns.append(turn(rng, parent))
+        tree.turns[-1].logprobs = [0.0] * len(tree.turns[-1].action_ids)
+    credit = Credit([1.0] * 3, [1.0] * 3)
+    update = pack([tree], [credit])
+    (inputs,) = packed_inputs(model, update)
+    found = unpacked(make_model("qwen3", False), [tree], [credit])
+    expected = -torch.cat([logprobs for logprobs, _ in found.values()]).mean()
+    assert Nll()(inputs).loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert update.stored_tokens == 9 + sum(len(t.action_ids) for t in tree.turns) + sum(
+        len(t.observation_ids) for t in tree.turns[:2]
+    )
