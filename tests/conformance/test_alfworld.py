@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +26,7 @@ from turnwise.envs.alfworld.generated import scene
 from turnwise.envs.base import Environment, EnvironmentFault
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.household.rooms import TYPES
+from turnwise.types import Task
 
 OWN = Path(__file__).parents[2] / ".venv-alfworld" / "bin" / "python"
 PYTHON = os.environ.get("TURNWISE_ALFWORLD_PYTHON", str(OWN) if OWN.exists() else sys.executable)
@@ -84,6 +86,10 @@ def real():
 @pytest.fixture(scope="module")
 def ours():
     return HouseholdEnv(horizon=HORIZON)
+
+
+def path():
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def games(household, split):
@@ -150,6 +156,75 @@ def test_expert_episodes_agree(ours, real, split):
 def test_random_episodes_agree(ours, real, split):
     steps = sum(compare(ours, real, task, wanderer(task.id, task)) for task in games(ours, split))
     assert steps > 6 * GAMES
+
+
+TOUR = {
+    "receptacles": ["cabinet 1", "cabinet 2", "countertop 1", "desk 1", "fridge 1", "microwave 1", "sinkbasin 1"],
+    "objects": {
+        "book 1": "desk 1",
+        "desklamp 1": "desk 1",
+        "knife 1": "countertop 1",
+        "mug 1": "desk 1",
+        "mug 2": "cabinet 2",
+        "potato 1": "countertop 1",
+        "potato 2": "countertop 1",
+        "potato 3": "countertop 1",
+        "tomato 1": "fridge 1",
+    },
+    "goal": {"type": "pick_two_obj_and_place", "object": "mug", "receptacle": "cabinet", "toggle": None},
+    "text": "put two mug in cabinet",
+}
+
+
+@pytest.mark.parametrize(
+    ("tour", "last"),
+    [
+        (
+            "look; inventory; help; examine desk 1; go to desk 1; go to desk 1; use desklamp 1; use desklamp 1; look; "
+            "examine desklamp 1; examine book 1; take desklamp 1 from desk 1; take book 1 from desk 1; examine book 1; "
+            "use desklamp 1; take mug 1 from desk 1; inventory; move book 1 to desk 1; examine desk 1",
+            "On the desk 1, you see a book 1, a desklamp 1, and a mug 1.",
+        ),
+        (
+            "go to desk 1; take mug 1 from desk 1; examine mug 1; go to microwave 1; heat mug 1 with microwave 1; "
+            "examine mug 1; go to cabinet 1; move mug 1 to cabinet 1; open cabinet 1; open cabinet 1; "
+            "move mug 1 to cabinet 1; close cabinet 1; take mug 1 from cabinet 1; go to cabinet 2; open cabinet 2; "
+            "take mug 2 from cabinet 2; go to cabinet 1; move mug 2 to cabinet 1; open cabinet 1; move mug 2 to cabinet 1",
+            "You move the mug 2 to the cabinet 1.",
+        ),
+        (
+            "go to countertop 1; take potato 1 from countertop 1; examine potato 1; go to fridge 1; "
+            "cool potato 1 with fridge 1; examine potato 1; go to sinkbasin 1; clean potato 1 with sinkbasin 1; "
+            "examine potato 1; go to microwave 1; heat potato 1 with microwave 1; examine potato 1; "
+            "open microwave 1; move potato 1 to microwave 1; go to countertop 1; take potato 2 from countertop 1; "
+            "go to microwave 1; heat potato 2 with microwave 1; examine potato 2; move potato 2 to microwave 1; "
+            "examine microwave 1; close microwave 1; look; go to countertop 1; take potato 3 from countertop 1; "
+            "go to sinkbasin 1; clean potato 3 with sinkbasin 1; examine potato 3",
+            "This is a clean potato 3.",
+        ),
+        (
+            "go to countertop 1; slice potato 1 with knife 1; take knife 1 from countertop 1; "
+            "slice potato 1 with knife 1; slice potato 1 with knife 1; slice potato 2 with knife 1; go to fridge 1; "
+            "slice tomato 1 with knife 1; open fridge 1; go to countertop 1; move knife 1 to countertop 1; "
+            "take potato 1 from countertop 1; examine potato 1; go to fridge 1; cool potato 1 with fridge 1; "
+            "examine potato 1; go to sinkbasin 1; clean potato 1 with sinkbasin 1; examine potato 1; "
+            "go to microwave 1; heat potato 1 with microwave 1; examine potato 1; go to countertop 1; "
+            "move potato 1 to countertop 1; take potato 2 from countertop 1; go to microwave 1; "
+            "heat potato 2 with microwave 1; examine potato 2; go to sinkbasin 1; move potato 2 to sinkbasin 1; "
+            "go to fridge 1; take tomato 1 from fridge 1; go to sinkbasin 1; clean tomato 1 with sinkbasin 1; "
+            "examine tomato 1",
+            "This is a clean sliced tomato 1.",
+        ),
+    ],
+    ids=["lamp", "doors", "treatments", "slices"],
+)
+def test_rare_rules_agree(ours, real, tour, last):
+    """What random play seldom meets: second uses, closed doors, every description of a treated thing."""
+    task = Task(env="household", id="tour", split="train", data=TOUR)
+    session = ours.replay(task, tour.split("; ")[:-1])
+    assert session.step(tour.rsplit("; ", 1)[1]).observation == last
+    actions = iter(tour.split("; "))
+    compare(ours, real, task, lambda _: next(actions, "look"))
 
 
 def test_expert_ends_with_the_goal_in_both(ours, real):
@@ -225,6 +300,20 @@ def test_dead_worker_is_a_fault_and_the_next_episode_lives(ours):
         session.fork()
     assert environment.reset(task).step("look").observation
     environment.close()
+
+
+def test_worker_ends_with_its_parent(ours):
+    code = (
+        "import os, sys; from turnwise.envs.alfworld.client import Pool; "
+        "print(Pool(python=sys.argv[1]).worker().pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    parent = subprocess.run(
+        [sys.executable, "-c", code, PYTHON], capture_output=True, text=True, env=path(), check=False
+    )
+    status, deadline = Path(f"/proc/{int(parent.stdout)}/stat"), time.monotonic() + 20
+    while status.exists() and ") Z " not in status.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not status.exists() or ") Z " in status.read_text()
 
 
 def test_silent_worker_is_a_fault(ours):

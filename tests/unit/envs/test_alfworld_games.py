@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 
 import pytest
@@ -108,6 +109,13 @@ def test_numbers_out_of_range_are_refused():
         AlfworldEnvironment(workers=0)
     with pytest.raises(ValueError, match="timeout"):
         AlfworldEnvironment(timeout=0)
+
+
+def test_travels_to_other_processes():
+    environment = AlfworldEnvironment(horizon=7, workers=3, timeout=4.0, python="somewhere")
+    twin = pickle.loads(pickle.dumps(environment))
+    assert (twin.horizon, twin.pool.timeout, twin.pool.python) == (7, 4.0, "somewhere")
+    assert twin.tasks("seen", 2) == environment.tasks("seen", 2)
 
 
 def test_tasks_of_other_environments_are_refused():

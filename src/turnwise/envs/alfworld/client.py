@@ -43,6 +43,7 @@ class Worker:
                 stderr=self._log,
                 env=environment,
                 bufsize=0,
+                start_new_session=True,  # Ctrl-C is for the trainer, which may want to finish its turn
             )
         except OSError as error:
             raise MissingEngineError(f"python: cannot run {python!r} ({error.strerror}); {INSTALL}") from None
@@ -51,7 +52,7 @@ class Worker:
         self._freed: list[int] = []
         self.timeout = timeout
         self.fault: str | None = None
-        self._kill = weakref.finalize(self, _stop, self._process)
+        self._kill = weakref.finalize(self, _stop, self._process, os.getpid())
         try:
             self._receive(max(timeout, 60.0))  # the first import compiles byte code
         except EnvironmentFault:
@@ -118,7 +119,9 @@ class Worker:
         return " | ".join(kept.decode(errors="replace").strip().splitlines()[-lines:])
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() != owner:  # a forked copy of the trainer must not end what it does not own
+        return
     process.kill()
     process.wait()
     for stream in (process.stdin, process.stdout):
@@ -142,6 +145,10 @@ class Pool:
         self._workers: list[Worker | None] = [None] * workers
         self._turn = 0
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process starts workers of its own."""
+        return Pool, (len(self._workers), self.timeout, self.python, self.slow)
 
     def worker(self) -> Worker:
         """The next worker in turn."""
