@@ -168,5 +168,3 @@ def openings(environment: Any, chat: Chat) -> Callable[[Task], tuple[Sequence[Me
 def repeat_rate(texts: Sequence[str]) -> float:
     """Share of an episode's actions that repeat an earlier one: the first sign of a policy that learns to loop."""
     return 1 - len(set(texts)) / len(texts) if texts else 0.0
-
-

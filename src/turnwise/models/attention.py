@@ -40,7 +40,9 @@ class PackedTree:
         S = end_BS.shape[1]
         place = torch.arange(S, device=end_BS.device)
         ancestor = (place[None, None, :] <= place[None, :, None]) & (place[None, :, None] < end_BS[:, None, :])
-        ancestor |= torch.eye(S, dtype=torch.bool, device=end_BS.device)  # padding must see something: softmax of nothing is NaN
+        ancestor |= torch.eye(
+            S, dtype=torch.bool, device=end_BS.device
+        )  # padding must see something: softmax of nothing is NaN
         self.mask = ancestor[:, None]  # (B, 1, S, S)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:

@@ -97,7 +97,11 @@ def first_leaves(tree: RolloutTree) -> list[int]:
 
 
 def pack(
-    trees: Sequence[RolloutTree], credits: Sequence[Credit], row_tokens: int = 2048, batch_tokens: int = 8192, merge: bool = True
+    trees: Sequence[RolloutTree],
+    credits: Sequence[Credit],
+    row_tokens: int = 2048,
+    batch_tokens: int = 8192,
+    merge: bool = True,
 ) -> Update:
     """Pack trees into micro-batches.
 
@@ -111,7 +115,9 @@ def pack(
     """
     rows: list[_Row] = []
     tokens = turns = sequences = path_tokens = 0
-    order = sorted(range(len(trees)), key=lambda i: (trees[i].state.trajectory or trees[i].state.id, len(trees[i].state.ids), i))
+    order = sorted(
+        range(len(trees)), key=lambda i: (trees[i].state.trajectory or trees[i].state.id, len(trees[i].state.ids), i)
+    )
     for index in order:
         tree, credit = trees[index], credits[index]
         if tree.stopped or not any(credit.weight):
@@ -122,11 +128,16 @@ def pack(
         for leaf in tree.leaves():
             path = tree.path(leaf)
             wanted = [t for t in path if credit.weight[t] and t not in done]
-            path_tokens += len(tree.state.ids) + sum(len(tree.turns[t].action_ids) + len(tree.turns[t].observation_ids) for t in path)
+            path_tokens += len(tree.state.ids) + sum(
+                len(tree.turns[t].action_ids) + len(tree.turns[t].observation_ids) for t in path
+            )
             if not wanted:
                 continue
             path = path[: path.index(wanted[-1]) + 1]  # nothing after the last trained turn is needed
-            segments = [tree.state.ids, *(ids for t in path for ids in (tree.turns[t].action_ids, tree.turns[t].observation_ids))][:-1]
+            segments = [
+                tree.state.ids,
+                *(ids for t in path for ids in (tree.turns[t].action_ids, tree.turns[t].observation_ids)),
+            ][:-1]
             row = _row_for(rows, [token for ids in segments for token in ids], len(tree.state.ids), row_tokens, merge)
             at = row.trie.add(segments[0])[-1]
             for t, (action, observation) in zip(path, _pairs(segments[1:]), strict=True):

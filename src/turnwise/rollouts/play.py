@@ -176,7 +176,9 @@ class Player:
     def _judge(self, state: State, turn: Turn) -> None:
         """The verdicts on one local action. The verifier is deterministic, and most samples of a state are alike."""
         if state.expert is None:
-            raise ValueError(f"state {state.id!r} has no demonstrated action to judge by: use states=expert_turns or pivots")
+            raise ValueError(
+                f"state {state.id!r} has no demonstrated action to judge by: use states=expert_turns or pivots"
+            )
         verdict = self._verdicts.get((state.id, turn.text))
         if verdict is None:
             session = self._stand(state.task, state.actions)

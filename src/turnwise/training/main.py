@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L
 import torch
 from hydra.utils import instantiate
+from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -52,7 +53,9 @@ class Run:
         self.folder = Path(cfg.paths.out)
         self.seed = int(cfg.seed)
         self.settings = {name: instantiate(cfg[name]) for name in ("data", "rollout", "update", "policy", "eval")}
-        self.parts = {name: instantiate(cfg[name]) for name in ("states", "allocator", "gate", "reward", "advantage", "loss")}
+        self.parts = {
+            name: instantiate(cfg[name]) for name in ("states", "allocator", "gate", "reward", "advantage", "loss")
+        }
         self.env = instantiate(cfg.env)
         policy = self.settings["policy"]
         lora = policy.lora
@@ -165,7 +168,9 @@ class Run:
                     raise RuntimeError(f"rollouts of policy {tree.version} would train policy {self.module.version}")
             packed = collector.update(experience)
             after = (self.player.tally.turns, self.player.tally.tokens, self.player.tally.faults)
-            cost = dict(zip(("turns", "tokens", "faults"), (b - a for a, b in zip(before, after, strict=True)), strict=True))
+            cost = dict(
+                zip(("turns", "tokens", "faults"), (b - a for a, b in zip(before, after, strict=True)), strict=True)
+            )
             self.recorder.collected(iteration, experience, packed, cost, time.monotonic() - began)
             return packed
 
@@ -225,9 +230,14 @@ class Run:
                 enable_progress_bar=False,
                 enable_model_summary=False,
             )
-            trainer.fit(
-                self.module, data, ckpt_path=str(checkpoint) if checkpoint.exists() else None, weights_only=True
-            )
+            try:
+                trainer.fit(
+                    self.module, data, ckpt_path=str(checkpoint) if checkpoint.exists() else None, weights_only=True
+                )
+            finally:  # a sweep runs many in one process: the next one must not write into this one's W&B run
+                for logger in loggers:
+                    if isinstance(logger, WandbLogger):
+                        logger.experiment.finish()
 
     def evaluate_during(self) -> dict[str, float]:
         """In the middle of training: greedy success and the suites, one line of metrics."""
@@ -314,5 +324,3 @@ def run(cfg: DictConfig) -> None:
             report = write_report(job.folder)
             advance(1)
     print_summary(read_result(job.folder), report, Console())
-
-

@@ -20,7 +20,7 @@ from turnwise.rollouts.pack import Packed, Update
 class PolicyModule(LightningModule):
     """Args:
     model: a causal LM under tree attention, with or without an adapter.
-    loss: reads credit; asks for reference log-probs by its ``kl_beta``.
+    loss: reads credit; says whether it needs reference log-probs.
     learning_rate, warmup, clip_norm: AdamW at a constant rate after ``warmup`` steps, gradients clipped to ``clip_norm``.
     temperature: of the sampling.
     max_skips: consecutive updates with a gradient that is not finite, after which training stops.
@@ -85,7 +85,7 @@ class PolicyModule(LightningModule):
         items = batch.items
         logprobs_U, entropy_U = score(self.model, *tokens, temperature=self.temperature, entropy=True)
         reference_U = None
-        if getattr(self.loss, "kl_beta", 0.0) > 0:
+        if self.loss.needs_reference:
             reference_U = reference_score(self.model, *tokens, temperature=self.temperature)
         return LossInputs(
             logprobs_K=logprobs_U[items.unique_K],

@@ -58,7 +58,7 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     return {
         "base": {suite: _points(_mean(items)) for suite, items in before.items()},
         "after": {suite: _points(_mean(items)) for suite, items in since.items()},
-        "mean_change": _points(change.value),
+        "mean_change": _points(change.mean),
         "mean_change_ci95": [_points(change.low), _points(change.high)],
         "change_ci95": {suite: [_points(e.low), _points(e.high)] for suite, e in per_suite.items()},
         "items": {suite: len(items) for suite, items in before.items()},
@@ -88,7 +88,9 @@ def machine() -> str:
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        models = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        models = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
         name = f"{models[0]}, {len(models)} cores" if models else name
     return name
 

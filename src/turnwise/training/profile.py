@@ -100,4 +100,3 @@ def _append(folder: Path, rows: list[dict[str, Any]]) -> None:
     part = path.with_suffix(".tmp")
     pq.write_table(pa.Table.from_pylist(rows), part)
     part.replace(path)
-

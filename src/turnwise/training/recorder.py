@@ -26,7 +26,13 @@ class Recorder(Callback):
     def __init__(self, folder: Path, messages: Any, rollouts_every: int = 1, trees: int = 4) -> None:
         self.folder, self.messages = folder, messages
         self.rollouts_every, self.trees = rollouts_every, trees
-        self.counters: dict[str, float] = {"turns": 0, "tokens": 0, "faults": 0, "rollout_seconds": 0.0, "update_seconds": 0.0}
+        self.counters: dict[str, float] = {
+            "turns": 0,
+            "tokens": 0,
+            "faults": 0,
+            "rollout_seconds": 0.0,
+            "update_seconds": 0.0,
+        }
         self._pending: dict[str, float] = {}
         self._update_began = 0.0
 
@@ -39,7 +45,10 @@ class Recorder(Callback):
         self.counters = dict(state_dict)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        cut_lines(self.folder / "metrics.jsonl", lambda row: row["phase"] != "train" or row["iteration"] < trainer.current_epoch)
+        cut_lines(
+            self.folder / "metrics.jsonl",
+            lambda row: row["phase"] != "train" or row["iteration"] < trainer.current_epoch,
+        )
         for path in (self.folder / "rollouts").glob("*.jsonl"):
             cut_lines(path, lambda row: row["iteration"] < trainer.current_epoch)
 
@@ -63,7 +72,9 @@ class Recorder(Callback):
             "seconds/rollout": seconds,
         }
         if iteration % self.rollouts_every == 0:
-            rows = [tree_record(iteration, self.messages, experience, i) for i in _spread(len(experience.trees), self.trees)]
+            rows = [
+                tree_record(iteration, self.messages, experience, i) for i in _spread(len(experience.trees), self.trees)
+            ]
             append_lines(self.folder / "rollouts" / "train.jsonl", rows)
         self._update_began = time.monotonic()
 

@@ -104,7 +104,9 @@ def test_no_stale_key_or_value_is_read_after_an_update(make_model: MakeModel, lo
 
     def worst() -> float:
         sample = engine.sample([engine.open(history)], Sampling(max_tokens=4), [0])[0]
-        return max(abs(a - b) for a, b in zip(sample.logprobs, plain_logprobs(model, history, sample.ids, 1.0), strict=True))
+        return max(
+            abs(a - b) for a, b in zip(sample.logprobs, plain_logprobs(model, history, sample.ids, 1.0), strict=True)
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(TreeEngine, "_forget", lambda self: None)

@@ -95,7 +95,9 @@ def packed_inputs(model: Any, update: Update) -> list[LossInputs]:
     return inputs
 
 
-def unpacked(model: Any, trees: list[RolloutTree], credits: list[Credit]) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
+def unpacked(
+    model: Any, trees: list[RolloutTree], credits: list[Credit]
+) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
     """Log-probs of every turn, policy and reference, each from a plain forward pass over its own path."""
     found = {}
     for tree in trees:

@@ -1,0 +1,190 @@
+"""The training loop of the tiny base policy: settings, model, resumable steps."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from turnwise.envs.base import Environment
+from turnwise.tiny.corpus import Document, encode, household_documents, micro_batches, skill_conversations
+from turnwise.tiny.optimise import Threads, optimisers, schedule
+from turnwise.tiny.tokenizer import END_OF_TEXT, TURN_END, build_tokenizer
+
+_POOL = 8  # steps whose documents are drawn together, so that lengths can be matched
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that decides the weights."""
+
+    seed: int = 0
+    steps: int = 700
+    household: int = 20  # demonstrations a step
+    skills: int = 48  # question-and-answer pairs a step
+    other_weight: float = 0.3  # loss weight of tokens that the assistant does not write
+    muon_lr: float = 0.02
+    adam_lr: float = 0.004
+    hidden: int = 192
+    layers: int = 4
+    mlp: int = 512
+    vocabulary: int = 1024
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "household", "skills", "layers", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.hidden % 48:
+            raise ValueError(f"hidden must be a multiple of 48, the width of a head, got {self.hidden}")
+
+
+def make_tokenizer(env: Environment, recipe: Recipe, template: str) -> PreTrainedTokenizerFast:
+    """Trained on 600 demonstrations and 4,000 skill items, with the chat roles."""
+    texts = ["system", "user", "assistant", "tool"] * 50
+    for task in env.tasks("train", 600, seed=recipe.seed):
+        texts += [m["content"] for m in env.demonstrate(task, quality="clumsy").messages]
+    for pair in skill_conversations(4000, recipe.seed):
+        texts += [m["content"] for m in pair]
+    return build_tokenizer(texts, template, recipe.vocabulary)
+
+
+def make_model(recipe: Recipe, tokenizer: Any) -> Qwen3ForCausalLM:
+    """A Qwen3 of random weights: heads of width 48, half as many for keys and values, tied embeddings."""
+    torch.manual_seed(recipe.seed)
+    heads = recipe.hidden // 48
+    config = Qwen3Config(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        hidden_size=recipe.hidden,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=heads,
+        num_key_value_heads=max(1, heads // 2),
+        head_dim=48,
+        intermediate_size=recipe.mlp,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.convert_tokens_to_ids(TURN_END),
+        pad_token_id=tokenizer.convert_tokens_to_ids(END_OF_TEXT),
+        attn_implementation="sdpa",
+    )
+    return Qwen3ForCausalLM(config)
+
+
+_worker: dict[str, Any] = {}
+
+
+def _start_worker(env: Environment, tokenizer: Any) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _worker.update(env=env, tokenizer=tokenizer)
+
+
+def draw_pool(env: Environment, tokenizer: Any, recipe: Recipe, number: int) -> list[list[list[Document]]]:
+    """The micro-batches of ``_POOL`` steps: for each step one list for every thread."""
+    seed = (recipe.seed + 1) * 1_000_003 + number
+    threads = recipe.threads
+    homes = household_documents(env, tokenizer, recipe.household * _POOL, seed, other=recipe.other_weight)
+    parts = micro_batches(homes, _POOL * threads)
+    pairs = [encode(m, tokenizer, recipe.other_weight) for m in skill_conversations(recipe.skills * _POOL, seed)]
+    # the k-th shortest beside the k-th longest, so that every step has all lengths and its threads equal work
+    steps = [[parts[(i + j * _POOL) if j % 2 == 0 else (j + 1) * _POOL - 1 - i] for j in range(threads)] for i in range(_POOL)]
+    Random(seed).shuffle(steps)
+    batches = []
+    for i, step in enumerate(steps):
+        mine = pairs[i * recipe.skills : (i + 1) * recipe.skills]
+        batches.append(step + [mine[j::threads] for j in range(threads)])
+    return batches
+
+
+def _draw_in_worker(recipe: Recipe, number: int) -> list[list[list[Document]]]:
+    return draw_pool(_worker["env"], _worker["tokenizer"], recipe, number)
+
+
+def batches(env: Environment, tokenizer: Any, recipe: Recipe, start: int) -> Iterator[list[list[Document]]]:
+    """Micro-batches of steps ``start`` and after; the next pool is drawn in another process meanwhile."""
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_start_worker, initargs=(env, tokenizer)) as pool:
+        number, skip = divmod(start, _POOL)
+        ahead: Future = pool.submit(_draw_in_worker, recipe, number)
+        while True:
+            current, number = ahead.result(), number + 1
+            ahead = pool.submit(_draw_in_worker, recipe, number)
+            yield from current[skip:]
+            skip = 0
+
+
+class Run:
+    """A training run that can be saved and taken up again."""
+
+    def __init__(self, recipe: Recipe, env: Environment, tokenizer: Any, folder: Path) -> None:
+        self.recipe, self.env, self.tokenizer, self.folder = recipe, env, tokenizer, folder
+        self.model = make_model(recipe, tokenizer)
+        self.optimisers = optimisers(self.model, recipe.muon_lr, recipe.adam_lr)
+        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        self.history: list[dict[str, Any]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "run.pt"
+
+    def save(self) -> None:
+        """Write everything that the next step depends on; a kill leaves the old file or the new one."""
+        state = {
+            "model": self.model.state_dict(),
+            "optimisers": [o.state_dict() for o in self.optimisers],
+            **{k: getattr(self, k) for k in ("step", "tokens", "seconds", "history")},
+        }
+        temporary = self.path.with_suffix(".tmp")
+        torch.save(state, temporary)
+        temporary.replace(self.path)
+
+    def load(self) -> bool:
+        """Take up what ``save`` left, if anything."""
+        if not self.path.is_file():
+            return False
+        state = torch.load(self.path, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.history = state["history"]
+        return True
+
+    def train(self, evaluate: Callable[[Run], dict[str, Any]], every: int, until: int | None = None) -> None:
+        """Train to the last step, evaluating and saving every ``every`` steps; ``seconds`` leaves evaluation out."""
+        recipe, threads = self.recipe, Threads(self.recipe.threads)
+        bar = tqdm(total=recipe.steps, initial=self.step, desc="tiny", unit="step", mininterval=5, smoothing=0.1)
+        source = batches(self.env, self.tokenizer, recipe, self.step)
+        end = min(recipe.steps, until or recipe.steps)
+        while self.step < end:
+            began = time.perf_counter()
+            parts = next(source)
+            loss = threads.gradients(self.model, parts)
+            clip_grad_norm_(self.model.parameters(), 1.0)
+            share = schedule(self.step, recipe.steps)
+            for optimiser, peak in zip(self.optimisers, (recipe.muon_lr, recipe.adam_lr), strict=True):
+                for group in optimiser.param_groups:
+                    group["lr"] = peak * share
+                optimiser.step()
+            self.step += 1
+            self.tokens += sum(len(d.ids) for part in parts for d in part)
+            self.seconds += time.perf_counter() - began
+            bar.set_postfix(loss=f"{loss:.3f}", tok_s=f"{self.tokens / self.seconds:.0f}", refresh=False)
+            bar.update()
+            if self.step % every == 0 or self.step == end:
+                self.save()
+                self.history.append({"step": self.step, "tokens": self.tokens, "loss": loss, **evaluate(self)})
+        source.close()
+        bar.close()

@@ -1,0 +1,82 @@
+"""Killed at any moment and started again, a run ends as if nobody had killed it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).resolve().parents[2]
+CLOCKS = ("time", "seconds/", "rollout/tokens_per_s")
+
+
+def command(overrides: list[str]) -> list[str]:
+    return [sys.executable, str(ROOT / "train.py"), *overrides]
+
+
+def start(overrides: list[str]) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+    return subprocess.Popen(command(overrides), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def finish(overrides: list[str]) -> None:
+    process = start(overrides)
+    _, error = process.communicate(timeout=200)
+    assert process.returncode == 0, error.decode()[-3000:]
+
+
+def kill_when(overrides: list[str], reached: Callable[[], bool]) -> None:
+    """Start the run and kill -9 it as soon as ``reached`` says so."""
+    process = start(overrides)
+    deadline = time.monotonic() + 200
+    while not reached():
+        assert process.poll() is None, process.stderr.read().decode()[-3000:]  # type: ignore[union-attr]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stderr.close()  # type: ignore[union-attr]
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if not key.startswith(CLOCKS)} for row in rows]
+
+
+def train_lines(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    return path.read_text().count('"phase": "train"') if path.exists() else 0
+
+
+@pytest.mark.slow
+def test_kill_nine_changes_nothing(small: Callable[..., list[str]], tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    settings = ("trainer.max_epochs=6", "name=resume")
+    finish(small("pivotrl", *settings, out="whole"))
+    overrides = small("pivotrl", *settings, out="killed")
+    kill_when(overrides, lambda: any((killed / "profile").glob("shard-*")))
+    kill_when(overrides, lambda: train_lines(killed) >= 2)
+    kill_when(overrides, lambda: train_lines(killed) >= 4)
+    kill_when(overrides, lambda: (killed / "adapter").exists())
+    finish(overrides)
+
+    a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (whole, killed))
+    assert a.keys() == b.keys()
+    assert all((a[name] == b[name]).all() for name in a)
+    assert [row for row in metrics(whole) if row["phase"] == "train"] == [
+        row for row in metrics(killed) if row["phase"] == "train"
+    ]
+    for key in ("in_domain", "ood", "rollout_turns", "rollout_tokens", "config_hash"):
+        first, second = (json.loads((folder / "result.json").read_text())[key] for folder in (whole, killed))
+        assert first == second, key
+    rollouts = [(folder / "rollouts" / "train.jsonl").read_text() for folder in (whole, killed)]
+    assert rollouts[0] == rollouts[1]

@@ -1,0 +1,77 @@
+"""Every method from its configuration to its result."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from turnwise.reports.result import read_result
+from turnwise.training.main import run
+
+Overrides = Callable[..., list[str]]
+Compose = Callable[[list[str]], DictConfig]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("method", ["pivotrl", "local", "sft", "grpo"])
+def test_a_method_leaves_everything_that_a_run_promises(
+    method: str, small: Overrides, composed: Compose, tmp_path: Path
+) -> None:
+    cfg = composed(small(method))
+    run(cfg)
+    out = tmp_path / "run"
+    result = read_result(out)
+    assert result.method == method
+    assert result.in_domain.tasks == 4
+    assert result.in_domain.delta_ci95 is not None
+    assert set(result.ood.base) == set(result.ood.after) and len(result.ood.base) == 8
+    assert (result.rollout_turns > 0) == (method != "sft")
+    assert result.config_hash and result.seconds["train"] > 0
+    assert (out / "report.html").stat().st_size > 10_000
+    assert (out / "checkpoints" / "last.ckpt").exists()
+    assert list((out / "wandb").glob("offline-run-*"))
+    rows = [row for row in lines(out / "metrics.jsonl") if row["phase"] == "train"]
+    assert [row["iteration"] for row in rows] == [0, 1, 2]
+    trees = lines(out / "rollouts" / "train.jsonl")
+    assert trees and all(tree["turns"] and tree["state"]["messages"] for tree in trees)
+    policy = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(cfg.policy.model), out / "adapter")
+    assert any("lora_" in name for name, _ in policy.named_parameters())
+
+
+@pytest.mark.parametrize("method", ["pivotrl", "grpo"])
+def test_batch_k_is_sampled_from_policy_k(method: str, small: Overrides, composed: Compose, tmp_path: Path) -> None:
+    """The engine's log-probs are the trainer's own at every iteration: a policy one update behind would show.
+
+    The learning rate is large and the warm-up off, so that one update moves the ratio far from one.
+    """
+    run(composed(small(method, "update.warmup=0", "reward=outcome" if method == "grpo" else "reward=functional")))
+    rows = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
+    for row in rows:
+        assert row["train/ratio_max"] == pytest.approx(1, abs=1e-4)
+        assert row["train/ratio_mean"] == pytest.approx(1, abs=1e-4)
+        assert row["train/kl_sampler"] < 1e-8
+
+
+def test_full_training_exports_the_whole_model(small: Overrides, composed: Compose, tmp_path: Path) -> None:
+    run(composed(small("local", "policy.lora.r=0", "trainer.max_epochs=1")))
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").num_parameters() > 0
+
+
+def test_sft_learns_its_demonstrations(small: Overrides, composed: Compose, tmp_path: Path) -> None:
+    run(composed(small("sft", "trainer.max_epochs=25", "policy.lora.r=0", "data.trajectories=2", "rollout.states=2")))
+    rows = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
+    assert rows[0]["train/nll"] == pytest.approx(
+        math.log(1024), rel=0.1
+    )  # a random model knows nothing of its vocabulary
+    assert rows[-1]["train/nll"] < 0.6 * rows[0]["train/nll"]
