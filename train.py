@@ -13,6 +13,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from turnwise.config import register
 from turnwise.config_check import check_config
@@ -63,7 +64,7 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands us its errors instead of printing them
     try:
         job()
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
         if _developer():
             raise
         _stop(str(explain(error, sys.argv[1:], CONF)), 2)

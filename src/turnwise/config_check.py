@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -36,7 +37,8 @@ def check_config(cfg: DictConfig) -> None:
     assert isinstance(tree, dict)
     mistakes = [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
     mistakes += _walk(tree, "")
-    mistakes += impossible_combinations(tree)
+    told = {mistake.split(":")[0] for mistake in mistakes}
+    mistakes += [mistake for mistake in impossible_combinations(tree) if mistake.split(":")[0] not in told]
     if mistakes:
         raise ConfigError(mistakes)
 
@@ -79,11 +81,25 @@ def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
         if parameter is not None and value != _UNSET and not matches(value, parameter.annotation):
             mistakes.append(f"{path}.{name}: expected {describe(parameter.annotation)}, got {value!r}")
     ours = target.startswith("turnwise.") and signature.is_dataclass and not node.get("_partial_")
-    if sound and ours and not mistakes and _UNSET not in given.values():
+    if sound and ours and _UNSET not in given.values():
+        wrong = {mistake.split(":")[0].rpartition(".")[2] for mistake in mistakes}
+        mistakes += _ranges({key: value for key, value in node.items() if key not in wrong}, path, signature)
+    return mistakes
+
+
+def _ranges(node: dict[str, Any], path: str, signature: Signature) -> list[str]:
+    """What the part says of its values: built, and built again without each value that it refused."""
+    mistakes: list[str] = []
+    while all(name in node for name, parameter in signature.parameters.items() if parameter.required):
         try:
             build_node(node, path)
+            break
         except ConfigError as error:
+            refused = [key for key in node if re.search(rf"\b{re.escape(key)}\b", str(error).removeprefix(f"{path}: "))]
             mistakes += error.mistakes
+        if not refused:
+            break
+        del node[refused[0]]
     return mistakes
 
 

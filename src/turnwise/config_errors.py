@@ -10,7 +10,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException, ValidationError
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException, ValidationError
+from yaml import YAMLError
 
 from turnwise.config import ConfigError, compose_config
 from turnwise.config_check import check_config, suggest
@@ -28,12 +29,12 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
         folder: the configuration folder.
         primary: name of the primary configuration.
     """
-    parser = OverridesParser.create()
-    try:
-        parsed = parser.parse_overrides([argument for argument in arguments if not argument.startswith("-")])
-    except OverrideParseException as unreadable:
-        return ConfigError([f"{unreadable.override}: not of the form key=value"])
-    kept = [_first_of_sweep(override) for override in parsed]
+    if isinstance(error, OverrideParseException):
+        return ConfigError([f"{error.override}: not of the form key=value; quote what the shell or Hydra would split"])
+    if isinstance(error, YAMLError):
+        return ConfigError([f"not YAML: {_line(error)}"])
+    overrides = [argument for argument in arguments if ("=" in argument or argument[0] == "~") and argument[0] != "-"]
+    kept = [_first_of_sweep(override) for override in OverridesParser.create().parse_overrides(overrides)]
     refused: list[tuple[Override, Exception]] = []
     cfg, in_a_file = None, None
     while cfg is None:
@@ -68,9 +69,11 @@ def _first_of_sweep(override: Override) -> Override:
 def _blame(error: Exception, overrides: Sequence[Override]) -> Override | None:
     text = str(error)
     missing = error.missing_cfg_file if isinstance(error, MissingConfigException) else None
+    full_key = getattr(error.__cause__ or error, "full_key", None)
     for override in overrides:
         key = override.key_or_group
-        if missing == f"{key}/{override.value()}" or f"'{key}'" in text or f"{override.input_line}" in text:
+        named = key == full_key or f"'{key}'" in text or str(override.input_line) in text
+        if missing == f"{key}/{override.value()}" if missing else named:
             return override
     return None
 
@@ -80,7 +83,7 @@ def _message(override: Override, error: Exception, cfg: DictConfig | None, folde
     if isinstance(error, MissingConfigException):
         return f"{given}: {_no_option(key, str(override.value()), folder)}"
     cause = error.__cause__ or error
-    if isinstance(cause, ValidationError):
+    if isinstance(cause, ValidationError | InterpolationResolutionError):
         return f"{given}: {_line(cause)}"
     if cfg is None:
         return f"{given}: there is no key '{key}'"
@@ -99,10 +102,12 @@ def _message(override: Override, error: Exception, cfg: DictConfig | None, folde
 def _in_a_file(error: Exception, folder: Path) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
-        asking = re.match(r"In '([^']+)'", str(error))
-        where = f"{folder.name}/{asking.group(1)}.yaml: " if asking else ""
+        asking = re.compile(rf"^ *- (override )?/?{re.escape(group)}: *{re.escape(option)}\b", re.MULTILINE)
+        files = [path for path in sorted(folder.rglob("*.yaml")) if asking.search(path.read_text(encoding="utf-8"))]
+        where = f"{files[0].relative_to(folder.parent)}: " if files else ""
         return where + _no_option(group, option, folder)
-    return _line(error)
+    full_key = getattr(error.__cause__ or error, "full_key", None)
+    return f"{full_key}: {_line(error)}" if full_key else _line(error)
 
 
 def _no_option(group: str, option: str, folder: Path) -> str:

@@ -121,7 +121,8 @@ def _statements(tree: ast.Module) -> list[ast.stmt]:
         node = waiting.pop(0)
         flat.append(node)
         if isinstance(node, ast.If | ast.Try):
-            waiting = [*node.body, *node.orelse, *waiting]
+            handled = [item for handler in getattr(node, "handlers", []) for item in handler.body]
+            waiting = [*node.body, *handled, *node.orelse, *waiting]
     return flat[::-1]
 
 

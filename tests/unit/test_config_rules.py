@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turnwise.config import ConfigError, compose_config
+from turnwise.config_check import check_config
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "keys"),
+    [
+        (["method=local", "reward=outcome"], ["rollout.turns"]),
+        (["method=grpo", "reward=exact"], ["reward=exact", "rollout.turns"]),
+        (["method=pivotrl", "states=task_starts"], ["reward=functional"]),
+        (["method=pivotrl", "rollout.turns=null"], ["rollout.turns"]),
+        (["method=grpo", "advantage=none"], ["advantage"]),
+        (["method=grpo", "allocator=none", "reward=none"], ["allocator", "reward"]),
+        (["method=sft", "states=task_starts"], ["states=task_starts"]),
+        (["method=sft", "reward=outcome"], ["reward"]),
+        (["method=grpo", "allocator.group_size=1"], ["allocator.group_size"]),
+        (["method=pivotrl", "policy.lora.r=0"], ["loss.kl_beta"]),
+        (["method=grpo", "rollout.sampling.temperature=0"], ["rollout.sampling.temperature"]),
+    ],
+)
+def test_parts_that_exclude_each_other_are_refused_with_the_way_out(overrides: list[str], keys: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_config(compose_config(overrides, CONF))
+    assert [mistake.split(":")[0] for mistake in caught.value.mistakes] == keys
+    for mistake in caught.value.mistakes:
+        assert any(remedy in mistake for remedy in ("choose", "set "))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["method=pivotrl", "policy.lora.r=0", "loss.kl_beta=0"],
+        ["method=pivotrl", "states=expert_turns", "reward=exact"],
+        ["method=grpo", "reward.of=return"],
+    ],
+)
+def test_the_ways_out_are_open(overrides: list[str]) -> None:
+    check_config(compose_config(overrides, CONF))

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.config import ConfigError
+from turnwise.run_folder import claim, config_hash, differences
+
+
+def config(out: Path, **changes: object) -> DictConfig:
+    tree = {
+        "name": "a",
+        "seed": 0,
+        "fresh": False,
+        "paths": {"out": str(out)},
+        "loss": {"clip_high": 0.2},
+        "judge": None,
+        "logger": {"wandb": {"project": "x"}},
+        "trainer": {"max_epochs": 4, "log_every_n_steps": 1},
+    }
+    cfg = OmegaConf.create(tree)
+    for key, value in changes.items():
+        OmegaConf.update(cfg, key.replace("__", "."), value)
+    return cfg
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_first_run_records_itself_and_the_same_one_resumes(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with claim(config(out)) as first:
+        assert (first.resumed, first.finished) == (False, False)
+        (out / "checkpoint").write_text("kept")
+    with claim(config(out)) as second:
+        assert (second.resumed, second.finished) == (True, False)
+        assert (out / "checkpoint").read_text() == "kept"
+        (out / "result.json").write_text("{}")
+    with claim(config(out)) as third:
+        assert third.finished
+    assert first.config_hash == second.config_hash == config_hash(config(out))
+
+
+def test_another_configuration_is_refused_with_the_keys_that_differ(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with claim(config(out)):
+        pass
+    recorded = (out / "config.yaml").read_text()
+    with pytest.raises(ConfigError) as caught, claim(config(out, loss__clip_high=0.3, trainer__max_epochs=8)):
+        pass
+    text = str(caught.value)
+    assert f"{out} holds a run of another configuration" in text
+    assert "loss.clip_high: 0.2 there, 0.3 here" in text
+    assert "trainer.max_epochs: 4 there, 8 here" in text
+    assert "name=" in text
+    assert "fresh=true" in text
+    assert (out / "config.yaml").read_text() == recorded
+
+
+def test_a_part_that_came_or_went_is_a_difference(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with claim(config(out)):
+        pass
+    with (
+        pytest.raises(ConfigError, match=r"judge\.model: nothing there, m here"),
+        claim(config(out, judge={"model": "m"})),
+    ):
+        pass
+    assert differences({"a": {"b": 1}, "c": None}, {"a": {}, "c": {}}) == ["a.b: 1 there, nothing here"]
+
+
+def test_names_paths_and_loggers_are_no_other_configuration(tmp_path: Path) -> None:
+    shown = {"name": "b", "logger__wandb__project": "y", "trainer__log_every_n_steps": 9, "fresh": True}
+    assert config_hash(config(tmp_path / "elsewhere", **shown)) == config_hash(config(tmp_path))
+    for change in ({"seed": 1}, {"loss__clip_high": 0.3}, {"trainer__max_epochs": 5}):
+        assert config_hash(config(tmp_path, **change)) != config_hash(config(tmp_path))
+
+
+def test_fresh_puts_the_old_run_aside_and_loses_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for n in range(3):
+        with claim(config(out, fresh=n > 0, seed=n)) as folder:
+            assert not folder.resumed
+            (out / "mark").write_text(str(n))
+    assert {path.parent.name: path.read_text() for path in tmp_path.glob("*/mark")} == {
+        "run": "2",
+        "run.old-1": "0",
+        "run.old-2": "1",
+    }
+
+
+def test_two_processes_do_not_share_a_folder_but_a_killed_one_lets_go(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    program = (
+        "import sys, time\nfrom omegaconf import OmegaConf\nfrom turnwise.run_folder import claim\n"
+        "with claim(OmegaConf.create({'fresh': False, 'paths': {'out': sys.argv[1]}})):\n"
+        "    print('held', flush=True)\n    time.sleep(60)\n"
+    )
+    cfg = OmegaConf.create({"fresh": False, "paths": {"out": str(out)}})
+    other = subprocess.Popen([sys.executable, "-c", program, str(out)], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match="another process is running there"), claim(cfg):
+            pass
+    finally:
+        other.kill()
+        other.wait()
+    with claim(cfg) as folder:
+        assert folder.resumed
+
+
+def test_other_ranks_share_the_first_ones_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = config(tmp_path / "run")
+    with claim(cfg):
+        monkeypatch.setitem(os.environ, "LOCAL_RANK", "1")
+        with claim(cfg) as folder:
+            assert folder.path == tmp_path / "run"

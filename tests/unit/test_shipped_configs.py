@@ -1,0 +1,111 @@
+"""Every file under conf/ composes, passes the check and names a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from turnwise.config import compose_config
+from turnwise.config_check import check_config
+from turnwise.config_signature import signature_of
+from turnwise.reports.paper import read_paper
+from turnwise.run_folder import config_hash
+
+CONF = Path(__file__).parents[2] / "conf"
+FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
+PARTS = [f for f in FILES if "/" in f and not f.startswith(("experiment/", "sweep/", "hydra/", "local/"))]
+EXPERIMENTS = [f.removeprefix("experiment/") for f in FILES if f.startswith("experiment/")]
+SWEEPS = [f.removeprefix("sweep/") for f in FILES if f.startswith("sweep/")]
+METHODS = [f.removeprefix("method/") for f in FILES if f.startswith("method/")]
+
+# a part needs others beside it
+WITH = {
+    "states/expert_turns": ["reward=exact", "rollout.turns=1"],
+    "states/pivots": ["reward=functional", "rollout.turns=1"],
+    "reward/exact": ["states=expert_turns", "rollout.turns=1"],
+    "reward/functional": ["states=expert_turns", "rollout.turns=1"],
+    "loss/nll": ["method=sft"],
+    "allocator/none": ["method=sft"],
+    "reward/none": ["method=sft"],
+    "advantage/none": ["method=sft"],
+}
+
+
+def test_the_lists_are_not_empty() -> None:
+    assert len(PARTS) > 30
+    assert {"pivotrl", "sft", "grpo", "local"} <= set(METHODS)
+    assert {"pivotrl_tab1", "pivotrl_tab4"} <= set(SWEEPS)
+    assert len(EXPERIMENTS) >= 8
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_composes_and_passes_the_check(part: str) -> None:
+    group, _, option = part.partition("/")
+    check_config(compose_config([f"{group}={option}", *WITH.get(part, [])], CONF))
+
+
+@pytest.mark.parametrize(("method", "scale"), product(METHODS, ["tiny", "paper"]))
+def test_every_method_passes_at_both_scales(method: str, scale: str) -> None:
+    cfg = compose_config([f"method={method}", f"scale={scale}"], CONF)
+    check_config(cfg)
+    assert (cfg.method, cfg.scale) == (method, scale)
+
+
+@pytest.mark.parametrize(("experiment", "scale"), product(EXPERIMENTS, ["tiny", "paper"]))
+def test_every_experiment_passes_at_both_scales(experiment: str, scale: str) -> None:
+    cfg = compose_config([f"experiment={experiment}", f"scale={scale}"], CONF)
+    check_config(cfg)
+    assert cfg.name.startswith(experiment)
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_a_sweeps_runs_have_folders_of_their_own_and_rows_in_the_papers_table(sweep: str) -> None:
+    raw = yaml.safe_load((CONF / "sweep" / f"{sweep}.yaml").read_text())
+    parameters = {key: str(values).split(",") for key, values in raw["hydra"]["sweeper"]["params"].items()}
+    assert set(parameters) == {"experiment", "seed"}
+    runs = list(product(*([f"{key}={value}" for value in values] for key, values in parameters.items())))
+    configs = [compose_config([f"sweep={sweep}", *run], CONF) for run in runs]
+    assert len({cfg.paths.out for cfg in configs}) == len(runs)
+    assert len({config_hash(cfg) for cfg in configs}) == len(runs)
+
+    table = read_paper(CONF / "sweep" / f"{sweep}.yaml")
+    assert {table.row_of(cfg.name) for cfg in configs} == set(table.rows)
+    for columns in table.columns.values():
+        for numbers in columns.values():
+            assert numbers.keys() <= table.rows.keys()
+
+
+def test_two_values_of_a_key_are_two_folders() -> None:
+    folders = {compose_config([f"loss.clip_high={value}"], CONF).paths.out for value in (0.2, 0.3)}
+    folders |= {compose_config(["experiment=pivotrl/tab4/full", f"seed={n}"], CONF).paths.out for n in (0, 1)}
+    folders |= {compose_config(["experiment=pivotrl/tab4/full", "scale=paper"], CONF).paths.out}
+    assert len(folders) == 5
+
+
+def _calls(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield node
+        for child in node.values():
+            yield from _calls(child)
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if not f.startswith(("experiment/", "hydra/", "local/"))])
+def test_a_part_lists_every_parameter_so_that_the_command_line_can_set_it(file: str) -> None:
+    raw = yaml.safe_load((CONF / f"{file}.yaml").read_text()) or {}
+    inherits = "defaults" in raw and file != "train"
+    for node in _calls(raw):
+        if str(node["_target_"]).startswith("turnwise.") and not inherits:
+            parameters = signature_of(node["_target_"]).parameters
+            given_later = {name for name, p in parameters.items() if p.required and node.get("_partial_")}
+            assert parameters.keys() - given_later <= node.keys(), node["_target_"]
+
+
+@pytest.mark.parametrize("launcher", [f.rpartition("/")[2] for f in FILES if f.startswith("hydra/launcher/")])
+def test_launchers_keep_to_submitits_schema(launcher: str) -> None:
+    compose_config([f"hydra/launcher={launcher}"], CONF)
