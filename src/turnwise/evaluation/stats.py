@@ -59,7 +59,7 @@ def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:
 def clustered_mean(
     scores: Mapping[Hashable, Sequence[float]], *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Estimate:
-    """Mean over tasks of the mean over attempts, with a percentile bootstrap over tasks (see :func:`paired_difference`)."""
+    """Mean over tasks of the mean over attempts, bootstrapped over tasks as in :func:`paired_difference`."""
     if not scores:
         raise ValueError("clustered_mean needs at least one task")
     units = _task_means(scores, list(scores))
@@ -77,10 +77,8 @@ def paired_difference(
     """Mean change over tasks, with a paired percentile bootstrap that resamples whole tasks.
 
     The attempts at one task are averaged first (they are a cluster, not independent evidence), each task weighs the
-    same, and the two sides may differ in attempts but not in tasks.
-
-    Args:
-        before, after: the scores of every attempt, keyed by task.
+    same, and the two sides may differ in attempts but not in tasks. ``before`` and ``after`` hold the scores of every
+    attempt, keyed by task.
 
     Raises:
         ValueError: when the two sides do not hold the same tasks, a task has no attempt, or there is no task.
@@ -98,8 +96,7 @@ def paired_mean_difference(
 ) -> Estimate:
     """Change of a plain mean over suites: tasks are resampled within their suite, and each suite weighs the same.
 
-    Args:
-        before, after: suite -> task -> the scores of every attempt.
+    ``before`` and ``after`` are suite -> task -> the scores of every attempt.
 
     Raises:
         ValueError: when the two sides differ in suites or tasks, or anything is empty.

@@ -53,11 +53,11 @@ def duration(seconds: float) -> str:
 
 def verdict(change: Comparison, subject: str = "Held-out success") -> Verdict:
     """The headline: what changed, by how much, with which interval, over how many tasks."""
-    if change.after is None or change.delta is None:
+    over = f" over {count(change.tasks)} tasks" if change.tasks else ""
+    if change.after is None:
         at = f"; before training it was {percent(change.base)}" if change.base is not None else ""
         return Verdict("unfinished", f"{subject} after training was not measured{at}.")
-    over = f" over {count(change.tasks)} tasks" if change.tasks else ""
-    if change.base is None:
+    if change.base is None or change.delta is None:
         return Verdict("unclear", f"{subject} is {percent(change.after)}{over}; it was not measured before training.")
     bounds = change.delta_ci95
     within = (

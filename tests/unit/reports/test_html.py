@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from turnwise.reports.figures import success
 from turnwise.reports.html import render, write_report
 from turnwise.reports.run import read_run
 
@@ -112,8 +113,14 @@ def test_the_page_says_what_the_result_says(report, run_folder):
         assert words in said, words
 
 
+def without_figures(folder):
+    for name in ("metrics.jsonl", "profile.parquet"):
+        (folder / name).unlink()
+    return folder
+
+
 def test_hostile_text_stays_text(write_run, make, tmp_path):
-    folder = write_run(tmp_path / "run", states=20)
+    folder = without_figures(write_run(tmp_path / "run", states=20))
     tree = make.local_tree(np.random.default_rng(0)) | {"expert": HOSTILE}
     tree["state"] |= {"task": HOSTILE, "messages": [{"role": HOSTILE, "content": HOSTILE}]}
     for turn in tree["turns"]:
@@ -148,6 +155,9 @@ def test_hostile_text_stays_text(write_run, make, tmp_path):
 def test_a_run_that_left_less_gets_a_shorter_page(run_folder, tmp_path, missing):
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder, ignore=shutil.ignore_patterns(*missing))
+    if "metrics.jsonl" not in missing:
+        rows = [{"iteration": i, "phase": "train", "train/reward_mean": 0.1 * i} for i in range(4)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     text = render(read_run(folder))
     page = Page(text)
     assert page.crossed == []
@@ -160,7 +170,7 @@ def test_a_run_that_left_less_gets_a_shorter_page(run_folder, tmp_path, missing)
 
 
 def test_a_huge_run_stays_a_page(write_run, make, tmp_path):
-    folder = write_run(tmp_path / "run", states=20)
+    folder = without_figures(write_run(tmp_path / "run", states=20))
     tree = make.local_tree(np.random.default_rng(0), samples=32)
     for i, turn in enumerate(tree["turns"]):
         turn["text"] = f"{i} " + "<" * 20_000
@@ -171,11 +181,12 @@ def test_a_huge_run_stays_a_page(write_run, make, tmp_path):
     for name in ("base", "after"):
         lines = [json.dumps(row | {"task": f"t{i}"}) for i in range(12)]
         (folder / "evaluation" / f"{name}.jsonl").write_text("\n".join(lines))
-    (folder / "config.yaml").write_text("key: value\n" * 100_000)
+    (folder / "config.yaml").write_text("key: " + "x" * 200_000)
     page = render(read_run(folder))
     assert len(page.encode()) < 3_000_000
     assert "characters more in" in page
 
 
-def test_the_same_run_gives_the_same_page(run_folder, report):
-    assert render(read_run(run_folder)) == report
+def test_the_same_run_gives_the_same_drawing(run_folder, report):
+    drawn = success(read_run(run_folder))
+    assert drawn.svg in report

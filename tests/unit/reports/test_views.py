@@ -24,7 +24,10 @@ def test_a_shared_turn_is_shown_once_and_then_branches(make):
     (view,) = tree_views([make.deep_tree(depth=3)])
     (root,) = view.branches
     assert [step.text for step in root.steps] == ["go to desk 1"]
-    assert [[step.text for step in branch.steps] for branch in root.branches] == [["step 0", "step 1", "step 2"], ["look"]]
+    assert [[step.text for step in branch.steps] for branch in root.branches] == [
+        ["step 0", "step 1", "step 2"],
+        ["look"],
+    ]
     assert [branch.total for branch in root.branches] == [1.0, 0.0]
     assert view.actions == []
 
