@@ -71,9 +71,14 @@ def installed() -> bool:
         return False
 
 
-pytestmark = pytest.mark.skipif(
-    not installed(), reason=f"{PYTHON} has no alfworld and textworld; 'make alfworld' installs them in .venv-alfworld"
-)
+pytestmark = [
+    pytest.mark.alfworld,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not installed(),
+        reason=f"{PYTHON} has no alfworld and textworld; 'make alfworld' installs them in .venv-alfworld",
+    ),
+]
 
 
 @pytest.fixture(scope="module")
