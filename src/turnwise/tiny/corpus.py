@@ -1,0 +1,76 @@
+"""The corpus of the recipe: household demonstrations and toy skills as weighted token documents, drawn by step number.
+
+Every pool is a function of (seed, number) alone: a resumed run sees the documents it would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from typing import Any
+
+from turnwise.envs.base import Environment
+from turnwise.evaluation.skills import SKILLS, stream
+from turnwise.tiny.tokenizer import TURN_END
+from turnwise.types import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One conversation: ``weights[i]`` is the loss weight of predicting ``ids[i]``; the first is never predicted."""
+
+    ids: list[int]
+    weights: list[float]
+
+
+def encode(messages: Sequence[Message], tokenizer: Any, other: float) -> Document:
+    """Assistant text and its end-of-turn token have weight 1, everything else ``other``."""
+    ids: list[int] = []
+    weights: list[float] = []
+    for message in messages:
+        if message["role"] != "assistant":
+            text = tokenizer.apply_chat_template([message], tokenize=False)
+            own = 0
+        else:
+            text = message["content"] + TURN_END + "\n"
+            head = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
+            ids += head
+            weights += [other] * len(head)
+            own = 1
+        piece = tokenizer.encode(text, add_special_tokens=False)
+        ids += piece
+        weights += [1.0] * (len(piece) - 1) + [other] if own else [other] * len(piece)
+    return Document(ids, weights)
+
+
+def household_documents(
+    env: Environment, tokenizer: Any, count: int, seed: int, quality: str = "clumsy", other: float = 0.3
+) -> Iterator[Document]:
+    """Fresh training tasks with one demonstration each."""
+    for i, task in enumerate(env.tasks("train", count, seed)):
+        trajectory = env.demonstrate(task, quality=quality, seed=seed + i)
+        yield encode(trajectory.messages, tokenizer, other)
+
+
+def skill_conversations(count: int, seed: int, split: str = "train") -> Iterator[list[Message]]:
+    """``count`` question-and-answer pairs, the skills in equal shares."""
+    streams = [stream(skill, split, seed) for skill in SKILLS.values()]
+    order = Random(seed)
+    for _ in range(-(-count // len(streams))):
+        order.shuffle(streams)
+        for item in islice((next(s) for s in streams), len(streams)):
+            yield [*item.messages, {"role": "assistant", "content": item.reference}]
+
+
+def micro_batches(documents: Iterable[Document], parts: int) -> list[list[Document]]:
+    """Cut documents, sorted by length, into ``parts`` of about equal padded size; the k-th shortest beside the k-th longest."""
+    ordered = sorted(documents, key=lambda d: len(d.ids))
+    total = sum(len(d.ids) for d in ordered)
+    found: list[list[Document]] = [[] for _ in range(parts)]
+    passed = 0
+    for document in ordered:
+        found[min(parts - 1, passed * parts // total)].append(document)
+        passed += len(document.ids)
+    return [part for part in found if part]
