@@ -95,19 +95,19 @@ class Trunk:
 
 
 class Decode:
-    """Plan: N samples, each seeing the first ``seen_N`` tokens of its trunk row and all of its own twig.
+    """Plan: N twigs, each seeing the first ``seen_N`` tokens of its trunk row and all of itself.
 
-    row_N: index into the trunk's rows; samples must be sorted by it. The trunk is attended as one matrix product per row for all its
-    samples; the two softmax parts are merged by their log-sum-exp, so the result is exact.
+    row_N: index into the trunk's rows; twigs must be sorted by it. The trunk is attended as one matrix product per row
+    for all its twigs; the two softmax parts are merged by their log-sum-exp, so the result is exact.
     """
 
     def __init__(self, trunk: Trunk, row_N: Tensor, seen_N: Tensor, max_tokens: int) -> None:
         self.trunk = trunk
-        _, R_kv, L, D = trunk.keys[0].shape
+        _, H_kv, _, D = trunk.keys[0].shape
         N = len(row_N)
         like = trunk.keys[0]
-        self.twig_keys = [like.new_empty(N, R_kv, max_tokens, D) for _ in trunk.keys]
-        self.twig_values = [like.new_empty(N, R_kv, max_tokens, D) for _ in trunk.keys]
+        self.twig_keys = [like.new_empty(N, H_kv, max_tokens, D) for _ in trunk.keys]
+        self.twig_values = [like.new_empty(N, H_kv, max_tokens, D) for _ in trunk.keys]
         self.length = 0  # tokens in every twig
         self._place(row_N, seen_N)
 
@@ -116,7 +116,7 @@ class Decode:
         R, _, L, _ = self.trunk.keys[0].shape
         counts_R = torch.bincount(row_N, minlength=R)
         first_R = counts_R.cumsum(0) - counts_R
-        self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # place among the row's samples
+        self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # place among the row's twigs
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         hidden = torch.ones(R, self.width, L, dtype=torch.bool, device=row_N.device)
         hidden[self.row, self.column] = torch.arange(L, device=row_N.device)[None] >= seen_N[:, None]
@@ -124,11 +124,13 @@ class Decode:
         self.bias = torch.zeros(hidden.shape, dtype=self.trunk.keys[0].dtype, device=row_N.device)
         self.bias.masked_fill_(hidden, -torch.inf)
 
-    def keep(self, alive: Tensor) -> None:
-        """Drop the samples that are finished; ``alive`` (N',) are the places that stay, in order."""
-        self.twig_keys = [k[alive] for k in self.twig_keys]
-        self.twig_values = [v[alive] for v in self.twig_values]
-        self._place(self.row[alive], self.seen[alive])
+    def branch(self, parent: Tensor) -> None:
+        """Replace the twigs: the i-th new one continues twig ``parent[i]``. Twigs that nobody names are dropped."""
+        if torch.equal(parent, torch.arange(len(self.row), device=parent.device)):
+            return
+        self.twig_keys = [k[parent] for k in self.twig_keys]
+        self.twig_values = [v[parent] for v in self.twig_values]
+        self._place(self.row[parent], self.seen[parent])
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         N, H, _, D = query.shape

@@ -27,7 +27,6 @@ from turnwise.models.attention import backbone, head_weight, use_tree_attention
 from turnwise.models.policy import plain_copy
 
 KEY = 16  # tokens; histories are looked up by their beginning
-COMPACT = 0.75  # drop finished samples from the batch once fewer than this share of it is alive
 
 
 @dataclass(slots=True)
@@ -226,34 +225,47 @@ class TreeEngine:
         return self._backbone(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state
 
     def _decode(self, states: list[_Node], sampling: Sampling, seeds_N: np.ndarray) -> list[Sample]:
+        """Draw all samples step by step. Samples that have written the same so far are one twig (axis _U) until they part."""
         assert self._store is not None
         device = self._head.device
         rows_R, row_N = torch.unique(torch.tensor([s.row for s in states], device=device), return_inverse=True)
-        length_N = torch.tensor([s.length for s in states], device=device)
-        trunk = Trunk.gather(self._store, rows_R, int(length_N.max()))
-        plan = Decode(trunk, row_N, length_N, sampling.max_tokens)
-        hidden = torch.stack([s.hidden for s in states])  # type: ignore[arg-type]
+        trunk = Trunk.gather(self._store, rows_R, max(s.length for s in states))
+        heads, twig_N = _distinct([(s.row, s.length) for s in states])
+        length_U = torch.tensor([states[i].length for i in heads], device=device)
+        plan = Decode(trunk, row_N[heads], length_U, sampling.max_tokens)
+        hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
         samples = [Sample([], [], truncated=True) for _ in states]
-        live = np.arange(len(states))  # samples in the batch; those that ended are dropped in bulk
-        ended = np.zeros(len(states), dtype=bool)
+        live = np.arange(len(states))
         for step in range(sampling.max_tokens):
-            tokens, logps = draw(hidden @ self._head.T, sampling, seeds_N[live], step)
-            for i, token, logp in zip(live, tokens.tolist(), logps.tolist(), strict=True):
-                if not ended[i]:
-                    samples[i].ids.append(token)
-                    samples[i].logprobs.append(logp)
-                    if token in self.end_ids:
-                        ended[i], samples[i].truncated = True, False
-            going = ~ended[live]
+            logits_U = hidden_U @ self._head.T
+            tokens_N, logps_N = draw(logits_U[torch.from_numpy(twig_N).to(device)], sampling, seeds_N[live], step)
+            going = np.ones(len(live), dtype=bool)
+            for place, (i, token, logp) in enumerate(zip(live, tokens_N.tolist(), logps_N.tolist(), strict=True)):
+                samples[i].ids.append(token)
+                samples[i].logprobs.append(logp)
+                if token in self.end_ids:
+                    going[place], samples[i].truncated = False, False
             if not going.any() or step + 1 == sampling.max_tokens:
                 break
-            if going.mean() < COMPACT:
-                keep = torch.from_numpy(np.flatnonzero(going)).to(device)
-                plan.keep(keep)
-                live, tokens, length_N = live[going], tokens[keep], length_N[keep]
-            hidden = self._run(tokens[:, None], (length_N + step)[:, None], plan)[:, 0]
+            live, written = live[going], tokens_N.cpu().numpy()[going]
+            twigs, twig_N = np.unique(twig_N[going] * len(self._head) + written, return_inverse=True)
+            parent_U, token_U = (torch.from_numpy(x).to(device) for x in np.divmod(twigs, len(self._head)))
+            plan.branch(parent_U)
+            length_U = length_U[parent_U]
+            hidden_U = self._run(token_U[:, None], (length_U + step)[:, None], plan)[:, 0]
             plan.length += 1
         return samples
+
+
+def _distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
+    """First place of each distinct key, in order, and for each place the number of its key."""
+    number: dict[tuple[int, int], int] = {}
+    first: list[int] = []
+    for place, key in enumerate(keys):
+        if key not in number:
+            number[key] = len(first)
+            first.append(place)
+    return first, np.array([number[key] for key in keys])
 
 
 def _common(a: list[int], b: list[int]) -> int:
