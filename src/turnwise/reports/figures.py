@@ -9,7 +9,7 @@ import numpy as np
 from turnwise.reports.headline import duration, signed
 from turnwise.reports.result import OutOfDomain
 from turnwise.reports.run import Profile, Run
-from turnwise.reports.svg import DOWN, INK, MUTED, SERIES, UP, Figure, canvas, to_svg, whole_iterations
+from turnwise.reports.svg import DOWN, INK, MUTED, SERIES, UP, Figure, canvas, label, to_svg, whole_iterations
 
 DIAGNOSTICS = {
     "train/kl": "KL to the reference",
@@ -43,7 +43,7 @@ def success(run: Run) -> Figure | None:
     with canvas() as figure:
         axes = figure.add_subplot()
         for (split, (x, y)), colour, marker in zip(lines.items(), SERIES, "osD^", strict=False):
-            axes.plot(x, y, marker=marker, color=colour, label=split)
+            axes.plot(x, y, marker=marker, color=colour, label=label(split))
         axes.set_ylabel("solved, %")
         axes.set_ylim(bottom=0)
         whole_iterations(axes)
@@ -77,21 +77,21 @@ def reward(run: Run) -> Figure | None:
 
 def diagnostics(run: Run) -> Figure | None:
     """Small multiples of what to watch while the reward rises: KL, entropy, repeats and the health of the update."""
-    drawn = {label: run.series(key) for key, label in DIAGNOSTICS.items() if len(run.series(key)[0]) > 1}
+    drawn = {name: run.series(key) for key, name in DIAGNOSTICS.items() if len(run.series(key)[0]) > 1}
     drawn = dict(list(drawn.items())[:6])
     if not drawn:
         return None
     columns = min(3, len(drawn))
     rows = -(-len(drawn) // columns)
     with canvas(10.6, 1.95 * rows) as figure:
-        for index, (label, (x, y)) in enumerate(drawn.items(), 1):
+        for index, (name, (x, y)) in enumerate(drawn.items(), 1):
             axes = figure.add_subplot(rows, columns, index)
             axes.plot(x, y, color=SERIES[(index - 1) % len(SERIES)])
-            axes.set_title(label)
+            axes.set_title(name)
             axes.margins(y=0.15)
             whole_iterations(axes)
             axes.set_xlabel("")
-        ends = [f"{label} {y[0]:.3g} to {y[-1]:.3g}" for label, (_, y) in drawn.items()]
+        ends = [f"{name} {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in drawn.items()]
         alt = f"Diagnostics, first to last iteration: {'; '.join(ends)}."
         return Figure("Diagnostics by iteration", to_svg(figure, "diagnostics", alt), alt, wide=True)
 
@@ -157,7 +157,7 @@ def ood_changes(ood: OutOfDomain) -> Figure | None:
             if bounds is not None:
                 axes.plot(bounds, [y, y], color=colour, lw=1.6, solid_capstyle="round")
             axes.plot([change], [y], "D" if name == "mean" else "o", color=colour)
-        axes.set_yticks(range(len(rows)), [name for name, *_ in reversed(rows)])
+        axes.set_yticks(range(len(rows)), [label(name) for name, *_ in reversed(rows)])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("change, points")
@@ -178,7 +178,7 @@ def seconds(phases: Mapping[str, float]) -> Figure | None:
         axes.barh(range(len(rows)), [s for _, s in rows], 0.62, color=SERIES[3])
         for y, (_, s) in enumerate(rows):
             axes.annotate(f"{duration(s)} ({s / total:.0%})", (s, y), (5, 0), textcoords="offset points", va="center")
-        axes.set_yticks(range(len(rows)), [phase for phase, _ in rows])
+        axes.set_yticks(range(len(rows)), [label(phase) for phase, _ in rows])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
         axes.set_xlim(0, rows[-1][1] * 1.42)
@@ -198,7 +198,7 @@ def comparison(rows: list[tuple[str, float, tuple[float, float] | None]], title:
             if bounds is not None:
                 axes.plot(bounds, [y, y], color=SERIES[0], lw=1.8)
             axes.plot([value], [y], "o", color=SERIES[0])
-        axes.set_yticks(range(len(rows)), [name for name, *_ in reversed(rows)])
+        axes.set_yticks(range(len(rows)), [label(name) for name, *_ in reversed(rows)])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)

@@ -63,6 +63,7 @@ def render(run: Run) -> str:
         pairs=pair_views(run.episodes),
         kinds=KINDS,
         command=_command(run),
+        recorded=bool(run.overrides or (result and result.command)),
         config=run.config_text[:CONFIG_LIMIT],
     )  # fmt: skip
 

@@ -28,7 +28,7 @@ class PaperTable(BaseModel):
     experiments: tuple[str, ...] = ()  # that the sweep runs, e.g. pivotrl/tab4/full; the last part names the row
 
     def row_of(self, name: str) -> str | None:
-        """The table's row that a run's name stands for, e.g. ``full`` of ``pivotrl/tab4/full``; None for another's run."""
+        """The table's row that a run's name stands for, e.g. ``full`` of ``pivotrl/tab4/full``; or None."""
         for experiment in self.experiments:
             if f"{name}/".startswith(f"{experiment}/"):
                 return row if (row := experiment.rsplit("/", 1)[-1]) in self.rows else None

@@ -34,6 +34,7 @@ VARIABLES = {
 }
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it scales, can be searched and takes the page's font
+    "text.parse_math": False,  # a name with dollar signs is a name
     "font.size": 10,
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
@@ -77,6 +78,11 @@ def canvas(width: float = 5.2, height: float = 2.9) -> Iterator[Canvas]:
     """A figure in the report's style; sizes in inches of 72 page units."""
     with rc_context(STYLE):
         yield Canvas(figsize=(width, height))
+
+
+def label(text: str, limit: int = 28) -> str:
+    """A name short enough to stand beside an axis."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def whole_iterations(axes: object) -> None:

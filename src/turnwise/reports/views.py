@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from markupsafe import escape
+
 from turnwise.reports.result import Comparison, InDomain
 from turnwise.reports.run import Pair
 
 MESSAGE_LIMIT = 1_600  # characters shown of one message
 NODE_LIMIT = 160  # turns shown of one tree
-BUDGET = 900_000  # characters of rollouts, and as many of transcripts, so that a report stays below 3 MB
+BUDGET = 900_000  # characters of escaped rollouts, and as many of transcripts, so that a report stays below 3 MB
 
 
 @dataclass(slots=True)
@@ -103,7 +105,7 @@ def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
     views, spent = [], 0
     for tree in trees:
         view = _tree_view(tree)
-        spent += sum(len(text) + 60 for _, text in view.messages) + _weight(view.branches)
+        spent += sum(_size(text) + 60 for _, text in view.messages) + _weight(view.branches)
         if views and spent > BUDGET:
             break
         views.append(view)
@@ -121,7 +123,7 @@ def pair_views(pairs: Iterable[Pair]) -> list[PairView]:
         turns = [side.get("turns", "?") for side in (pair.base, pair.after)]
         title = f"{pair.task} ({pair.split}, {pair.mode}): {turns[0]} turns before, {turns[1]} after"
         view = PairView(title, pair.kind, base[:same], base[same:], after[same:])
-        spent += sum(len(text) + 60 for part in (view.opening, view.base, view.after) for _, text in part)
+        spent += sum(_size(text) + 60 for part in (view.opening, view.base, view.after) for _, text in part)
         if views and spent > BUDGET:
             break
         views.append(view)
@@ -225,10 +227,14 @@ def _merge(branches: list[Branch]) -> list[Branch]:
     return list(merged.values())
 
 
+def _size(text: str) -> int:
+    return len(escape(text))
+
+
 def _weight(branches: list[Branch]) -> int:
     total, todo = 0, list(branches)
     while todo:
         branch = todo.pop()
-        total += sum(len(step.text) + len(step.observation) + 300 for step in branch.steps)
+        total += sum(_size(step.text) + _size(step.observation) + 300 for step in branch.steps)
         todo += branch.branches
     return total

@@ -47,13 +47,13 @@ def test_markdown_page_and_reports(script, runs, tmp_path, capsys):
 
 def test_a_section_of_a_page_that_people_write(script, runs, tmp_path, capsys):
     page = tmp_path / "results.md"
-    page.write_text("# Ours\n\n<!-- table:one -->\nold\n<!-- /table:one -->\n\nkept\n")
+    page.write_text("# Ours\n\n<!-- table:one -->\nstale\n<!-- /table:one -->\n\nkept\n")
     for _ in range(2):  # writing again changes nothing but the table
         assert script.main([str(runs), "--markdown", str(page), "--section", "one"]) == 0
     text = page.read_text()
     assert text.startswith("# Ours\n\n<!-- table:one -->\n\n### household")
     assert text.endswith("<!-- /table:one -->\n\nkept\n")
-    assert "old" not in text
+    assert "stale" not in text
     before = page.read_text()
     assert script.main([str(runs), "--markdown", str(page), "--section", "two"]) == 2
     assert "<!-- table:two -->" in capsys.readouterr().err

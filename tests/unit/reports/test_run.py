@@ -78,7 +78,7 @@ def test_episodes_are_paired_by_task_mode_and_attempt(tmp_path):
     run = read_run(tmp_path)
     assert run.pairs == {"solved": 1, "lost": 1, "kept": 1, "failed": 1}
     assert [(pair.task, pair.kind) for pair in run.episodes] == [
-        ("a", "solved"), ("b", "lost"), ("c", "kept"), ("d", "failed")
+        ("a", "solved"), ("b", "lost"), ("d", "failed"), ("c", "kept")
     ]  # fmt: skip
     assert all(pair.mode == "greedy" for pair in run.episodes)
 
