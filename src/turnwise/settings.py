@@ -102,11 +102,10 @@ class Evaluation:
     """Held-out tasks and out-of-domain items, before and after training and every ``every`` iterations (0: never between)."""
 
     tasks: int
-    attempts: int = 4
-    attempt_tasks: int = 64
+    attempts: int = 2
     items: int = 200
     every: int = 0
 
     def __post_init__(self) -> None:
         _at_least(1, tasks=self.tasks)
-        _at_least(0, attempts=self.attempts, attempt_tasks=self.attempt_tasks, items=self.items, every=self.every)
+        _at_least(0, attempts=self.attempts, items=self.items, every=self.every)

@@ -25,7 +25,6 @@ SMALL = [
     "rollout.sampling.max_tokens=8",
     "eval.tasks=4",
     "eval.attempts=2",
-    "eval.attempt_tasks=2",
     "eval.items=3",
     "trainer.max_epochs=3",
     "update.learning_rate=0.01",

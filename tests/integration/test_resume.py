@@ -66,7 +66,7 @@ def test_kill_nine_changes_nothing(small: Callable[..., list[str]], tmp_path: Pa
     kill_when(overrides, lambda: any((killed / "profile").glob("shard-*")))
     kill_when(overrides, lambda: train_lines(killed) >= 2)
     kill_when(overrides, lambda: train_lines(killed) >= 4)
-    kill_when(overrides, lambda: (killed / "adapter").exists())
+    kill_when(overrides, (killed / "adapter").exists)
     finish(overrides)
 
     a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (whole, killed))

@@ -18,7 +18,6 @@ from turnwise.gates.base import Gate
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, State, Task, Turn
 
-
 KEPT = 50_000  # episodes remembered between collections
 
 

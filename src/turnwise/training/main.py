@@ -178,20 +178,19 @@ class Run:
 
     # -- measure -------------------------------------------------------------------------------------------------------
 
-    def measure(self, advance: Callable[..., None] = lambda steps: None, full: bool = True) -> Evaluation:
+    def measure(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
         """Held-out episodes and out-of-domain suites of the policy as it is."""
         settings = self.settings["eval"]
         self.engine.load_weights(self.module.model, self.module.version)
         half = settings.tasks // 2
         tasks = [*self.env.tasks("seen", settings.tasks - half), *self.env.tasks("unseen", half)]
         sampling = self.settings["rollout"].sampling
-        greedy = self.player.using(Sampling(temperature=0, max_tokens=sampling.max_tokens), max_turns=None)
-        found = Evaluation(play_tasks(greedy, self.opening, tasks, 1, "greedy", "eval", advance))
-        if full and settings.attempts and settings.attempt_tasks:
-            few = settings.attempt_tasks // 2
-            chosen = [*tasks[: settings.attempt_tasks - few], *tasks[len(tasks) - half : len(tasks) - half + few]]
-            sampled = self.player.using(sampling, max_turns=None)
-            found.episodes += play_tasks(sampled, self.opening, chosen, settings.attempts, "sampled", "eval", advance)
+        found = Evaluation()
+        ways = [("sampled", sampling, settings.attempts), ("greedy", Sampling(0, max_tokens=sampling.max_tokens), 1)]
+        for mode, how, attempts in ways:
+            if attempts:
+                player = self.player.using(how, max_turns=None)
+                found.episodes += play_tasks(player, self.opening, tasks, attempts, mode, "eval", advance)
         if settings.items:
             found.answers = answer_skills(self.engine, self.chat, settings.items, seed=0, on_done=advance)
         return found
@@ -200,7 +199,7 @@ class Run:
         """The evaluation of that name: read back if an earlier start of this run has finished it."""
         path = self.folder / "evaluation" / f"{name}.jsonl"
         settings = self.settings["eval"]
-        total = settings.tasks + settings.attempts * settings.attempt_tasks + 8 * settings.items
+        total = settings.tasks * (1 + settings.attempts) + 8 * settings.items
         if path.exists():
             return load_evaluation(path)
         with self.phases.phase(f"evaluate {name}", total) as advance:
@@ -240,8 +239,8 @@ class Run:
                         logger.experiment.finish()
 
     def evaluate_during(self) -> dict[str, float]:
-        """In the middle of training: greedy success and the suites, one line of metrics."""
-        metrics = summary(self.measure(full=False))
+        """In the middle of training: one line of metrics."""
+        metrics = summary(self.measure())
         self.recorder.write(self.module.version, "eval", metrics)
         return metrics
 

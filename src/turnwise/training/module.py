@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from lightning import LightningModule
 
-from turnwise.losses.base import Loss, LossInputs, Max, Mean, merge_metrics
+from turnwise.losses.base import Loss, LossInputs, Mean, merge_metrics
 from turnwise.models.score import reference_score, score
 from turnwise.rollouts.pack import Packed, Update
 

@@ -36,14 +36,16 @@ def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None
 
 
 def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """The headline is greedy success over all held-out tasks; splits, sampled success and pass@k stand beside it."""
+    """The headline is success under the run's own sampling settings, several attempts a task; greedy stands beside it."""
+    modes = {mode: comparison(base, after, mode) for mode in ("sampled", "greedy")}
+    modes = {mode: found for mode, found in modes.items() if found}
+    headline = next(iter(modes), "sampled")
     splits = sorted({episode.split for episode in base.episodes})
-    sampled = comparison(base, after, "sampled")
     return {
-        **comparison(base, after, "greedy"),
-        "by_split": {split: comparison(base, after, "greedy", split) for split in splits},
-        "greedy": comparison(base, after, "greedy"),
-        **({"sampled": sampled} if sampled else {}),
+        **modes.get(headline, {}),
+        "decoding": headline,
+        "by_split": {split: comparison(base, after, headline, split) for split in splits},
+        **modes,
         "pass_at_k": _pass_at_k(base, after),
     }
 
@@ -119,10 +121,10 @@ def load_evaluation(path: Path) -> Evaluation:
 def summary(evaluation: Evaluation) -> dict[str, float]:
     """An evaluation as metrics."""
     metrics: dict[str, float] = {}
-    for mode in ("greedy", "sampled"):
+    for mode in ("sampled", "greedy"):
         for split in sorted({episode.split for episode in evaluation.episodes}):
             if scores := evaluation.success(mode, split):
-                suffix = "" if mode == "greedy" else "_sampled"
+                suffix = "" if mode == "sampled" else "_greedy"
                 metrics[f"eval/{split}/success{suffix}"] = _points(_mean(scores))
     for suite, items in evaluation.skills().items():
         metrics[f"eval/ood/{suite}"] = _points(_mean(items))
