@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from turnwise.models.attention import share_heads
-
 GROW = 128  # tokens; capacity grows in steps, since every growth copies
 
 
@@ -68,16 +66,26 @@ class Prefill:
         self.mask = (seen[None, None] <= self.place[:, :, None])[:, None]  # (M, 1, T, end)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        heads = query.shape[1]
+        M, H, T, D = query.shape
+        H_kv = key.shape[1]
         keys, values = self.store.keys[layer], self.store.values[layer]
         rows = self.rows[:, None].expand_as(self.place)[self.real]
         places = self.place[self.real]
         keys[rows, :, places] = key.transpose(1, 2)[self.real]
         values[rows, :, places] = value.transpose(1, 2)[self.real]
-        k, v = keys[self.rows, :, : self.end], values[self.rows, :, : self.end]
-        return F.scaled_dot_product_attention(
-            query, share_heads(k, heads), share_heads(v, heads), attn_mask=self.mask, scale=scaling
-        )
+        k, v = pick_rows(keys, self.rows, self.end), pick_rows(values, self.rows, self.end)
+        # The heads of a group stand side by side as queries, so that no key is repeated for them.
+        query = query.reshape(M, H_kv, H // H_kv * T, D)
+        mask = self.mask.repeat(1, 1, H // H_kv, 1)
+        return F.scaled_dot_product_attention(query, k, v, attn_mask=mask, scale=scaling).view(M, H, T, D)
+
+
+def pick_rows(slab: Tensor, rows: Tensor, length: int) -> Tensor:
+    """The first ``length`` tokens of some rows; a view where that is every row in order."""
+    part = slab[:, :, :length]
+    if len(rows) == len(slab) and torch.equal(rows, torch.arange(len(rows), device=rows.device)):
+        return part
+    return part.index_select(0, rows)
 
 
 @dataclass(slots=True)
@@ -89,9 +97,8 @@ class Trunk:
 
     @classmethod
     def gather(cls, store: Store, rows_R: Tensor, length: int) -> Trunk:
-        whole = torch.equal(rows_R, torch.arange(store.keys[0].shape[0], device=rows_R.device))
-        pick = (lambda slab: slab[:, :, :length]) if whole else (lambda slab: slab[rows_R, :, :length])
-        return cls([pick(k) for k in store.keys], [pick(v) for v in store.values])
+        keys, values = ([pick_rows(slab, rows_R, length) for slab in slabs] for slabs in (store.keys, store.values))
+        return cls(keys, values)
 
 
 class Decode:

@@ -26,6 +26,7 @@ from turnwise.engines.store import Decode, Prefill, Store, Trunk
 from turnwise.models.attention import backbone, head_weight, use_tree_attention
 from turnwise.models.policy import plain_copy
 
+LIKE = 1.3  # longest over shortest segment of a prefill pass: padding is computed like any token
 KEY = 16  # tokens; histories are looked up by their beginning
 
 
@@ -198,7 +199,7 @@ class TreeEngine:
                 segments.append((row, computed, target))
             # A node inside what is computed needs its last hidden state back: that one token again.
             segments.extend((row, n - 1, n) for n in {node.length for node in nodes} if n <= computed)
-        segments.sort(key=lambda s: s[2] - s[1])
+        segments.sort(key=lambda s: (s[2] - s[1], s[0]))
         for chunk in _chunks(segments, self.prefill_tokens):
             hidden = self._forward_segments(chunk)
             for (row, start, stop), states_T in zip(chunk, hidden, strict=True):
@@ -283,12 +284,13 @@ def _common(a: list[int], b: list[int]) -> int:
 
 
 def _chunks(segments: list[tuple[int, int, int]], budget: int) -> list[list[tuple[int, int, int]]]:
-    """Cut segments, sorted by length, into passes of at most ``budget`` padded tokens."""
+    """Cut segments, sorted by length, into passes of like length and at most ``budget`` padded tokens."""
     passes: list[list[tuple[int, int, int]]] = []
     for segment in segments:
-        last = passes[-1] if passes else None
         width = segment[2] - segment[1]
-        if last is None or (len(last) + 1) * width > budget:
+        last = passes[-1] if passes else None
+        shortest = last[0][2] - last[0][1] if last else 0
+        if last is None or (len(last) + 1) * width > budget or width > LIKE * shortest + 2:
             passes.append([segment])
         else:
             last.append(segment)
