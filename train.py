@@ -60,7 +60,7 @@ def _stop(message: str, status: int) -> NoReturn:
 def main() -> None:
     """Exit status: 0 done, 1 the machine failed, 2 the configuration or the data cannot be used."""
     register()
-    os.environ.setdefault("TURNWISE_TRACEBACK", os.environ.get("HYDRA_FULL_ERROR", "0"))
+    os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands us its errors instead of printing them
     try:
         job()

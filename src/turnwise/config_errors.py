@@ -34,7 +34,7 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
     if isinstance(error, YAMLError):
         return ConfigError([f"not YAML: {_line(error)}"])
     overrides = [argument for argument in arguments if ("=" in argument or argument[0] == "~") and argument[0] != "-"]
-    kept = [_first_of_sweep(override) for override in OverridesParser.create().parse_overrides(overrides)]
+    kept = [_one_of_sweep(override, str(error)) for override in OverridesParser.create().parse_overrides(overrides)]
     refused: list[tuple[Override, Exception]] = []
     cfg, in_a_file = None, None
     while cfg is None:
@@ -58,21 +58,24 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
     return ConfigError(mistakes or [_line(error)])
 
 
-def _first_of_sweep(override: Override) -> Override:
-    """A sweep's first value: the others share its key."""
+def _one_of_sweep(override: Override, complaint: str) -> Override:
+    """The value of a sweep that Hydra complains of, or the first: the others share its key."""
     if not override.is_sweep_override():
         return override
-    first = next(iter(override.sweep_string_iterator()))
-    return OverridesParser.create().parse_override(f"{override.get_key_element()}={first}")
+    lines = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+    line = next((line for line in lines if line in complaint), lines[0])
+    return OverridesParser.create().parse_override(line)
 
 
 def _blame(error: Exception, overrides: Sequence[Override]) -> Override | None:
     text = str(error)
     missing = error.missing_cfg_file if isinstance(error, MissingConfigException) else None
     full_key = getattr(error.__cause__ or error, "full_key", None)
+    reference = re.search(r"Interpolation key '([^']+)'", text)
     for override in overrides:
-        key = override.key_or_group
-        named = key == full_key or f"'{key}'" in text or str(override.input_line) in text
+        key, line = override.key_or_group, str(override.input_line)
+        named = key == full_key or f"'{key}'" in text or line in text
+        named = named or (reference is not None and "${" + reference.group(1) in line)
         if missing == f"{key}/{override.value()}" if missing else named:
             return override
     return None

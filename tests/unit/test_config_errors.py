@@ -34,6 +34,7 @@ def explained(*arguments: str, folder: Path = CONF) -> list[str]:
         ("fresh=maybe", "fresh=maybe: Value 'maybe' is not a valid bool"),
         ("method", "method: not of the form key=value"),
         ("~loss.clip_hihg", "~loss.clip_hihg: loss has no key 'clip_hihg'; did you mean 'clip_high'?"),
+        ("data.file=${nmae}", "data.file=${nmae}: Interpolation key 'nmae' not found"),
         ("name=${nmae}", "name=${nmae}: Interpolation key 'nmae' not found"),
     ],
 )
@@ -60,6 +61,13 @@ def test_a_bad_key_of_a_sweep_is_named_once() -> None:
         compose_config(["sed=1"], CONF)
     found = explain(caught.value, ["-m", "sed=1,2,3", "loss.clip_high=.2,.3"], CONF).mistakes
     assert found == ["sed=1: there is no key 'sed'; did you mean 'seed'?"]
+
+
+def test_the_bad_value_of_a_sweep_is_named() -> None:
+    with pytest.raises((HydraException, OmegaConfBaseException)) as caught:
+        compose_config(["seed=x"], CONF)
+    found = explain(caught.value, ["-m", "seed=0,1,x"], CONF).mistakes
+    assert found == ["seed=x: Value 'x' of type 'str' could not be converted to Integer"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def train(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
     return subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *arguments],
         cwd=cwd,
-        env={**os.environ, "HYDRA_FULL_ERROR": "0", "TURNWISE_TRACEBACK": "0", **environment},
+        env={**os.environ, "HYDRA_FULL_ERROR": "0", **environment},
         capture_output=True,
         text=True,
         timeout=120,
