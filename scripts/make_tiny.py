@@ -29,7 +29,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ship", action="store_true", help="write the finished policy into the package")
     parser.add_argument("--every", type=int, default=200, help="steps between evaluations and checkpoints")
     parser.add_argument("--tasks", type=int, default=48, help="household tasks of an evaluation on the way")
-    parser.add_argument("--final-tasks", type=int, default=256, help="household tasks of the final figures, half of them unseen")
+    parser.add_argument(
+        "--final-tasks", type=int, default=256, help="household tasks of the final figures, half of them unseen"
+    )
     parser.add_argument("--until", type=int, help="stop at this step of the schedule; the next call goes on")
     for field in dataclasses.fields(Recipe):
         flag = f"--{field.name.replace('_', '-')}"
@@ -58,7 +60,11 @@ def measure(run: Run, tasks: int, items: int) -> dict[str, object]:
         "sampled": success(run, tasks, 1.0),
         "skills": skill_scores(run.model, run.tokenizer, items),
     }
-    print(json.dumps({"step": run.step, "tokens": run.tokens, "minutes": round(run.seconds / 60, 1), **found}, default=float))
+    print(
+        json.dumps(
+            {"step": run.step, "tokens": run.tokens, "minutes": round(run.seconds / 60, 1), **found}, default=float
+        )
+    )
     sys.stdout.flush()
     return found
 

@@ -55,7 +55,11 @@ class Decoder:
         self.cache.places, self.cache.width = places, width
         mask = torch.arange(width)[None, None, None, :] <= places[:, None, :, None]
         hidden = self.model.model(
-            input_ids=ids, position_ids=places, attention_mask={"full_attention": mask}, past_key_values=self.cache, use_cache=True
+            input_ids=ids,
+            position_ids=places,
+            attention_mask={"full_attention": mask},
+            past_key_values=self.cache,
+            use_cache=True,
         ).last_hidden_state
         self.lengths = self.lengths + sizes
         last = hidden[torch.arange(len(chunks)), (sizes - 1).clamp(min=0)]

@@ -15,7 +15,13 @@ from turnwise.types import Task
 
 
 def play(
-    model: Any, tokenizer: Any, env: Environment, tasks: Sequence[Task], temperature: float, seed: int = 0, slots: int = 2048
+    model: Any,
+    tokenizer: Any,
+    env: Environment,
+    tasks: Sequence[Task],
+    temperature: float,
+    seed: int = 0,
+    slots: int = 2048,
 ) -> tuple[list[bool], dict[str, float]]:
     """Won or not for each task, and rates: inadmissible actions, exact repetitions of an earlier action, turns an episode.
 
@@ -75,7 +81,8 @@ def skill_scores(
         logits = decoder.feed([tokenizer.encode(t, add_special_tokens=False) for t in texts])
         answers = decoder.sample(logits, [True] * count, torch.full((count,), temperature), end, 20, rng)
         graded = [
-            skill.score(tokenizer.decode([i for i in ids if i != end]), item) for ids, item in zip(answers, asked, strict=True)
+            skill.score(tokenizer.decode([i for i in ids if i != end]), item)
+            for ids, item in zip(answers, asked, strict=True)
         ]
         scores[name] = sum(graded) / count
     return scores

@@ -98,7 +98,10 @@ def draw_pool(env: Environment, tokenizer: Any, recipe: Recipe, number: int) -> 
     parts = micro_batches(homes, _POOL * threads)
     pairs = [encode(m, tokenizer, recipe.other_weight) for m in skill_conversations(recipe.skills * _POOL, seed)]
     # the k-th shortest beside the k-th longest, so that every step has all lengths and its threads equal work
-    steps = [[parts[(i + j * _POOL) if j % 2 == 0 else (j + 1) * _POOL - 1 - i] for j in range(threads)] for i in range(_POOL)]
+    steps = [
+        [parts[(i + j * _POOL) if j % 2 == 0 else (j + 1) * _POOL - 1 - i] for j in range(threads)]
+        for i in range(_POOL)
+    ]
     Random(seed).shuffle(steps)
     batches = []
     for i, step in enumerate(steps):

@@ -26,7 +26,9 @@ def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def build_tokenizer(texts: Iterable[str], template: str, size: int = 1024, merged: int = 384) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    texts: Iterable[str], template: str, size: int = 1024, merged: int = 384
+) -> PreTrainedTokenizerFast:
     """Train on ``texts``.
 
     ``merged`` ids go to bytes and to pieces of words, learned as BPE merges; the rest of ``size``, specials aside, to the
@@ -37,7 +39,9 @@ def build_tokenizer(texts: Iterable[str], template: str, size: int = 1024, merge
     """
     room = size - merged - len(SPECIAL) - len(MARKS)
     if merged < 256 or room < 1:
-        raise ValueError(f"size {size} must exceed merged {merged} by more than {len(SPECIAL) + len(MARKS)}, merged >= 256")
+        raise ValueError(
+            f"size {size} must exceed merged {merged} by more than {len(SPECIAL) + len(MARKS)}, merged >= 256"
+        )
     cutter = _pre_tokenizer()
     counts = Counter(piece for text in texts for piece, _ in cutter.pre_tokenize_str(text))
 

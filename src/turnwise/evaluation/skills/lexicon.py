@@ -24,7 +24,7 @@ OPPOSITES: tuple[tuple[str, str], ...] = (
 )
 OPPOSITE = {**dict(OPPOSITES), **{b: a for a, b in OPPOSITES}}
 NOUNS = KINDS["animal"] + KINDS["tool"][:4] + KINDS["vehicle"][:4]
-ADJECTIVES = KINDS["colour"][:4] + ("big", "small", "old", "new")
+ADJECTIVES = (*KINDS["colour"][:4], "big", "small", "old", "new")
 VERBS = ("sees", "likes", "finds", "moves", "wants", "follows")
 WORDS = tuple(word for words in KINDS.values() for word in words)
 
