@@ -40,6 +40,7 @@ class Paths:
     """Where a run writes."""
 
     out: str = MISSING
+    cache: str = MISSING
 
 
 @dataclass

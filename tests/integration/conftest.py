@@ -65,6 +65,7 @@ def small(random_policy: Path, tmp_path: Path) -> Callable[..., list[str]]:
             f"method={method}",
             f"policy.model={random_policy}",
             f"paths.out={tmp_path / out}",
+            f"paths.cache={tmp_path / 'cache-'}{out}",
             *kept,
             *everywhere,
             *more,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import lightning as L
 import torch
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import WandbLogger
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from turnwise.data.chat import ChatTokens
@@ -33,7 +36,15 @@ from turnwise.states.batches import batch
 from turnwise.states.pivots import summarise
 from turnwise.tiny.load import tiny_path
 from turnwise.training.module import PolicyModule
-from turnwise.training.outcome import in_domain, load_evaluation, out_of_domain, provenance, save_evaluation, summary
+from turnwise.training.outcome import (
+    commit,
+    in_domain,
+    load_evaluation,
+    out_of_domain,
+    provenance,
+    save_evaluation,
+    summary,
+)
 from turnwise.training.profile import profile, write_profile
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder
@@ -59,8 +70,9 @@ class Run:
         self.env = instantiate(cfg.env)
         policy = self.settings["policy"]
         lora = policy.lora
+        self.source = str(tiny_path() if policy.model == "tiny" else policy.model)
         model, tokenizer = load_policy(
-            tiny_path() if policy.model == "tiny" else policy.model,
+            self.source,
             policy.dtype,
             lora.r,
             lora.alpha,
@@ -96,7 +108,7 @@ class Run:
         data = self.settings["data"]
         with self.phases.phase("read", data.trajectories) as advance:
             trajectories, self.problems = read_experts(
-                data, self.env, self.folder.parent / "trajectories", self.seed, lambda done, total: advance(1)
+                data, self.env, Path(self.cfg.paths.cache), self.seed, lambda done, total: advance(1)
             )
             candidates = turns_of(trajectories, self.chat)
         self.histories = {trajectory.id: trajectory.messages for trajectory in trajectories}
@@ -207,6 +219,28 @@ class Run:
         save_evaluation(path, found)
         return found
 
+    def measured_base(self) -> Evaluation:
+        """The base policy's evaluation, shared by all runs that start from it: it is a function of what the key names."""
+        own = self.folder / "evaluation" / "base.jsonl"
+        shared = Path(self.cfg.paths.cache) / f"base-{self.base_key()}.jsonl"
+        if shared.exists() and not own.exists():
+            save_evaluation(own, load_evaluation(shared))
+        found = self.measured("base")
+        if not shared.exists():
+            save_evaluation(shared, found)
+        return found
+
+    def base_key(self) -> str:
+        """Digest of what decides the base evaluation: weights, world, suites, sampling and the code's commit."""
+        parts = {key: OmegaConf.to_container(self.cfg[key], resolve=True) for key in ("env", "eval")}
+        parts["eval"].pop("every", None)  # type: ignore[union-attr]
+        sampling = asdict(self.settings["rollout"].sampling)
+        weights = hashlib.sha256()
+        for file in sorted(Path(self.source).glob("*.safetensors")):
+            weights.update(file.read_bytes())
+        named = [str(self.settings["policy"]), weights.hexdigest(), parts, sampling, commit()]
+        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
+
     # -- train ---------------------------------------------------------------------------------------------------------
 
     def fit(self, states: list[State]) -> None:
@@ -311,7 +345,7 @@ def run(cfg: DictConfig) -> None:
     console = Console(stderr=True)
     with Phases(PHASES, TWINS, console) as phases:
         job = Run(cfg, phases)
-        base = job.measured("base")
+        base = job.measured_base()
         job.recorder.write(0, "eval", summary(base))
         job.fit(job.states())
         after = job.measured("after")
