@@ -232,8 +232,8 @@ class Run:
 
     def base_key(self) -> str:
         """Digest of what decides the base evaluation: weights, world, suites, sampling and the code's commit."""
-        parts = {key: OmegaConf.to_container(self.cfg[key], resolve=True) for key in ("env", "eval")}
-        parts["eval"].pop("every", None)  # type: ignore[union-attr]
+        parts: dict[str, Any] = {key: OmegaConf.to_container(self.cfg[key], resolve=True) for key in ("env", "eval")}
+        parts["eval"].pop("every", None)
         sampling = asdict(self.settings["rollout"].sampling)
         weights = hashlib.sha256()
         for file in sorted(Path(self.source).glob("*.safetensors")):
