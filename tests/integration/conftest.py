@@ -21,6 +21,7 @@ SMALL = [
     "env.horizon=6",
     "data.trajectories=6",
     "rollout.states=6",
+    "rollout.trajectories=null",
     "allocator.group_size=4",
     "rollout.sampling.max_tokens=8",
     "eval.tasks=4",
