@@ -120,6 +120,16 @@ class LossOutput:
 
 
 class Loss(Protocol):
+    @property
+    def needs_reference(self) -> bool:
+        """Whether ``ref_logprobs_K`` must be there."""
+        ...
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether ``entropy_K`` must be there."""
+        ...
+
     def __call__(self, batch: LossInputs) -> LossOutput: ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from turnwise.losses.base import LossInputs, LossOutput, Mean, token_scale
 
@@ -17,6 +17,9 @@ class Nll:
     """
 
     aggregation: Literal["token_mean", "turn_mean_token_mean"] = "token_mean"
+
+    needs_reference: ClassVar[bool] = False
+    needs_entropy: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.aggregation not in ("token_mean", "turn_mean_token_mean"):

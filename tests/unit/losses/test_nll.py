@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -49,3 +51,10 @@ def test_micro_batches_add_up(loss) -> None:
 def test_unknown_aggregation_is_named() -> None:
     with pytest.raises(ValueError, match="aggregation must be token_mean or turn_mean_token_mean, got 'mean'"):
         Nll(aggregation="mean")
+
+
+def test_needs_neither_reference_nor_entropy() -> None:
+    loss = Nll()
+    assert not loss.needs_reference and not loss.needs_entropy
+    bare = replace(batch(), ref_logprobs_K=None, entropy_K=None)
+    assert loss(bare).metrics.keys() == {"nll"}
