@@ -52,7 +52,7 @@ def success(run: Run, count: int, temperature: float) -> dict[str, float]:
     }
 
 
-def measure(run: Run, tasks: int, items: int) -> dict[str, object]:
+def measure(run: Run, tasks: int, items: int) -> dict[str, dict[str, float]]:
     """Success, greedy and sampled, and skills, printed and returned."""
     torch.set_num_threads(run.recipe.threads)
     found = {
@@ -96,7 +96,7 @@ def main() -> None:
     run = Run(recipe, env, tokenizer, args.out)
     run.load()
 
-    def on_the_way(run: Run) -> dict[str, object]:
+    def on_the_way(run: Run) -> dict[str, dict[str, float]]:
         export(run, args.out / "latest")
         return measure(run, args.tasks, 50)
 

@@ -31,10 +31,9 @@ def check_config(cfg: DictConfig) -> None:
         ConfigError: with every mistake found.
     """
     try:
-        tree = OmegaConf.to_container(cfg, resolve=True)
+        tree: Any = OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError([f"{error.full_key or 'config'}: {first_line(error)}"]) from error
-    assert isinstance(tree, dict)
     mistakes = [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
     mistakes += _walk(tree, "")
     told = {mistake.split(":")[0] for mistake in mistakes}

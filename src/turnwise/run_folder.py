@@ -18,8 +18,17 @@ from turnwise.config import ConfigError
 
 _RECORD = "config.yaml"
 # what names a run or shows it, and changes nothing that it computes
-_SHOWN_ONLY = ("name", "fresh", "paths", "logger", "table", "callbacks.progress", "trainer.enable_progress_bar")
-_SHOWN_ONLY += ("trainer.log_every_n_steps", "trainer.enable_model_summary")
+_SHOWN_ONLY = (
+    "name",
+    "fresh",
+    "paths",
+    "logger",
+    "table",
+    "callbacks.progress",
+    "trainer.enable_progress_bar",
+    "trainer.log_every_n_steps",
+    "trainer.enable_model_summary",
+)
 _ABSENT = "nothing"
 
 

@@ -71,8 +71,11 @@ class Environment(Protocol):
         """An expert's episode as chat messages."""
         ...
 
-    def accepts(self, session: Session, action: str, expert: str) -> bool:
-        """The functional verifier (PivotRL Eq. 6): is ``action`` as good as ``expert`` here? ``session`` is not changed."""
+    def accepts(self, session: Any, action: str, expert: str) -> bool:
+        """The functional verifier (PivotRL Eq. 6): is ``action`` as good as ``expert`` here? ``session`` is not changed.
+
+        ``session`` is one that this world's ``reset`` made: each world reads the state of its own sessions.
+        """
         ...
 
     def same(self, action: str, expert: str) -> bool:

@@ -38,8 +38,15 @@ def score(
 
 
 @torch.no_grad()
-def reference_score(model: Any, *packed: Tensor, temperature: float = 1.0) -> Tensor:
-    """The same under the reference policy: the adapter switched off."""
-
+def reference_score(
+    model: Any,
+    ids_BS: Tensor,
+    position_BS: Tensor,
+    end_BS: Tensor,
+    source_U: Tensor,
+    target_U: Tensor,
+    temperature: float = 1.0,
+) -> Tensor:
+    """The log-probs (U,) of :func:`score` under the reference policy: the adapter switched off."""
     with adapter_off(model):
-        return score(model, *packed, temperature=temperature)[0]
+        return score(model, ids_BS, position_BS, end_BS, source_U, target_U, temperature)[0]

@@ -67,14 +67,14 @@ def collect(paths: Iterable[Path | str]) -> Collection:
     Raises:
         InputError: when a path is no folder, or there is no finished run under any.
     """
-    paths = [Path(path) for path in paths]
-    if missing := [path for path in paths if not path.is_dir()]:
+    roots = [Path(path) for path in paths]
+    if missing := [path for path in roots if not path.is_dir()]:
         raise InputError(f"{missing[0]}: no such folder; give run folders or folders of them, e.g. outputs/pivotrl")
     collection, configs = Collection(), {}
     newest: dict[tuple[str, str, str, int], float] = {}
     found: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}
     folders = {
-        config.parent for path in paths for name in ("config.yaml", "result.json") for config in path.rglob(name)
+        config.parent for path in roots for name in ("config.yaml", "result.json") for config in path.rglob(name)
     }
     for folder in sorted(folder for folder in folders if ".old-" not in folder.name):
         if not (folder / "result.json").exists():
@@ -98,7 +98,7 @@ def collect(paths: Iterable[Path | str]) -> Collection:
         configs[key] = _flat(config)
     if not found:
         said = "\n".join(collection.notes)
-        raise InputError(f"no finished run under {', '.join(map(str, paths))}; finish one with python train.py\n{said}")
+        raise InputError(f"no finished run under {', '.join(map(str, roots))}; finish one with python train.py\n{said}")
     for section, rows in sorted(found.items()):
         collection.sections[section] = [Row(name, results) for name, results in sorted(rows.items())]
         for row in collection.sections[section]:

@@ -102,7 +102,8 @@ def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
 
 def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
     """Views of the sampled trees, until the budget of characters is spent."""
-    views, spent = [], 0
+    views: list[TreeView] = []
+    spent = 0
     for tree in trees:
         view = _tree_view(tree)
         spent += sum(_size(text) + 60 for _, text in view.messages) + _weight(view.branches)
@@ -114,7 +115,8 @@ def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
 
 def pair_views(pairs: Iterable[Pair]) -> list[PairView]:
     """Views of the transcripts, the messages that both sides share shown once."""
-    views, spent = [], 0
+    views: list[PairView] = []
+    spent = 0
     for pair in pairs:
         base, after = (_messages(side.get("messages")) for side in (pair.base, pair.after))
         same = 0

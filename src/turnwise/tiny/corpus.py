@@ -11,8 +11,8 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from turnwise.envs.base import Environment
-from turnwise.evaluation.skills import SKILLS, stream
+from turnwise.envs.base import Environment, Quality
+from turnwise.evaluation.skills import SKILLS, Split, stream
 from turnwise.tiny.tokenizer import TURN_END
 from turnwise.types import Message
 
@@ -46,7 +46,7 @@ def encode(messages: Sequence[Message], tokenizer: Any, other: float) -> Documen
 
 
 def household_documents(
-    env: Environment, tokenizer: Any, count: int, seed: int, quality: str = "clumsy", other: float = 0.3
+    env: Environment, tokenizer: Any, count: int, seed: int, quality: Quality = "clumsy", other: float = 0.3
 ) -> Iterator[Document]:
     """Fresh training tasks with one demonstration each."""
     for i, task in enumerate(env.tasks("train", count, seed)):
@@ -54,7 +54,7 @@ def household_documents(
         yield encode(trajectory.messages, tokenizer, other)
 
 
-def skill_conversations(count: int, seed: int, split: str = "train") -> Iterator[list[Message]]:
+def skill_conversations(count: int, seed: int, split: Split = "train") -> Iterator[list[Message]]:
     """``count`` question-and-answer pairs, the skills in equal shares."""
     streams = [stream(skill, split, seed) for skill in SKILLS.values()]
     order = Random(seed)

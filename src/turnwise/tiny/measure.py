@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from turnwise.envs.base import Environment
-from turnwise.evaluation.skills import SKILLS, items
+from turnwise.evaluation.skills import SKILLS, Split, items
 from turnwise.tiny.decode import Decoder
 from turnwise.tiny.tokenizer import TURN_END
 from turnwise.types import Task
@@ -68,7 +68,7 @@ def play(
 
 
 def skill_scores(
-    model: Any, tokenizer: Any, count: int, temperature: float = 0.0, split: str = "test", seed: int = 0
+    model: Any, tokenizer: Any, count: int, temperature: float = 0.0, split: Split = "test", seed: int = 0
 ) -> dict[str, float]:
     """Mean score of each skill over ``count`` items."""
     end = tokenizer.convert_tokens_to_ids(TURN_END)

@@ -25,22 +25,22 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nothing here asks for the loss again
         for group in self.param_groups:
-            by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    by_shape[parameter.shape].append(parameter)
-            for (rows, columns), parameters in by_shape.items():
+                    by_shape[parameter.shape].append((parameter, parameter.grad))
+            for (rows, columns), pairs in by_shape.items():
                 moves = []
-                for parameter in parameters:
+                for parameter, grad in pairs:
                     state = self.state[parameter]
                     if "momentum" not in state:
                         state["momentum"] = torch.zeros_like(parameter)
-                    state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
-                    moves.append(parameter.grad.lerp(state["momentum"], group["momentum"]))
+                    state["momentum"].lerp_(grad, 1 - group["momentum"])
+                    moves.append(grad.lerp(state["momentum"], group["momentum"]))
                 size = group["lr"] * max(1.0, rows / columns) ** 0.5
-                for parameter, move in zip(parameters, orthogonalise(torch.stack(moves)), strict=True):
+                for (parameter, _), move in zip(pairs, orthogonalise(torch.stack(moves)), strict=True):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(move, alpha=-size)
 
 

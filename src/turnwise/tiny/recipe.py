@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -114,7 +114,9 @@ def _draw_in_worker(recipe: Recipe, number: int) -> list[list[list[Document]]]:
     return draw_pool(_worker["env"], _worker["tokenizer"], recipe, number)
 
 
-def batches(env: Environment, tokenizer: Any, recipe: Recipe, start: int) -> Iterator[list[list[Document]]]:
+def batches(
+    env: Environment, tokenizer: Any, recipe: Recipe, start: int
+) -> Generator[list[list[Document]], None, None]:
     """Micro-batches of steps ``start`` and after; the next pool is drawn in another process meanwhile."""
     spawn = get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=_start_worker, initargs=(env, tokenizer)) as pool:

@@ -13,7 +13,8 @@ _LIMIT = 20
 def draw(rng: Random) -> Item:
     """A start and three steps; every value on the way lies in 0..20."""
     value = rng.randint(1, 9)
-    parts, working = [f"Start with {value}"], []
+    parts = [f"Start with {value}"]
+    working: list[int] = []
     while len(working) < 3:
         step, k = rng.choice(("add", "take", "double")), rng.randint(1, 9)
         after = {"add": value + k, "take": value - k, "double": 2 * value}[step]
