@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -57,7 +58,7 @@ def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:
 
 
 def clustered_mean(
-    scores: Mapping[Hashable, Sequence[float]], *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
+    scores: Mapping[Any, Sequence[float]], *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Estimate:
     """Mean over tasks of the mean over attempts, bootstrapped over tasks as in :func:`paired_difference`."""
     if not scores:
@@ -67,8 +68,8 @@ def clustered_mean(
 
 
 def paired_difference(
-    before: Mapping[Hashable, Sequence[float]],
-    after: Mapping[Hashable, Sequence[float]],
+    before: Mapping[Any, Sequence[float]],
+    after: Mapping[Any, Sequence[float]],
     *,
     confidence: float = 0.95,
     resamples: int = 10_000,
@@ -87,8 +88,8 @@ def paired_difference(
 
 
 def paired_mean_difference(
-    before: Mapping[Hashable, Mapping[Hashable, Sequence[float]]],
-    after: Mapping[Hashable, Mapping[Hashable, Sequence[float]]],
+    before: Mapping[Any, Mapping[Any, Sequence[float]]],
+    after: Mapping[Any, Mapping[Any, Sequence[float]]],
     *,
     confidence: float = 0.95,
     resamples: int = 10_000,
@@ -131,7 +132,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate
     return Estimate(mean, mean - half, mean + half, len(values))
 
 
-def _task_means(scores: Mapping[Hashable, Sequence[float]], tasks: Sequence[Hashable]) -> np.ndarray:
+def _task_means(scores: Mapping[Any, Sequence[float]], tasks: Sequence[Hashable]) -> np.ndarray:
     if empty := [task for task in tasks if not len(scores[task])]:
         raise ValueError(f"these tasks have no attempt: {_names(empty)}")
     return np.array([np.mean(scores[task], dtype=float) for task in tasks])
