@@ -12,13 +12,15 @@ from turnwise.reports.run import Profile, Run
 from turnwise.reports.svg import DOWN, INK, MUTED, SERIES, UP, Figure, canvas, label, to_svg, whole_iterations
 
 DIAGNOSTICS = {
-    "train/kl": "KL to the reference",
+    "train/kl_ref": "KL to the reference",
     "train/entropy": "entropy",
     "train/repeat_rate": "repeated actions",
     "train/grad_norm": "gradient norm",
     "train/clip_fraction": "clipped tokens",
     "train/effective_groups": "groups with signal",
     "train/loss": "loss",
+    "rollout/turns": "rollout turns so far",
+    "rollout/tokens_per_s": "tokens sampled a second",
 }
 
 
@@ -77,8 +79,9 @@ def reward(run: Run) -> Figure | None:
 
 def diagnostics(run: Run) -> Figure | None:
     """Small multiples of what to watch while the reward rises: KL, entropy, repeats and the health of the update."""
-    drawn = {name: run.series(key) for key, name in DIAGNOSTICS.items() if len(run.series(key)[0]) > 1}
-    drawn = dict(list(drawn.items())[:6])
+    logged = {name: run.series(key) for key, name in DIAGNOSTICS.items() if len(run.series(key)[0]) > 1}
+    drawn = {name: points for name, points in logged.items() if points[1].any()}
+    silent = [name for name in logged if name not in drawn]
     if not drawn:
         return None
     columns = min(3, len(drawn))
@@ -92,7 +95,9 @@ def diagnostics(run: Run) -> Figure | None:
             whole_iterations(axes)
             axes.set_xlabel("")
         ends = [f"{name} {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in drawn.items()]
-        alt = f"Diagnostics, first to last iteration: {'; '.join(ends)}."
+        alt = f"First to last iteration: {'; '.join(ends)}." + (
+            f" Zero all along: {', '.join(silent)}." if silent else ""
+        )
         return Figure("Diagnostics by iteration", to_svg(figure, "diagnostics", alt), alt, wide=True)
 
 

@@ -96,7 +96,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Run:
     try:
         run.result = read_result(folder)
     except ResultError as error:
-        run.notes.append(str(error))
+        run.notes.append(str(error).replace(f"{folder}/", ""))  # a page that is passed on names no machine's paths
     run.config_text, run.config = _config(folder / "config.yaml", run.notes)
     overrides = folder / ".hydra" / "overrides.yaml"
     if overrides.is_file():

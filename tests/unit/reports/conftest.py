@@ -93,9 +93,13 @@ def _metrics(folder, rng):
         for i in range(40):
             row = {"iteration": i, "phase": "train", "time": 3.1 * i}
             row |= {"train/reward_mean": 0.55 + 0.25 * (1 - np.exp(-i / 15)) + rng.normal(0, 0.015)}
-            row |= {"train/reward_std": 0.36 - 0.003 * i, "train/kl": 0.0009 * i, "train/entropy": 0.9 - 0.008 * i}
+            row |= {"train/reward_std": 0.36 - 0.003 * i, "train/kl_ref": 0.0009 * i, "train/entropy": 0.9 - 0.008 * i}
             row |= {"train/repeat_rate": 0.21 - 0.002 * i, "train/grad_norm": 0.8 + rng.normal(0, 0.1)}
-            row |= {"train/clip_fraction": 0.01 + 0.001 * i, "train/effective_groups": 0.9 - 0.008 * i}
+            row |= {
+                "train/clip_fraction": 0.01 + 0.001 * i,
+                "train/effective_groups": 0.9 - 0.008 * i,
+                "train/loss": 0.0,
+            }
             stream.write(json.dumps(row) + "\n")
             if i % 8 == 0:
                 solved = {"eval/seen/success": 35 + i * 0.58, "eval/unseen/success": 32 + i * 0.47}

@@ -103,7 +103,7 @@ def test_the_page_says_what_the_result_says(report, run_folder):
         "translation 66.5 % 63.0 % -3.5 [-6.5, -0.3]",
         "20,480",
         "7 min 37 s",
-        "24 of 160 sampled trees",
+        "24 of 160 saved trees",
         "136 are left out",
         "git checkout 4f0c1d2e3b4a5968778695a4b3c2d1e0f9a8b7c6",
         "python train.py method=pivotrl env=household scale=tiny seed=0",
@@ -185,7 +185,7 @@ def test_a_huge_run_stays_a_page(write_run, make, tmp_path):
     (folder / "config.yaml").write_text("key: " + "<" * 200_000)
     page = render(read_run(folder))
     assert 1_500_000 < len(page.encode()) < 3_000_000
-    assert "24 of 24 sampled trees" not in page
+    assert "24 of 24 saved trees" not in page
     assert "characters more in" in page
 
 
