@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from turnwise.errors import InputError
 from turnwise.types import Message
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _ANSWER = {"role": "user", "content": "v"}
 _KEPT = 65536  # entries of each cache
 
 
-class ChatTemplateError(ValueError):
+class ChatTemplateError(InputError):
     """The chat template is missing, refuses these messages, or rewrites turns that the policy has already written."""
 
 

@@ -18,6 +18,7 @@ import pyarrow
 import pyarrow.parquet
 
 from turnwise.data.messages import UnusableError, parse_trajectory
+from turnwise.errors import InputError
 from turnwise.types import Trajectory
 
 MAX_LINE_BYTES = 8 * 2**20
@@ -37,7 +38,7 @@ class Problem:
         return f"{self.source}: {self.what}; {self.remedy}"
 
 
-class DataError(ValueError):
+class DataError(InputError):
     """The trajectories cannot be read or written, or (strict, or all of them) are unusable."""
 
     def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:

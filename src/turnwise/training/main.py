@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +18,22 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from turnwise.data.chat import ChatTokens
-from turnwise.engines.base import Sampling
-from turnwise.evaluation.suites import Evaluation, answer_skills, openings, play_tasks
+from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.models.policy import load_policy
 from turnwise.reports.html import write_report
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
-from turnwise.rollouts.collect import Collector
-from turnwise.rollouts.demonstrate import demonstration, paths
-from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
 from turnwise.run_folder import config_hash
-from turnwise.states.batches import batch
 from turnwise.states.pivots import summarise
 from turnwise.tiny.load import tiny_path
+from turnwise.training.collection import Collection
+from turnwise.training.measure import Measure, base_key
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import (
-    commit,
     in_domain,
-    load_evaluation,
     out_of_domain,
     provenance,
-    save_evaluation,
     summary,
 )
 from turnwise.training.profile import profile, write_profile
@@ -50,7 +41,7 @@ from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder
 from turnwise.training.sources import read_experts, starts_of, turns_of
 from turnwise.training.stream import Rollouts
-from turnwise.types import Credit, Message, RolloutTree, State
+from turnwise.types import Message, State
 
 PHASES = ["read", "evaluate base", "profile", "train", "evaluate after", "report"]
 TWINS = {"evaluate after": "evaluate base"}
@@ -96,6 +87,9 @@ class Run:
         self.opening = openings(self.env, self.chat)
         self.histories: dict[str, Sequence[Message]] = {}
         self.recorder = Recorder(self.folder, self.messages)
+        self.measure = Measure(
+            self.player, self.module, self.chat, self.opening, self.settings["eval"], self.folder, phases
+        )
         self.problems: Sequence[Any] = ()
 
     # -- where to act --------------------------------------------------------------------------------------------------
@@ -141,105 +135,12 @@ class Run:
         acts = [i for i, message in enumerate(history) if message["role"] == "assistant"]
         return history[: acts[state.turn]]
 
-    # -- collect and update --------------------------------------------------------------------------------------------
-
-    def collector(self, states: list[State]) -> Callable[[int], Update]:
-        """iteration -> the update that the current policy's experience gives."""
-        parts, settings = self.parts, self.settings["rollout"]
-        update = self.settings["update"]
-        if parts["allocator"] is None:  # nothing is sampled: the demonstrated path is the tree
-            by_root = paths(states)
-            roots = [turns[0] for turns in by_root.values()]
-
-            def play(chosen: Sequence[State], key: object) -> list[RolloutTree]:
-                return [demonstration(by_root[state.id]) for state in chosen]
-        else:
-            roots = states
-
-            def play(chosen: Sequence[State], key: object) -> list[RolloutTree]:
-                return self.player.play(chosen, parts["allocator"], parts["gate"], (self.seed, key))
-
-        collector = Collector(
-            select=lambda iteration: batch(roots, iteration, self.seed, settings.states, settings.trajectories),
-            play=play,
-            reward=parts["reward"] or (lambda tree: {}),
-            advantage=parts["advantage"] or Imitation(),
-            row_tokens=update.row_tokens,
-            batch_tokens=update.batch_tokens,
-            max_refills=settings.max_refills,
-        )
-
-        def collect(iteration: int) -> Update:
-            began = time.monotonic()
-            before = (self.player.tally.turns, self.player.tally.tokens, self.player.tally.faults)
-            if parts["allocator"] is not None:
-                self.engine.load_weights(self.module.model, self.module.version)
-            experience = collector.collect(iteration)
-            for tree in experience.trees:
-                if parts["allocator"] is not None and tree.version != self.module.version:
-                    raise RuntimeError(f"rollouts of policy {tree.version} would train policy {self.module.version}")
-            packed = collector.update(experience)
-            after = (self.player.tally.turns, self.player.tally.tokens, self.player.tally.faults)
-            cost = dict(
-                zip(("turns", "tokens", "faults"), (b - a for a, b in zip(before, after, strict=True)), strict=True)
-            )
-            self.recorder.collected(iteration, experience, packed, cost, time.monotonic() - began)
-            return packed
-
-        return collect
-
-    # -- measure -------------------------------------------------------------------------------------------------------
-
-    def measure(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
-        """Held-out episodes and out-of-domain suites of the policy as it is."""
-        settings = self.settings["eval"]
-        self.engine.load_weights(self.module.model, self.module.version)
-        half = settings.tasks // 2
-        tasks = [*self.env.tasks("seen", settings.tasks - half), *self.env.tasks("unseen", half)]
-        sampling = self.settings["rollout"].sampling
-        found = Evaluation()
-        ways = [("sampled", sampling, settings.attempts), ("greedy", Sampling(0, max_tokens=sampling.max_tokens), 1)]
-        for mode, how, attempts in ways:
-            if attempts:
-                player = self.player.using(how, max_turns=None)
-                found.episodes += play_tasks(player, self.opening, tasks, attempts, mode, "eval", advance)
-        if settings.items:
-            found.answers = answer_skills(self.engine, self.chat, settings.items, seed=0, on_done=advance)
-        return found
-
-    def measured(self, name: str) -> Evaluation:
-        """The evaluation of that name: read back if an earlier start of this run has finished it."""
-        path = self.folder / "evaluation" / f"{name}.jsonl"
-        settings = self.settings["eval"]
-        total = settings.tasks * (1 + settings.attempts) + 8 * settings.items
-        if path.exists():
-            return load_evaluation(path)
-        with self.phases.phase(f"evaluate {name}", total) as advance:
-            found = self.measure(advance)
-        save_evaluation(path, found)
-        return found
-
     def measured_base(self) -> Evaluation:
-        """The base policy's evaluation, shared by all runs that start from it: it is a function of what the key names."""
-        own = self.folder / "evaluation" / "base.jsonl"
-        shared = Path(self.cfg.paths.cache) / f"base-{self.base_key()}.jsonl"
-        if shared.exists() and not own.exists():
-            save_evaluation(own, load_evaluation(shared))
-        found = self.measured("base")
-        if not shared.exists():
-            save_evaluation(shared, found)
-        return found
-
-    def base_key(self) -> str:
-        """Digest of what decides the base evaluation: weights, world, suites, sampling and the code's commit."""
-        parts: dict[str, Any] = {key: OmegaConf.to_container(self.cfg[key], resolve=True) for key in ("env", "eval")}
-        parts["eval"].pop("every", None)
-        sampling = asdict(self.settings["rollout"].sampling)
-        weights = hashlib.sha256()
-        for file in sorted(Path(self.source).glob("*.safetensors")):
-            weights.update(file.read_bytes())
-        named = [str(self.settings["policy"]), weights.hexdigest(), parts, sampling, commit()]
-        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
+        """The base policy's evaluation; what an earlier run from the same base has measured is read back."""
+        settings = self.settings
+        world = OmegaConf.to_container(self.cfg.env, resolve=True)
+        key = base_key(self.source, settings["policy"], world, settings["eval"], settings["rollout"].sampling)
+        return self.measure.base(Path(self.cfg.paths.cache), key)
 
     # -- train ---------------------------------------------------------------------------------------------------------
 
@@ -252,7 +153,18 @@ class Run:
         callbacks = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
         with self.phases.phase("train", epochs) as advance:
             bar = Advance(advance)
-            data = Rollouts(self.collector(states), self.evaluate_during)
+            settings = self.settings
+            collection = Collection(
+                states,
+                self.parts,
+                settings["rollout"],
+                settings["update"],
+                self.player,
+                self.module,
+                self.recorder,
+                self.seed,
+            )
+            data = Rollouts(collection, self.evaluate_during)
             trainer = instantiate(
                 self.cfg.trainer,
                 callbacks=[self.recorder, *callbacks, bar],
@@ -308,15 +220,6 @@ class Run:
         }
 
 
-class Imitation:
-    """Credit of a demonstration: every demonstrated turn counts once."""
-
-    wants_refill = False
-
-    def __call__(self, tree: RolloutTree, rewards: object) -> Credit:
-        return Credit([1.0] * len(tree.turns), [1.0] * len(tree.turns))
-
-
 class Advance(L.Callback):
     """Moves the run's bar by one iteration, with the reward beside it."""
 
@@ -348,7 +251,7 @@ def run(cfg: DictConfig) -> None:
         base = job.measured_base()
         job.recorder.write(0, "eval", summary(base))
         job.fit(job.states())
-        after = job.measured("after")
+        after = job.measure.named("after")
         job.recorder.write(job.module.version, "eval", summary(after))
         with phases.phase("report", 2) as advance:
             job.export()

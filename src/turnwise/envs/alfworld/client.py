@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.envs.base import EnvironmentFault
+from turnwise.errors import InputError
 
 SCRIPT = Path(__file__).with_name("worker.py")
 INSTALL = (
@@ -24,7 +25,7 @@ INSTALL = (
 )
 
 
-class MissingEngineError(ImportError):
+class MissingEngineError(InputError):
     """The interpreter given for the workers cannot import alfworld and textworld."""
 
 

@@ -1,0 +1,85 @@
+"""The collection of one iteration: the parts of a method around the policy as it is now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
+
+from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.demonstrate import demonstration, paths
+from turnwise.rollouts.pack import Update
+from turnwise.rollouts.play import Player
+from turnwise.settings import Rollout
+from turnwise.settings import Update as UpdateSettings
+from turnwise.states.batches import batch
+from turnwise.training.module import PolicyModule
+from turnwise.training.recorder import Recorder
+from turnwise.types import Credit, RolloutTree, State
+
+
+class Imitation:
+    """Credit of a demonstration: every demonstrated turn counts once."""
+
+    wants_refill = False
+
+    def __call__(self, tree: RolloutTree, rewards: object) -> Credit:
+        return Credit([1.0] * len(tree.turns), [1.0] * len(tree.turns))
+
+
+class Collection:
+    """iteration -> the update that the current policy's experience gives.
+
+    Args:
+        states: where the run may act.
+        parts: allocator, gate, reward, advantage. Without an allocator nothing is sampled: the demonstrated path is the tree.
+        rollout, update: how much an iteration collects, and how it is packed.
+        player, module, recorder: who plays, whose weights, who writes it down.
+        seed: of the order of the states and of every draw.
+    """
+
+    def __init__(
+        self,
+        states: list[State],
+        parts: Mapping[str, Any],
+        rollout: Rollout,
+        update: UpdateSettings,
+        player: Player,
+        module: PolicyModule,
+        recorder: Recorder,
+        seed: int,
+    ) -> None:
+        self.parts, self.player, self.module, self.recorder, self.seed = parts, player, module, recorder, seed
+        self.sampled = parts["allocator"] is not None
+        self.by_root = {} if self.sampled else paths(states)
+        roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
+        self.collector = Collector(
+            select=lambda iteration: batch(roots, iteration, seed, rollout.states, rollout.trajectories),
+            play=self._play if self.sampled else self._demonstrate,
+            reward=parts["reward"] or (lambda tree: {}),
+            advantage=parts["advantage"] or Imitation(),
+            row_tokens=update.row_tokens,
+            batch_tokens=update.batch_tokens,
+            max_refills=rollout.max_refills,
+        )
+
+    def __call__(self, iteration: int) -> Update:
+        began, before = time.monotonic(), astuple(self.player.tally)
+        if self.sampled:
+            self.player.engine.load_weights(self.module.model, self.module.version)
+        experience = self.collector.collect(iteration)
+        for tree in experience.trees if self.sampled else ():
+            if tree.version != self.module.version:
+                raise RuntimeError(f"rollouts of policy {tree.version} would train policy {self.module.version}")
+        packed = self.collector.update(experience)
+        spent = [now - then for now, then in zip(astuple(self.player.tally), before, strict=True)]
+        cost = dict(zip(("turns", "tokens", "faults"), spent, strict=True))
+        self.recorder.collected(iteration, experience, packed, cost, time.monotonic() - began)
+        return packed
+
+    def _play(self, states: Sequence[State], key: object) -> list[RolloutTree]:
+        return self.player.play(states, self.parts["allocator"], self.parts["gate"], (self.seed, key))
+
+    def _demonstrate(self, states: Sequence[State], key: object) -> list[RolloutTree]:
+        return [demonstration(self.by_root[state.id]) for state in states]

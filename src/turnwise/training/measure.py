@@ -1,0 +1,97 @@
+"""Measuring a policy: held-out episodes and out-of-domain suites, once before training and once after."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from turnwise.engines.base import Sampling
+from turnwise.evaluation.suites import Evaluation, answer_skills, play_tasks
+from turnwise.rollouts.play import Player
+from turnwise.settings import Evaluation as Settings
+from turnwise.training.module import PolicyModule
+from turnwise.training.outcome import commit, load_evaluation, save_evaluation
+from turnwise.training.progress import Phases
+from turnwise.types import Message, Task
+
+
+class Measure:
+    """Args:
+    player: engine, world and tokenizer; ``player.sampling`` is how the headline episodes are sampled.
+    module: whose weights are measured.
+    opening: a task's first messages and their ids.
+    settings: how many tasks, attempts and items.
+    folder: the run's; a finished evaluation lies in ``evaluation/`` and is not repeated.
+    """
+
+    def __init__(
+        self,
+        player: Player,
+        module: PolicyModule,
+        chat: Any,
+        opening: Callable[[Task], tuple[Sequence[Message], list[int]]],
+        settings: Settings,
+        folder: Path,
+        phases: Phases,
+    ) -> None:
+        self.player, self.module, self.chat, self.opening = player, module, chat, opening
+        self.settings, self.folder, self.phases = settings, folder, phases
+
+    def __call__(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
+        """Measure the policy as it is."""
+        settings, world = self.settings, self.player.environment
+        self.player.engine.load_weights(self.module.model, self.module.version)
+        half = settings.tasks // 2
+        tasks = [*world.tasks("seen", settings.tasks - half), *world.tasks("unseen", half)]
+        sampling = self.player.sampling
+        found = Evaluation()
+        ways = [("sampled", sampling, settings.attempts), ("greedy", Sampling(0, max_tokens=sampling.max_tokens), 1)]
+        for mode, how, attempts in ways:
+            if attempts:
+                player = self.player.using(how, max_turns=None)
+                found.episodes += play_tasks(player, self.opening, tasks, attempts, mode, "eval", advance)
+        if settings.items:
+            found.answers = answer_skills(self.player.engine, self.chat, settings.items, seed=0, on_done=advance)
+        return found
+
+    def named(self, name: str) -> Evaluation:
+        """The evaluation of that name: read back if an earlier start of this run has finished it."""
+        path = self.folder / "evaluation" / f"{name}.jsonl"
+        if path.exists():
+            return load_evaluation(path)
+        total = self.settings.tasks * (1 + self.settings.attempts) + 8 * self.settings.items
+        with self.phases.phase(f"evaluate {name}", total) as advance:
+            found = self(advance)
+        save_evaluation(path, found)
+        return found
+
+    def base(self, cache: Path, key: str) -> Evaluation:
+        """The base policy's evaluation, shared by all runs that start from it."""
+        own = self.folder / "evaluation" / "base.jsonl"
+        shared = cache / f"base-{key}.jsonl"
+        if shared.exists() and not own.exists():
+            save_evaluation(own, load_evaluation(shared))
+        found = self.named("base")
+        if not shared.exists():
+            save_evaluation(shared, found)
+        return found
+
+
+def base_key(model: str, policy: object, environment: Any, settings: Settings, sampling: Sampling) -> str:
+    """Digest of all that decides the base evaluation: weights, world, suites, sampling and the code's commit.
+
+    Args:
+        model: folder or id of the base policy; the weights of a folder are read.
+        policy: how it is loaded.
+        environment: its configuration.
+    """
+    weights = hashlib.sha256()
+    for file in sorted(Path(model).glob("*.safetensors")):
+        weights.update(file.read_bytes())
+    suites = {name: value for name, value in asdict(settings).items() if name != "every"}
+    named = [model, str(policy), weights.hexdigest(), environment, suites, asdict(sampling), commit()]
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
