@@ -31,7 +31,9 @@ def job(cfg: DictConfig) -> None:
         check_config(cfg)
         with claim(cfg) as folder:
             if folder.finished:
-                print(f"Finished already: {folder.path / 'report.html'} (fresh=true starts it again)")
+                from turnwise.reports.html import write_report
+
+                print(f"Finished already: {write_report(folder.path)} (fresh=true starts it again)")
                 return
             from turnwise.training.main import run
 

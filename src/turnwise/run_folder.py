@@ -25,6 +25,7 @@ _SHOWN_ONLY = (
     "logger",
     "table",
     "callbacks.progress",
+    "callbacks.checkpoint.dirpath",
     "trainer.enable_progress_bar",
     "trainer.log_every_n_steps",
     "trainer.enable_model_summary",

@@ -60,7 +60,7 @@ def train_lines(folder: Path) -> int:
 @pytest.mark.slow
 def test_kill_nine_changes_nothing(small: Callable[..., list[str]], tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    settings = ("trainer.max_epochs=6", "name=resume")
+    settings = ("trainer.max_epochs=6", "name=resume", "policy.model=tiny", "eval.attempts=0")
     finish(small("pivotrl", *settings, out="whole"))
     overrides = small("pivotrl", *settings, out="killed")
     kill_when(overrides, lambda: any((killed / "profile").glob("shard-*")))
@@ -72,9 +72,9 @@ def test_kill_nine_changes_nothing(small: Callable[..., list[str]], tmp_path: Pa
     a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (whole, killed))
     assert a.keys() == b.keys()
     assert all((a[name] == b[name]).all() for name in a)
-    assert [row for row in metrics(whole) if row["phase"] == "train"] == [
-        row for row in metrics(killed) if row["phase"] == "train"
-    ]
+    assert metrics(whole) == metrics(killed)
+    trained = [row for row in metrics(whole) if row["phase"] == "train"]
+    assert min(row["train/grad_norm"] for row in trained) > 0  # there was something to lose
     for key in ("in_domain", "ood", "rollout_turns", "rollout_tokens", "config_hash"):
         first, second = (json.loads((folder / "result.json").read_text())[key] for folder in (whole, killed))
         assert first == second, key

@@ -37,7 +37,7 @@ def test_a_method_leaves_everything_that_a_run_promises(
     assert result.in_domain.delta_ci95 is not None
     assert set(result.ood.base) == set(result.ood.after) and len(result.ood.base) == 8
     assert (result.rollout_turns > 0) == (method != "sft")
-    assert result.config_hash and result.seconds["train"] > 0
+    assert result.config_hash and result.seconds["updates"] > 0
     assert (out / "report.html").stat().st_size > 10_000
     assert (out / "checkpoints" / "last.ckpt").exists()
     assert list((out / "wandb").glob("offline-run-*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -201,6 +202,7 @@ class Run:
     def result(self, base: Evaluation, after: Evaluation) -> dict[str, Any]:
         counters = self.recorder.counters
         seconds = {name.replace(" ", "_"): round(value, 2) for name, value in self.phases.seconds.items()}
+        seconds.pop("train", None)  # told apart below, over all starts of this run
         seconds |= {"rollouts": round(counters["rollout_seconds"], 2), "updates": round(counters["update_seconds"], 2)}
         return {
             "method": self.cfg.method,
@@ -215,6 +217,7 @@ class Run:
             "bad_trajectories": len(self.problems),
             "seconds": seconds,
             "config_hash": config_hash(self.cfg),
+            "command": " ".join(["python", *sys.argv]),
             **provenance(),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }

@@ -69,8 +69,10 @@ class Measure:
         save_evaluation(path, found)
         return found
 
-    def base(self, cache: Path, key: str) -> Evaluation:
-        """The base policy's evaluation, shared by all runs that start from it."""
+    def base(self, cache: Path, key: str | None) -> Evaluation:
+        """The base policy's evaluation, shared through ``cache`` by all runs that start from it; without a key not shared."""
+        if key is None:
+            return self.named("base")
         own = self.folder / "evaluation" / "base.jsonl"
         shared = cache / f"base-{key}.jsonl"
         if shared.exists() and not own.exists():
@@ -81,17 +83,22 @@ class Measure:
         return found
 
 
-def base_key(model: str, policy: object, environment: Any, settings: Settings, sampling: Sampling) -> str:
+def base_key(model: str, policy: object, environment: Any, settings: Settings, sampling: Sampling) -> str | None:
     """Digest of all that decides the base evaluation: weights, world, suites, sampling and the code's commit.
+
+    None where the code is not that of a commit: nothing then says whether an older evaluation still holds.
 
     Args:
         model: folder or id of the base policy; the weights of a folder are read.
         policy: how it is loaded.
         environment: its configuration.
     """
+    code = commit()
+    if not code or code.endswith("+"):
+        return None
     weights = hashlib.sha256()
     for file in sorted(Path(model).glob("*.safetensors")):
         weights.update(file.read_bytes())
     suites = {name: value for name, value in asdict(settings).items() if name != "every"}
-    named = [model, str(policy), weights.hexdigest(), environment, suites, asdict(sampling), commit()]
+    named = [model, str(policy), weights.hexdigest(), environment, suites, asdict(sampling), code]
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]

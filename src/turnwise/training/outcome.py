@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.evaluation.stats import paired_difference, paired_mean_difference, pass_at_k
+from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Answer, Episode, Evaluation
 
 LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
@@ -30,7 +30,7 @@ def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None
         "base": _points(_mean(before)),
         "after": _points(_mean(since)),
         "delta": _points(_mean(since)) - _points(_mean(before)),
-        "delta_ci95": [_points(change.low), _points(change.high)],
+        "delta_ci95": _interval(change),
         "tasks": len(tasks),
     }
 
@@ -61,8 +61,8 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
         "base": {suite: _points(_mean(items)) for suite, items in before.items()},
         "after": {suite: _points(_mean(items)) for suite, items in since.items()},
         "mean_change": _points(change.mean),
-        "mean_change_ci95": [_points(change.low), _points(change.high)],
-        "change_ci95": {suite: [_points(e.low), _points(e.high)] for suite, e in per_suite.items()},
+        "mean_change_ci95": _interval(change),
+        "change_ci95": {suite: found for suite, e in per_suite.items() if (found := _interval(e))},
         "items": {suite: len(items) for suite, items in before.items()},
     }
 
@@ -148,8 +148,15 @@ def _mean(scores: Mapping[str, list[float]]) -> float:
     return float(np.mean([np.mean(values) for values in scores.values()]))
 
 
-def _points(share: float | None) -> float:
-    return round(100 * float(share or 0.0), 2)
+def _points(share: float) -> float:
+    return round(100 * float(share), 2)
+
+
+def _interval(estimate: Estimate) -> list[float] | None:
+    """None where there are too few tasks for an interval."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    return [_points(estimate.low), _points(estimate.high)]
 
 
 def _version(name: str) -> str:

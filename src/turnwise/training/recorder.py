@@ -88,9 +88,12 @@ class Recorder(Callback):
             logger.log_metrics(metrics, step=trainer.current_epoch)  # type: ignore[arg-type]
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
-        """Append one line to ``metrics.jsonl``."""
+        """Append one line to ``metrics.jsonl``. An evaluation that stands there already is not written again."""
+        path = self.folder / "metrics.jsonl"
+        if phase == "eval" and any((row["phase"], row["iteration"]) == (phase, iteration) for row in read_lines(path)):
+            return
         row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
-        append_lines(self.folder / "metrics.jsonl", [row])
+        append_lines(path, [row])
 
 
 def reward_metrics(experience: Experience) -> dict[str, float]:
@@ -152,18 +155,22 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         file.write("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file of JSON lines; what a kill tore off is left out."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
 def cut_lines(path: Path, keep: Any) -> None:
     """Leave out the lines that ``keep`` refuses, and a torn last one."""
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if keep(row):
-            kept.append(line + "\n")
+    kept = [json.dumps(row) + "\n" for row in read_lines(path) if keep(row)]
     part = path.with_suffix(".tmp")
     part.write_text("".join(kept), encoding="utf-8")
     part.replace(path)
