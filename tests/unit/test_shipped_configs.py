@@ -68,8 +68,9 @@ def test_a_sweeps_runs_have_folders_of_their_own_and_rows_in_the_papers_table(sw
     raw = yaml.safe_load((CONF / "sweep" / f"{sweep}.yaml").read_text())
     parameters = {key: str(values).split(",") for key, values in raw["hydra"]["sweeper"]["params"].items()}
     assert set(parameters) == {"experiment", "seed"}
-    runs = list(product(*([f"{key}={value}" for value in values] for key, values in parameters.items())))
-    configs = [compose_config([f"sweep={sweep}", *run], CONF) for run in runs]
+    rows, seeds = parameters["experiment"], parameters["seed"]
+    runs = [*((row, seeds[0]) for row in rows), *((rows[0], seed) for seed in seeds[1:])]
+    configs = [compose_config([f"sweep={sweep}", f"experiment={row}", f"seed={seed}"], CONF) for row, seed in runs]
     assert len({cfg.paths.out for cfg in configs}) == len(runs)
     assert len({config_hash(cfg) for cfg in configs}) == len(runs)
 
