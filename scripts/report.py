@@ -17,9 +17,10 @@ from rich.console import Console
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.compare import Collection, collect
-from turnwise.reports.html import comparison_page, write_page, write_report
+from turnwise.reports.html import comparison_figures, comparison_page, write_page, write_report
 from turnwise.reports.markdown import write_section
 from turnwise.reports.paper import PaperTable, read_paper
+from turnwise.reports.svg import standalone
 from turnwise.reports.tables import Table, footer, paper_tables, run_table, to_markdown, to_rich
 
 
@@ -44,6 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
         if args.html:
             write_page(args.html, comparison_page(collection, tables, lines, mean_interval))
             console.print(f"Page: {args.html}", markup=False, highlight=False)
+        if args.figure:
+            figure = next(iter(comparison_figures(collection, mean_interval)), None)
+            if figure is not None:
+                write_page(args.figure, standalone(figure))
+                console.print(f"Figure: {args.figure}", markup=False, highlight=False)
         for folder in collection.folders if args.rebuild else ():
             console.print(f"Report: {write_report(folder)}", markup=False, highlight=False)
     except InputError as error:
@@ -89,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     section = "replace only what stands between <!-- table:NAME --> and <!-- /table:NAME --> in the Markdown FILE"
     add("--section", metavar="NAME", help=section)
     add("--html", type=Path, metavar="FILE", help="write one self-contained comparison page to FILE")
+    add("--figure", type=Path, metavar="FILE", help="write the drawing of the held-out change to FILE as SVG")
     add("--machine", metavar="TEXT", help="what the runs ran on, where their results do not say")
     add("--rebuild", action="store_true", help="also draw each run's own report.html again")
     return parser

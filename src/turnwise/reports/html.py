@@ -14,6 +14,7 @@ from turnwise.reports import headline
 from turnwise.reports.compare import Collection, Interval, Row
 from turnwise.reports.figures import comparison, run_figures
 from turnwise.reports.run import Run, read_run
+from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
 from turnwise.reports.views import in_domain_rows, pair_views, tree_views
 
@@ -70,15 +71,21 @@ def render(run: Run) -> str:
 
 def comparison_page(collection: Collection, tables: Sequence[Table], lines: Sequence[str], interval: Interval) -> str:
     """Runs side by side as HTML text: the tables, and the changes of every row with their intervals drawn."""
+    figures = comparison_figures(collection, interval)
+    runs = sum(len(row.results) for rows in collection.sections.values() for row in rows)
+    template = environment().get_template("comparison.html.jinja")
+    return template.render(title=f"{runs} runs compared", tables=tables, figures=figures, lines=lines)
+
+
+def comparison_figures(collection: Collection, interval: Interval) -> list[Figure]:
+    """Held-out and out-of-domain change of every row, a drawing each."""
     figures = []
     for index, ((env, scale), rows) in enumerate(collection.sections.items()):
         for metric, title in (("in_domain.delta", "Held-out change"), ("ood.mean_change", "Out-of-domain change")):
             drawn = [_drawn(row, metric, interval) for row in rows if row.values(metric)]
             if drawn:
                 figures.append(comparison(drawn, f"{title}: {env}, {scale}", f"compare-{index}-{metric.split('.')[0]}"))
-    runs = sum(len(row.results) for rows in collection.sections.values() for row in rows)
-    template = environment().get_template("comparison.html.jinja")
-    return template.render(title=f"{runs} runs compared", tables=tables, figures=figures, lines=lines)
+    return figures
 
 
 def _drawn(row: Row, metric: str, interval: Interval) -> tuple[str, float, tuple[float, float] | None]:

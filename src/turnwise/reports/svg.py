@@ -107,3 +107,15 @@ def to_svg(figure: Canvas, key: str, alt: str) -> str:
     body = re.sub(r"#0[1-9a]0[1-9a]0[1-9a]\b", lambda found: VARIABLES.get(found[0], found[0]), body)
     head = f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(alt)}">'
     return head + body[: body.rindex("</svg>")].strip() + "</svg>"
+
+
+ALONE = (
+    "svg{--ink:#1b1f24;--muted:#57606a;--grid:#d5d9de;--surface:#ffffff;--series-1:#1a5fb4;--series-2:#b4530a;"
+    "--series-3:#0b7a6b;--series-4:#7a45b0;--up:#146c3a;--down:#b02a2a;background:#ffffff;font-family:sans-serif}"
+)
+
+
+def standalone(figure: Figure) -> str:
+    """A drawing as an image file of its own, in the light colours of the page."""
+    head, rest = figure.svg.split(">", 1)
+    return f'{head} xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"><style>{ALONE}</style>{rest}\n'
