@@ -1,0 +1,66 @@
+"""What docs/ says of the configuration: every training command passes the check, every default in a table is the default."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from turnwise.config import compose_config
+from turnwise.config_check import check_config
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+COMMANDS = sorted(
+    {
+        found.strip()
+        for text in PAGES.values()
+        for found in re.findall(r"^python train\.py (.*)$", text, re.MULTILINE)
+        if not found.startswith("-")
+    }
+)
+
+
+def defaults(text: str) -> Iterator[tuple[str, object]]:
+    """Keys and values of the tables that begin with a key and its default (or choice)."""
+    inside = False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        inside = line.startswith("|") and (inside or cells[:2] in (["key", "default"], ["key", "choice"]))
+        key = re.fullmatch(r"`([\w.]+)`", cells[0])
+        if inside and key and cells[1]:
+            value = yaml.safe_load(cells[1].strip("`"))
+            yield key[1], float(value) if isinstance(value, str) and re.fullmatch(r"\de-\d", value) else value
+
+
+def test_the_docs_hold_commands() -> None:
+    assert len(COMMANDS) >= 10
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
+    check_config(compose_config(shlex.split(command, comments=True), ROOT / "conf"))
+
+
+@pytest.mark.parametrize(
+    ("page", "overrides", "prefixes"),
+    [
+        ("methods", ["method=pivotrl"], ("states.", "loss.", "advantage.", "rollout.", "data.")),
+        ("data", [], ("data.",)),
+        ("environments", ["env=household"], ("env.worlds", "env.horizon")),
+        ("environments", ["env=alfworld"], ("env.games", "env.workers", "env.timeout", "env.python", "env.horizon")),
+    ],
+)
+def test_the_defaults_of_a_page_are_the_defaults(page: str, overrides: list[str], prefixes: tuple[str, ...]) -> None:
+    cfg = compose_config(overrides, ROOT / "conf")
+    text = PAGES[page]
+    if page == "environments":  # one section an environment
+        text = text.split(f"\n## {cfg.env._target_.split('.')[2]}\n")[1].split("\n## ")[0]
+    told = {key: value for key, value in defaults(text) if key.startswith(prefixes)}
+    assert len(told) >= 2
+    assert told == {key: OmegaConf.select(cfg, key) for key in told}

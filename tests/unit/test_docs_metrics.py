@@ -1,0 +1,177 @@
+"""docs/metrics.md against what the code writes: no key unexplained, none explained that is never written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from turnwise.advantages.group import GroupAdvantage
+from turnwise.config import compose_config
+from turnwise.envs.household import HouseholdEnv
+from turnwise.evaluation.suites import Answer, Episode, Evaluation
+from turnwise.losses.base import Loss
+from turnwise.losses.clipped import Clipped
+from turnwise.losses.nll import Nll
+from turnwise.models.attention import use_tree_attention
+from turnwise.reports.result import write_result
+from turnwise.rewards.outcome import Outcome
+from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.pack import Update
+from turnwise.training.collection import Imitation
+from turnwise.training.main import PHASES, Run
+from turnwise.training.module import PolicyModule
+from turnwise.training.outcome import summary
+from turnwise.training.progress import Phases
+from turnwise.training.recorder import Recorder, read_lines, tree_record
+from turnwise.training.stream import Rollouts
+from turnwise.types import RolloutTree, State, Task, Turn
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+
+
+def documented(section: str) -> set[str]:
+    """The keys in the first column of a section's table."""
+    body = TEXT.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in body.splitlines() if line.startswith("| `")]
+    return {key for cell in cells for key in re.findall(r"`([^`]+)`", cell)}
+
+
+def matches(pattern: str, key: str) -> bool:
+    """``<x>`` stands for one part of a key, a final ``*`` for all that follows."""
+    parts = re.split(r"(<\w+>|\*$)", pattern)
+    return re.fullmatch("".join(_regex(part) for part in parts), key) is not None
+
+
+def _regex(part: str) -> str:
+    return ".+" if part == "*" else "[^/.]+" if part.startswith("<") else re.escape(part)
+
+
+def compare(patterns: Iterable[str], keys: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Keys that no pattern explains, and patterns that explain no key."""
+    patterns, keys = set(patterns), set(keys)
+    return (
+        {key for key in keys if not any(matches(pattern, key) for pattern in patterns)},
+        {pattern for pattern in patterns if not any(matches(pattern, key) for key in keys)},
+    )
+
+
+def leaves(node: Any, prefix: str = "") -> Iterator[str]:
+    """Dotted keys of nested objects."""
+    if isinstance(node, Mapping):  # an empty one has no leaf
+        for key, value in node.items():
+            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix
+
+
+def tree(iteration: int, length: int = 9) -> RolloutTree:
+    """A group of four one-turn rollouts, two of them won."""
+    rng = random.Random(iteration)
+    state = State(f"s{iteration}", Task("toy", "t", "train"), tuple(rng.randrange(6, 97) for _ in range(length)))
+    grown = RolloutTree(state)
+    for branch in range(4):
+        ids = [rng.randrange(6, 97) for _ in range(3)]
+        won = {"won": branch < 2}
+        grown.turns.append(Turn(-1, ids, [-4.5] * 3, f"act {branch}", observation="seen", done=True, info=won))
+    return grown
+
+
+def train(folder: Path, model: Any, loss: Loss) -> list[dict[str, Any]]:
+    """Two real iterations; the rows that the recorder wrote."""
+    use_tree_attention(model)
+    imitates = isinstance(loss, Nll)
+    recorder = Recorder(folder, lambda state: [{"role": "user", "content": state.id}])
+    collector = Collector(
+        select=lambda iteration: [tree(iteration).state],
+        play=lambda states, key: [tree(int(state.id[1:])) for state in states],
+        reward=(lambda tree: {}) if imitates else Outcome(),
+        advantage=Imitation() if imitates else GroupAdvantage(),
+    )
+
+    def collect(iteration: int) -> Update:
+        experience = collector.collect(iteration)
+        update = collector.update(experience)
+        recorder.collected(iteration, experience, update, {"turns": 4, "tokens": 12, "faults": 0}, 0.5)
+        return update
+
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        reload_dataloaders_every_n_epochs=1,
+        callbacks=[recorder],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        default_root_dir=str(folder),
+    )
+    trainer.fit(PolicyModule(model, loss), Rollouts(collect, dict))
+    return read_lines(folder / "metrics.jsonl")
+
+
+def measured(score: float) -> Evaluation:
+    """Both splits, both modes, two attempts; two items of two suites."""
+    episodes = [
+        Episode(split, f"{split}/{task}", mode, attempt, bool((task + attempt + score) % 2), 3, [])
+        for split in ("seen", "unseen")
+        for task in range(3)
+        for mode, attempts in (("greedy", 1), ("sampled", 2))
+        for attempt in range(attempts)
+    ]
+    answers = [Answer(suite, f"{suite}/{i}", score / 2, "p", "a", "r") for suite in ("code", "algebra") for i in (0, 1)]
+    return Evaluation(episodes, answers)
+
+
+def test_every_metric_is_explained_and_every_explained_metric_is_logged(
+    make_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    rows = train(tmp_path / "clipped", make_model("qwen3", lora=True), Clipped(kl_beta=0.01))
+    rows += train(tmp_path / "nll", make_model("qwen3", lora=False), Nll())
+    Recorder(tmp_path / "eval", None).write(2, "eval", summary(measured(0)))
+    rows += read_lines(tmp_path / "eval" / "metrics.jsonl")
+    assert [row["phase"] for row in rows] == ["train"] * 4 + ["eval"]
+    assert compare(documented("metrics.jsonl"), {key for row in rows for key in row}) == (set(), set())
+
+
+def test_the_comparison_can_fail() -> None:
+    patterns = ["eval/<split>/success", "in_domain.sampled.*", "train/loss"]
+    keys = ["eval/seen/success", "eval/seen/turns", "in_domain.sampled.base", "train/lossy"]
+    assert compare(patterns, keys) == ({"eval/seen/turns", "train/lossy"}, {"train/loss"})
+
+
+def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
+    job = Run.__new__(Run)  # its policy is not loaded: a result reads only what stands here
+    job.cfg = compose_config(["method=pivotrl"], ROOT / "conf")
+    job.phases, job.env, job.seed, job.problems = Phases(PHASES), HouseholdEnv(), 0, ()
+    job.recorder = Recorder(tmp_path, None)
+    job.phases.seconds = dict.fromkeys(PHASES, 1.0)
+    write_result(job.result(measured(0), measured(1)), tmp_path)
+    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert compare(documented("result.json"), leaves(result)) == (set(), set())
+
+
+def test_every_key_of_a_recorded_rollout_is_explained() -> None:
+    experience = Collector(
+        select=lambda iteration: [tree(iteration).state],
+        play=lambda states, key: [tree(0) for _ in states],
+        reward=Outcome(),
+        advantage=GroupAdvantage(),
+    ).collect(0)
+    recorded = tree_record(0, lambda state: [{"role": "user", "content": "go"}], experience, 0)
+    assert compare(documented("rollouts/train.jsonl"), leaves(recorded)) == (set(), set())
+    explained = next(line for line in TEXT.splitlines() if line.startswith("| `turns` |"))
+    assert {key for turn in recorded["turns"] for key in turn if f"`{key}`" not in explained} == set()
+
+
+def test_every_key_of_a_recorded_evaluation_is_explained() -> None:
+    written = {field.name for kind in (Episode, Answer) for field in dataclasses.fields(kind)}
+    assert documented("evaluation") == written
