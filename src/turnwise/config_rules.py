@@ -41,6 +41,15 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
         ]
         if _value(cfg, "rollout", "sampling", "temperature") == 0:
             mistakes.append("rollout.sampling.temperature: greedy samples of a state are all the same; set it above 0")
+        for key, off in (("top_p", 1), ("top_k", 0), ("min_p", 0)):
+            value = _value(cfg, "rollout", "sampling", key)
+            if isinstance(value, int | float) and (
+                0 < value < 1 or (key == "top_k" and value >= 1)
+            ):  # others are mistakes
+                mistakes.append(
+                    f"rollout.sampling.{key}: the update scores tokens under the whole distribution, so a filter would make "
+                    f"its ratios wrong; set it to {off}"
+                )
     if _part(cfg, "advantage") == "GroupAdvantage" and _value(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
     if (_value(cfg, "loss", "kl_beta") or 0) > 0 and _value(cfg, "policy", "lora", "r") == 0:

@@ -69,9 +69,11 @@ class Rollout:
     turns: int | None = None
     trajectories: int | None = None
     max_refills: int = 4
+    max_length: int = 4096
 
     def __post_init__(self) -> None:
         _at_least(0, max_refills=self.max_refills)
+        _at_least(self.sampling.max_tokens + 1, max_length=self.max_length)
         _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from turnwise.config import ConfigError, compose_config
 from turnwise.config_check import check_config
+from turnwise.config_rules import impossible_combinations
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -44,3 +45,10 @@ def test_parts_that_exclude_each_other_are_refused_with_the_way_out(overrides: l
 )
 def test_the_ways_out_are_open(overrides: list[str]) -> None:
     check_config(compose_config(overrides, CONF))
+
+
+@pytest.mark.parametrize(("key", "value"), [("top_p", 0.9), ("top_k", 5), ("min_p", 0.1)])
+def test_filters_that_the_update_cannot_reproduce_are_refused(key: str, value: float) -> None:
+    cfg = {"loss": {"_target_": "turnwise.losses.clipped.Clipped"}, "rollout": {"sampling": {key: value}}}
+    assert any(mistake.startswith(f"rollout.sampling.{key}:") for mistake in impossible_combinations(cfg))
+    assert not any(m.startswith("rollout.sampling.top_k") for m in impossible_combinations({**cfg, "rollout": {}}))

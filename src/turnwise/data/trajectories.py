@@ -72,7 +72,7 @@ def read_trajectories(
     """
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     if not names:
-        raise DataError("no trajectory file is named: set data.paths")
+        raise DataError("no trajectory file is named: set data.file")
     good: dict[str, Trajectory] = {}
     problems: list[Problem] = []
     for name in names:
@@ -87,9 +87,9 @@ def read_trajectories(
                 except UnusableError as error:
                     problems.append(Problem(source, error.what, error.remedy))
         except FileNotFoundError as error:
-            raise DataError(f"{name}: no such trajectory file; correct data.paths (read from {Path.cwd()})") from error
+            raise DataError(f"{name}: no such trajectory file; correct data.file (read from {Path.cwd()})") from error
         except (OSError, pyarrow.ArrowException) as error:
-            raise DataError(f"{name}: cannot be read ({error}); correct the file or data.paths") from error
+            raise DataError(f"{name}: cannot be read ({error}); correct the file or data.file") from error
     what = ", ".join(map(str, names))
     if strict and problems:
         raise DataError(f"{len(problems)} bad trajectories in {what} and data.strict is set:", problems)
@@ -149,7 +149,7 @@ def _records(name: Path, limit: int) -> Iterator[tuple[str, Any]]:
     """(source, record or the UnusableError that stands in its place); messages keep the name that the user gave."""
     path = name.expanduser().resolve()
     if path.is_dir():
-        raise DataError(f"{name}: a folder; name its trajectory files in data.paths")
+        raise DataError(f"{name}: a folder; name its trajectory files in data.file")
     if path.suffix == ".parquet":
         with pyarrow.parquet.ParquetFile(path) as file:
             row = 0
@@ -195,7 +195,7 @@ def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
 
 def _parse(line: bytes | None, limit: int) -> Any:
     if line is None:
-        raise UnusableError(f"longer than {limit} bytes", "shorten it, or raise data.max_line_bytes")
+        raise UnusableError(f"longer than {limit} bytes", "shorten it, or split the trajectory")
     if not line.strip():
         raise UnusableError("empty line", "remove it")
     try:

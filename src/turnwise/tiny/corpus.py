@@ -65,12 +65,21 @@ def skill_conversations(count: int, seed: int, split: Split = "train") -> Iterat
 
 
 def micro_batches(documents: Iterable[Document], parts: int) -> list[list[Document]]:
-    """Cut documents, sorted by length, into ``parts`` of about equal padded size; the k-th shortest beside the k-th longest."""
+    """Cut documents, sorted by length, into ``parts`` runs of about equal token count, none of them empty.
+
+    Raises:
+        ValueError: there are fewer documents than parts.
+    """
     ordered = sorted(documents, key=lambda d: len(d.ids))
+    if len(ordered) < parts:
+        raise ValueError(f"{len(ordered)} documents cannot fill {parts} micro-batches; draw more a step")
     total = sum(len(d.ids) for d in ordered)
     found: list[list[Document]] = [[] for _ in range(parts)]
-    passed = 0
-    for document in ordered:
-        found[min(parts - 1, passed * parts // total)].append(document)
+    passed = index = 0
+    for k, document in enumerate(ordered):
+        due = min(parts - 1, passed * parts // total)
+        index = min(due, index + bool(found[index]))  # one very long document must not make a part be skipped
+        index = max(index, parts - len(ordered) + k)  # nor may the last parts run out of documents
+        found[index].append(document)
         passed += len(document.ids)
-    return [part for part in found if part]
+    return found

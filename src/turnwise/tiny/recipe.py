@@ -46,6 +46,8 @@ class Recipe:
         for name in ("steps", "household", "skills", "layers", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.household < self.threads:
+            raise ValueError(f"household must be at least threads, {self.threads}, got {self.household}")
         if self.hidden % 48:
             raise ValueError(f"hidden must be a multiple of 48, the width of a head, got {self.hidden}")
 

@@ -55,6 +55,8 @@ class Run:
         self.cfg, self.phases = cfg, phases
         self.folder = Path(cfg.paths.out)
         self.seed = int(cfg.seed)
+        wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
+        self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
         self.settings = {name: instantiate(cfg[name]) for name in ("data", "rollout", "update", "policy", "eval")}
         self.parts = {
             name: instantiate(cfg[name]) for name in ("states", "allocator", "gate", "reward", "advantage", "loss")
@@ -84,12 +86,14 @@ class Run:
         )
         self.engine = instantiate(cfg.engine)(end_ids=self.chat.stop_ids)
         rollout = self.settings["rollout"]
-        self.player = Player(self.engine, self.env, self.chat, rollout.sampling, max_turns=rollout.turns)
+        self.player = Player(
+            self.engine, self.env, self.chat, rollout.sampling, max_turns=rollout.turns, max_length=rollout.max_length
+        )
         self.opening = openings(self.env, self.chat)
         self.histories: dict[str, Sequence[Message]] = {}
         self.recorder = Recorder(self.folder, self.messages)
         self.measure = Measure(
-            self.player, self.module, self.chat, self.opening, self.settings["eval"], self.folder, phases
+            self.player, self.module, self.chat, self.opening, self.settings["eval"], self.folder, phases, self.device
         )
         self.problems: Sequence[Any] = ()
 
@@ -113,6 +117,7 @@ class Run:
             return rule.select(candidates, {})
         shards = self.folder / "profile"
         with self.phases.phase("profile", len(candidates)) as advance:
+            self.module.to(self.device)
             self.engine.load_weights(self.module.model, self.module.version)
             local = self.player.using(self.settings["rollout"].sampling, max_turns=1)
             profiles = profile(local, candidates, rule.k, shards, (self.seed, "profile"), advance)

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from turnwise.engines.base import Sampling
 from turnwise.evaluation.suites import Evaluation, answer_skills, play_tasks
 from turnwise.rollouts.play import Player
@@ -26,6 +28,7 @@ class Measure:
     opening: a task's first messages and their ids.
     settings: how many tasks, attempts and items.
     folder: the run's; a finished evaluation lies in ``evaluation/`` and is not repeated.
+    device: where to measure.
     """
 
     def __init__(
@@ -37,13 +40,15 @@ class Measure:
         settings: Settings,
         folder: Path,
         phases: Phases,
+        device: torch.device,
     ) -> None:
         self.player, self.module, self.chat, self.opening = player, module, chat, opening
-        self.settings, self.folder, self.phases = settings, folder, phases
+        self.settings, self.folder, self.phases, self.device = settings, folder, phases, device
 
     def __call__(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
         """Measure the policy as it is."""
         settings, world = self.settings, self.player.environment
+        self.module.to(self.device)
         self.player.engine.load_weights(self.module.model, self.module.version)
         half = settings.tasks // 2
         tasks = [*world.tasks("seen", settings.tasks - half), *world.tasks("unseen", half)]

@@ -204,7 +204,7 @@ def test_an_opening_may_have_no_system_and_an_episode_may_end_with_an_observatio
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda p: p / "no.jsonl", "no.jsonl: no such trajectory file; correct data.paths"),
+        (lambda p: p / "no.jsonl", "no.jsonl: no such trajectory file; correct data.file"),
         (lambda p: p, "a folder; name its trajectory files"),
         (lambda p: write(p / "x.csv", record()), r"x.csv: unknown kind of file; use .jsonl"),
         (lambda p: write(p / "x.parquet", b"PAR"), "x.parquet: cannot be read"),
