@@ -29,7 +29,7 @@ def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None
     return {
         "base": _points(_mean(before)),
         "after": _points(_mean(since)),
-        "delta": _points(_mean(since)) - _points(_mean(before)),
+        "delta": round(_points(_mean(since)) - _points(_mean(before)), 2),
         "delta_ci95": _interval(change),
         "tasks": len(tasks),
     }
