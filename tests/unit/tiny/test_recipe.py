@@ -1,0 +1,162 @@
+"""The recipe's parts: documents, matched micro-batches, gradients, decoding, and a run that is taken up again."""
+
+from __future__ import annotations
+
+from shutil import copytree
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.evaluation.skills import SKILLS
+from turnwise.tiny.corpus import Document, encode, micro_batches, skill_conversations
+from turnwise.tiny.decode import Decoder
+from turnwise.tiny.load import ASSETS
+from turnwise.tiny.measure import play, skill_scores
+from turnwise.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
+from turnwise.tiny.recipe import Recipe, Run, draw_pool, make_model
+from turnwise.tiny.tokenizer import build_tokenizer
+
+RECIPE = Recipe(steps=4, household=2, skills=4, hidden=48, layers=2, mlp=64)
+ENV = HouseholdEnv(horizon=3)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(ASSETS)
+
+
+def test_only_the_answer_and_its_end_have_full_weight(tokenizer):
+    messages = [{"role": "user", "content": "go on"}, {"role": "assistant", "content": "go to desk 1"}]
+    document = encode(messages, tokenizer, other=0.25)
+    assert tokenizer.decode(document.ids) == tokenizer.apply_chat_template(messages, tokenize=False)
+    answer = [i for i, w in zip(document.ids, document.weights, strict=True) if w == 1.0]
+    assert tokenizer.decode(answer) == "go to desk 1<|im_end|>"
+    assert set(document.weights) == {0.25, 1.0}
+
+
+def test_skills_come_in_equal_shares():
+    prompts = [m[0]["content"] for m in skill_conversations(80, seed=3)]
+    assert (
+        sum(p.startswith("Solve") for p in prompts) == sum(p.startswith("Given") for p in prompts) == 80 / len(SKILLS)
+    )
+
+
+def test_micro_batches_hold_every_document_once_and_sort_by_length():
+    documents = [Document([0] * n, [1.0] * n) for n in (9, 1, 5, 7, 3, 5)]
+    parts = micro_batches(documents, 3)
+    lengths = [[len(d.ids) for d in part] for part in parts]
+    assert lengths == [[1, 3, 5, 5], [7], [9]]  # 30 tokens: a part closes when 10, then 20 have passed
+
+
+@given(st.lists(st.integers(1, 60), min_size=5, max_size=30), st.integers(1, 5))
+def test_no_micro_batch_is_empty_however_uneven_the_lengths(lengths, parts):
+    found = micro_batches([Document([0] * n, [1.0] * n) for n in lengths], parts)
+    assert len(found) == parts and all(found)
+    assert [len(d.ids) for part in found for d in part] == sorted(lengths)
+
+
+def test_too_few_documents_are_refused():
+    with pytest.raises(ValueError, match="1 documents cannot fill 2 micro-batches"):
+        micro_batches([Document([0], [1.0])], 2)
+
+
+def test_threads_give_the_gradient_of_the_weighted_mean(tokenizer):
+    model = make_model(RECIPE, tokenizer)
+    parts = draw_pool(ENV, tokenizer, RECIPE, 0)[0]
+    loss = Threads(2).gradients(model, parts)
+    threaded = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    sums = [batch_loss(model, [document]) for part in parts for document in part]  # one by one: no padding at all
+    whole = sum(s for s, _ in sums) / sum(w for _, w in sums)
+    whole.backward()
+    assert loss == pytest.approx(float(whole.detach()), rel=1e-5)
+    for parameter, other in zip(model.parameters(), threaded, strict=True):
+        assert torch.allclose(parameter.grad, other, atol=1e-6)
+
+
+def test_orthogonalised_matrices_keep_their_directions():
+    torch.manual_seed(0)
+    left, right = torch.linalg.qr(torch.randn(3, 6, 4))[0], torch.linalg.qr(torch.randn(3, 4, 4))[0]
+    moved = orthogonalise(left @ torch.diag(torch.tensor([3.0, 2.0, 1.0, 0.5])) @ right)
+    core = left.mT @ moved @ right.mT  # diagonal where the singular vectors are kept
+    assert torch.allclose(core, torch.diag_embed(torch.diagonal(core, dim1=1, dim2=2)), atol=1e-3)
+    assert torch.all((torch.linalg.svdvals(moved) > 0.6) & (torch.linalg.svdvals(moved) < 1.3))
+
+
+def test_schedule_rises_stays_and_falls():
+    assert [schedule(s, 1000, warmup=50, decay=0.3) for s in (0, 24, 49, 700, 850, 1000)] == [
+        0.02,
+        0.5,
+        1,
+        1,
+        0.5,
+        0.02,
+    ]
+
+
+def test_ragged_decoding_gives_the_logits_of_plain_forward_passes(tokenizer):
+    model = make_model(RECIPE, tokenizer).eval()
+    decoder = Decoder(model, rows=2, slots=32)
+    first, second = [5, 6, 7, 8, 9, 10, 11], [20, 21, 22]
+    decoder.feed([first[:4], second[:1]])
+    mine = decoder.feed([first[4:], []])[0]
+    other = decoder.feed([[], second[1:]])[1]
+    with torch.no_grad():
+        assert torch.allclose(mine, model(input_ids=torch.tensor([first])).logits[0, -1], atol=1e-5)
+        assert torch.allclose(other, model(input_ids=torch.tensor([second])).logits[0, -1], atol=1e-5)
+
+
+def test_sampling_stops_at_the_end_token_and_at_the_limit(tokenizer):
+    model = make_model(RECIPE, tokenizer).eval()
+    decoder = Decoder(model, rows=3, slots=32)
+    logits = decoder.feed([[5], [5], [5]])
+    greedy = int(logits[0].argmax())
+    rng = torch.Generator().manual_seed(0)
+    written = decoder.sample(logits, [True, False, True], torch.zeros(3), end=greedy, limit=4, rng=rng)
+    assert written == [[greedy], [], [greedy]]
+
+
+def test_a_random_policy_wins_nothing_and_every_measure_is_reported(tokenizer):
+    model = make_model(RECIPE, tokenizer).eval()
+    won, rates = play(model, tokenizer, ENV, ENV.tasks("seen", 2), temperature=1.0)
+    assert won == [False, False] and rates["turns"] == 3 and 0 <= rates["inadmissible"] <= 1
+    assert set(skill_scores(model, tokenizer, 2)) == set(SKILLS)
+
+
+def test_a_run_taken_up_again_ends_with_the_same_weights(tmp_path, tokenizer):
+    def keep_the_half(run: Run) -> dict:
+        if run.step == 2:
+            copytree(run.folder, tmp_path / "half")
+        return {}
+
+    whole = Run(RECIPE, ENV, tokenizer, tmp_path / "whole")
+    whole.train(keep_the_half, every=2)
+    again = Run(RECIPE, ENV, tokenizer, tmp_path / "half")
+    assert again.load() and again.step == 2
+    again.train(lambda run: {}, every=2)
+    assert (again.step, again.tokens) == (whole.step, whole.tokens) == (4, whole.tokens)
+    for mine, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_a_new_tokenizer_knows_frequent_words_whole():
+    texts = ["go to drawer 12", "open the toiletpaperhanger"] * 3
+    tokenizer = build_tokenizer(texts, "{{ messages }}", size=300, merged=260)
+    for word in (" drawer", " 12", "go", " toiletpaperhanger", "<tool_call>", "<|im_end|>"):
+        assert len(tokenizer.encode(word, add_special_tokens=False)) == 1
+    assert tokenizer.decode(tokenizer.encode("go to é\n\n 7")) == "go to é\n\n 7"
+    with pytest.raises(ValueError, match="size 260 must exceed merged 256"):
+        build_tokenizer(texts, "", size=260, merged=256)
+
+
+def test_senseless_settings_are_refused():
+    with pytest.raises(ValueError, match="hidden must be a multiple of 48"):
+        Recipe(hidden=100)
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        Recipe(steps=0)
+    with pytest.raises(ValueError, match="household must be at least threads, 2, got 1"):
+        Recipe(household=1)
