@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
-from turnwise.evaluation.suites import Answer, Episode, Evaluation
+from turnwise.evaluation.suites import Answer, Episode, Evaluation, repeat_rate
 
 LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
 
@@ -126,6 +126,9 @@ def summary(evaluation: Evaluation) -> dict[str, float]:
             if scores := evaluation.success(mode, split):
                 suffix = "" if mode == "sampled" else "_greedy"
                 metrics[f"eval/{split}/success{suffix}"] = _points(_mean(scores))
+    said = [[m["content"] for m in e.messages if m["role"] == "assistant"] for e in evaluation.episodes]
+    if said:
+        metrics["eval/repeat_rate"] = round(sum(map(repeat_rate, said)) / len(said), 4)
     for suite, items in evaluation.skills().items():
         metrics[f"eval/ood/{suite}"] = _points(_mean(items))
     return metrics
