@@ -99,11 +99,11 @@ class Run:
 
     # -- where to act --------------------------------------------------------------------------------------------------
 
-    def states(self) -> list[State]:
-        """The states that this run trains on."""
+    def candidates(self) -> list[State]:
+        """Where the run may act: openings of train tasks, or every expert turn. Read first, for a bad file ends the run."""
         rule = self.parts["states"]
         if rule.source == "tasks":
-            return rule.select(starts_of(self.env, rule.count, self.seed, lambda task: self.opening(task)[1]), {})
+            return starts_of(self.env, rule.count, self.seed, lambda task: self.opening(task)[1])
         data = self.settings["data"]
         with self.phases.phase("read", data.trajectories) as advance:
             trajectories, self.problems = read_experts(
@@ -113,6 +113,11 @@ class Run:
         self.histories = {trajectory.id: trajectory.messages for trajectory in trajectories}
         for problem in self.problems:
             self.phases.console.print(f"left out: {problem}", highlight=False)
+        return candidates
+
+    def chosen(self, candidates: list[State]) -> list[State]:
+        """The states that this run trains on, after a profile under the base policy where the rule asks for one."""
+        rule = self.parts["states"]
         if not rule.k:
             return rule.select(candidates, {})
         shards = self.folder / "profile"
@@ -256,9 +261,10 @@ def run(cfg: DictConfig) -> None:
     console = Console(stderr=True)
     with Phases(PHASES, TWINS, console) as phases:
         job = Run(cfg, phases)
+        candidates = job.candidates()
         base = job.measured_base()
         job.recorder.write(0, "eval", summary(base))
-        job.fit(job.states())
+        job.fit(job.chosen(candidates))
         after = job.measure.named("after")
         job.recorder.write(job.module.version, "eval", summary(after))
         with phases.phase("report", 2) as advance:
