@@ -15,7 +15,7 @@ from turnwise.rollouts.seeds import seed_of
 from turnwise.states.task_starts import task_starts
 from turnwise.types import Message, RolloutTree, Task
 
-CHUNK = 256  # episodes played together; bounds the engine's memory and lets progress be shown
+CHUNK = 64  # episodes played together; bounds the memory of the engine and lets progress be shown
 
 
 class Chat(Protocol):
