@@ -43,7 +43,7 @@ types: $(VENV)/.dev ## static types
 	$(BIN)/mypy
 
 imports: $(VENV)/.dev ## imports point down only (pyproject.toml, [tool.importlinter])
-	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 check: lint types imports test-fast ## what to run before a commit
 

@@ -15,6 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config import ConfigError
+from turnwise.errors import InputError
 
 _RECORD = "config.yaml"
 # what names a run or shows it, and changes nothing that it computes
@@ -54,7 +55,8 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     """The run's folder, held against other processes until the block ends.
 
     The first claim writes the resolved configuration there. ``fresh=true`` moves a run that lies there to
-    ``<folder>.old-<n>`` first. Processes of one distributed run share the claim of their first rank.
+    ``<folder>.old-<n>`` first. A run that ends in an :class:`InputError` before it has left anything gives the folder back,
+    so that the corrected one may have it. Processes of one distributed run share the claim of their first rank.
 
     Raises:
         ConfigError: the folder holds a run of another configuration, or another process is running in it.
@@ -72,7 +74,12 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
             _refuse_another(cfg, path)
         else:
             _write(path / _RECORD, OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False))
-        yield RunFolder(path, config_hash(cfg), resumed, finished=(path / "result.json").exists())
+        try:
+            yield RunFolder(path, config_hash(cfg), resumed, finished=(path / "result.json").exists())
+        except InputError:
+            if [entry.name for entry in path.iterdir()] == [_RECORD]:
+                (path / _RECORD).unlink()
+            raise
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -128,9 +135,14 @@ def _only_one(path: Path) -> Iterator[None]:
     with lock.open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process lets go of it
+            if os.fstat(stream.fileno()).st_nlink == 0:  # its last owner left between our opening and locking it
+                raise BlockingIOError
         except BlockingIOError:
             raise ConfigError([f"{path}: another process is running there; wait for it, or give name=..."]) from None
-        yield
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _put_aside(path: Path) -> None:

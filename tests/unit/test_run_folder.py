@@ -9,6 +9,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config import ConfigError
+from turnwise.errors import InputError
 from turnwise.run_folder import claim, config_hash, differences
 
 
@@ -95,6 +96,20 @@ def test_fresh_puts_the_old_run_aside_and_loses_nothing(tmp_path: Path) -> None:
         "run.old-1": "0",
         "run.old-2": "1",
     }
+
+
+def test_a_run_refused_before_it_left_anything_gives_its_folder_back(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(InputError, match="no such file"), claim(config(out, seed=1)):
+        raise InputError("no such file")
+    with claim(config(out, seed=2)) as folder:
+        assert not folder.resumed
+        (out / "metrics.jsonl").write_text("kept")
+    with pytest.raises(InputError), claim(config(out, seed=2)):
+        raise InputError("no such file")
+    assert (out / "metrics.jsonl").read_text() == "kept"
+    assert (out / "config.yaml").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_two_processes_do_not_share_a_folder_but_a_killed_one_lets_go(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def train(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
     [
         (["method=pivtorl"], "method=pivtorl: method has no 'pivtorl'; did you mean 'pivotrl'?\n"),
         (["loss.clip_high=abc", "+data.x=1"], "2 mistakes in the configuration:\n"),
+        (["env.horizon=0", "method=sft"], "env: horizon: an episode has at least one turn, got 0\n"),
         (["-m", "seed=0,x"], "seed=x: Value 'x' of type 'str' could not be converted to Integer\n"),
     ],
 )

@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from turnwise.config import build
 from turnwise.data.chat import ChatTokens
 from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.models.policy import load_policy
@@ -57,11 +58,9 @@ class Run:
         self.seed = int(cfg.seed)
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
-        self.settings = {name: instantiate(cfg[name]) for name in ("data", "rollout", "update", "policy", "eval")}
-        self.parts = {
-            name: instantiate(cfg[name]) for name in ("states", "allocator", "gate", "reward", "advantage", "loss")
-        }
-        self.env = instantiate(cfg.env)
+        self.settings = {name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval")}
+        self.parts = {name: build(cfg, name) for name in ("states", "allocator", "gate", "reward", "advantage", "loss")}
+        self.env = build(cfg, "env")
         policy = self.settings["policy"]
         lora = policy.lora
         self.source = str(tiny_path() if policy.model == "tiny" else policy.model)
@@ -84,7 +83,7 @@ class Run:
             clip_norm=update.clip_norm,
             temperature=self.settings["rollout"].sampling.temperature or 1.0,
         )
-        self.engine = instantiate(cfg.engine)(end_ids=self.chat.stop_ids)
+        self.engine = build(cfg, "engine", end_ids=self.chat.stop_ids)
         rollout = self.settings["rollout"]
         self.player = Player(
             self.engine, self.env, self.chat, rollout.sampling, max_turns=rollout.turns, max_length=rollout.max_length
