@@ -162,7 +162,7 @@ class Run:
         loggers = [instantiate(logger) for logger in (self.cfg.logger or {}).values() if logger]
         callbacks = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
         with self.phases.phase("train", epochs) as advance:
-            bar = Advance(advance)
+            bar = Advance(advance, self.recorder)
             settings = self.settings
             collection = Collection(
                 states,
@@ -235,16 +235,15 @@ class Run:
 class Advance(L.Callback):
     """Moves the run's bar by one iteration, with the reward beside it."""
 
-    def __init__(self, advance: Callable[..., None]) -> None:
-        self.advance = advance
+    def __init__(self, advance: Callable[..., None], recorder: Recorder) -> None:
+        self.advance, self.recorder = advance, recorder
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.current_epoch:
             self.advance(trainer.current_epoch, already=True)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        pending = next(c for c in trainer.callbacks if isinstance(c, Recorder))._pending  # type: ignore[attr-defined]
-        reward = pending.get("train/reward_mean")
+        reward = self.recorder.reward
         self.advance(1, note="" if reward is None else f"reward {reward:.3f}")
 
 

@@ -36,6 +36,11 @@ class Recorder(Callback):
         self._pending: dict[str, float] = {}
         self._update_began = 0.0
 
+    @property
+    def reward(self) -> float | None:
+        """Mean reward of the last collection; None where nothing was paid."""
+        return self._pending.get("train/reward_mean")
+
     # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
