@@ -81,11 +81,13 @@ class Rollout:
 class Update:
     """One update: an AdamW step over the whole collection, ``batch_tokens`` packed tokens a pass in rows of ``row_tokens``.
 
-    The rate is constant after ``warmup`` steps; gradients are clipped to the norm ``clip_norm``.
+    The rate rises over ``warmup`` steps, stays, and falls linearly to 0 over the last share ``decay`` of the run's updates;
+    gradients are clipped to the norm ``clip_norm``.
     """
 
     learning_rate: float
     warmup: int = 0
+    decay: float = 0.0
     clip_norm: float = 1.0
     weight_decay: float = 0.0
     row_tokens: int = 2048
@@ -96,6 +98,8 @@ class Update:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
         _at_least(0, warmup=self.warmup, weight_decay=self.weight_decay)
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"decay must be a share in [0, 1], got {self.decay}")
         _at_least(1, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
 
 

@@ -1,4 +1,4 @@
-"""Keys and values of many histories, and the two ways a forward pass reads them.
+"""Keys and values of many histories, and how a decoding step reads them.
 
 A *row* holds one history. Several nodes may stand on one row at different lengths (all turns of a trajectory stand on its
 spine), because a query only ever sees its own node's length.
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 GROW = 128  # tokens; capacity grows in steps, since every growth copies
 
@@ -46,38 +45,6 @@ class Store:
     @property
     def bytes(self) -> int:
         return sum(slab.numel() * slab.element_size() for slab in (*self.keys, *self.values))
-
-
-class Prefill:
-    """Plan: write segments of new tokens into their rows; each sees its row's tokens up to itself.
-
-    rows_M: the row of each segment; start_M: where it begins; query shape (M, H, T, D), right-padded to T. Padding is written
-    beyond the segment's end, where nothing that is visible stands: the caller reserves capacity and orders the passes.
-    """
-
-    def __init__(self, store: Store, rows_M: Tensor, start_M: Tensor, length_M: Tensor) -> None:
-        self.store, self.rows = store, rows_M
-        T = int(length_M.max())
-        step_T = torch.arange(T, device=rows_M.device)
-        self.real = step_T[None] < length_M[:, None]  # (M, T)
-        self.place = start_M[:, None] + step_T[None]  # (M, T)
-        self.end = int((start_M + length_M).max())
-        seen = torch.arange(self.end, device=rows_M.device)
-        self.mask = (seen[None, None] <= self.place[:, :, None])[:, None]  # (M, 1, T, end)
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        M, H, T, D = query.shape
-        H_kv = key.shape[1]
-        keys, values = self.store.keys[layer], self.store.values[layer]
-        rows = self.rows[:, None].expand_as(self.place)[self.real]
-        places = self.place[self.real]
-        keys[rows, :, places] = key.transpose(1, 2)[self.real]
-        values[rows, :, places] = value.transpose(1, 2)[self.real]
-        k, v = pick_rows(keys, self.rows, self.end), pick_rows(values, self.rows, self.end)
-        # The heads of a group stand side by side as queries, so that no key is repeated for them.
-        query = query.reshape(M, H_kv, H // H_kv * T, D)
-        mask = self.mask.repeat(1, 1, H // H_kv, 1)
-        return F.scaled_dot_product_attention(query, k, v, attn_mask=mask, scale=scaling).view(M, H, T, D)
 
 
 def pick_rows(slab: Tensor, rows: Tensor, length: int) -> Tensor:

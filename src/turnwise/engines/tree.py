@@ -22,11 +22,11 @@ from torch import Tensor
 
 from turnwise.engines.base import Sample, Sampling
 from turnwise.engines.draw import draw
-from turnwise.engines.store import Decode, Prefill, Store, Trunk
+from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
+from turnwise.engines.store import Decode, Store, Trunk
 from turnwise.models.attention import backbone, head_weight, use_tree_attention
 from turnwise.models.policy import plain_copy
 
-LIKE = 1.3  # longest over shortest segment of a prefill pass: padding is computed like any token
 KEY = 16  # tokens; histories are looked up by their beginning
 
 
@@ -191,36 +191,29 @@ class TreeEngine:
         for state in states:
             if state.hidden is None:
                 waiting[state.row].append(state)
-        segments: list[tuple[int, int, int]] = []  # row, start, stop
+        segments: list[Segment] = []
         for row, nodes in waiting.items():
             computed = self._rows[row].computed
             target = max(node.length for node in nodes)
             if target > computed:
-                segments.append((row, computed, target))
+                segments.append(Segment(row, computed, target))
             # A node inside what is computed needs its last hidden state back: that one token again.
-            segments.extend((row, n - 1, n) for n in {node.length for node in nodes} if n <= computed)
-        segments.sort(key=lambda s: (s[2] - s[1], s[0]))
-        for chunk in _chunks(segments, self.prefill_tokens):
-            hidden = self._forward_segments(chunk)
-            for (row, start, stop), states_T in zip(chunk, hidden, strict=True):
+            segments.extend(Segment(row, n - 1, n) for n in {node.length for node in nodes} if n <= computed)
+        layout = EndToEnd if self._head.device.type == "cpu" else SideBySide
+        for chunk in layout.passes(segments, self.prefill_tokens):
+            for (row, start, stop), states_T in zip(chunk, self._forward_segments(layout, chunk), strict=True):
                 self._rows[row].computed = max(self._rows[row].computed, stop)
                 for node in waiting[row]:
                     if start < node.length <= stop:
                         node.hidden = states_T[node.length - 1 - start]
 
-    def _forward_segments(self, segments: list[tuple[int, int, int]]) -> Tensor:
+    def _forward_segments(self, layout: type[EndToEnd | SideBySide], segments: list[Segment]) -> Sequence[Tensor]:
         assert self._store is not None
-        device = self._head.device
-        lengths = [stop - start for _, start, stop in segments]
-        width = max(lengths)
-        self._store.reserve(len(self._rows), max(stop for _, _, stop in segments))
-        ids = torch.zeros(len(segments), width, dtype=torch.long)
-        for i, (row, start, stop) in enumerate(segments):
-            ids[i, : stop - start] = torch.tensor(self._rows[row].ids[start:stop])
-        rows, starts = (torch.tensor([s[j] for s in segments], device=device) for j in (0, 1))
-        plan = Prefill(self._store, rows, starts, torch.tensor(lengths, device=device))
-        self.computed_tokens += sum(lengths)
-        return self._run(ids.to(device), plan.place, plan)
+        self._store.reserve(len(self._rows), max(segment.stop for segment in segments))
+        plan = layout(self._store, segments)
+        self.computed_tokens += sum(segment.length for segment in segments)
+        ids = plan.ids([self._rows[row].ids[start:stop] for row, start, stop in segments])
+        return plan.split(self._run(ids, plan.place, plan))
 
     def _run(self, ids: Tensor, positions: Tensor, plan: Any) -> Tensor:
         return self._backbone(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state
@@ -281,17 +274,3 @@ def _common(a: list[int], b: list[int]) -> int:
         else:
             high = middle
     return low
-
-
-def _chunks(segments: list[tuple[int, int, int]], budget: int) -> list[list[tuple[int, int, int]]]:
-    """Cut segments, sorted by length, into passes of like length and at most ``budget`` padded tokens."""
-    passes: list[list[tuple[int, int, int]]] = []
-    for segment in segments:
-        width = segment[2] - segment[1]
-        last = passes[-1] if passes else None
-        shortest = last[0][2] - last[0][1] if last else 0
-        if last is None or (len(last) + 1) * width > budget or width > LIKE * shortest + 2:
-            passes.append([segment])
-        else:
-            last.append(segment)
-    return passes

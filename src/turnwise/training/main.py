@@ -79,6 +79,8 @@ class Run:
             self.parts["loss"],
             learning_rate=update.learning_rate,
             warmup=update.warmup,
+            decay=update.decay,
+            steps=self.cfg.trainer.max_epochs,
             weight_decay=update.weight_decay,
             clip_norm=update.clip_norm,
             temperature=self.settings["rollout"].sampling.temperature or 1.0,

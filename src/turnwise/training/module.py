@@ -24,7 +24,8 @@ class PolicyModule(LightningModule):
     """Args:
     model: a causal LM under tree attention, with or without an adapter.
     loss: reads credit; says whether it needs reference log-probs.
-    learning_rate, warmup, clip_norm: AdamW at a constant rate after ``warmup`` steps, gradients clipped to ``clip_norm``.
+    learning_rate, warmup, decay, clip_norm: of AdamW; see ``settings.Update``.
+    steps: updates of the whole run, of which ``decay`` is a share.
     temperature: of the sampling.
     max_skips: consecutive updates with a gradient that is not finite, after which training stops.
     """
@@ -35,6 +36,8 @@ class PolicyModule(LightningModule):
         loss: Loss,
         learning_rate: float = 1e-4,
         warmup: int = 0,
+        decay: float = 0.0,
+        steps: int = 1,
         clip_norm: float = 1.0,
         weight_decay: float = 0.0,
         temperature: float = 1.0,
@@ -45,7 +48,8 @@ class PolicyModule(LightningModule):
         self.strict_loading = False  # a checkpoint holds what is trained, not the frozen base
         self.model = model
         self.loss = loss
-        self.learning_rate, self.warmup, self.clip_norm = learning_rate, warmup, clip_norm
+        self.learning_rate, self.clip_norm = learning_rate, clip_norm
+        self.warmup, self.decay, self.steps = warmup, decay, steps
         self.weight_decay, self.temperature, self.max_skips = weight_decay, temperature, max_skips
         self.version = 0  # optimiser steps taken: the policy's version
         self.passes = Passes()
@@ -56,8 +60,14 @@ class PolicyModule(LightningModule):
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=self.learning_rate, weight_decay=self.weight_decay)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / (self.warmup + 1)))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate)
         return [optimizer], [schedule]
+
+    def rate(self, step: int) -> float:
+        """Share of the learning rate at a step: up over ``warmup`` steps, flat, down to 0 over the last ``decay`` of them."""
+        rising = (step + 1) / (self.warmup + 1)
+        falling = (self.steps - step) / (self.decay * self.steps) if self.decay else 1.0
+        return max(0.0, min(1.0, rising, falling))
 
     def training_step(self, update: Update, batch_idx: int = 0) -> None:
         optimizer, schedule = self.optimizers(), self.lr_schedulers()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.base import Sampling
+from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.tree import TreeEngine
 
 MakeModel = Callable[..., Any]
@@ -171,6 +172,38 @@ def test_small_prefill_passes_give_the_same(make_model: MakeModel) -> None:
         engine = engine_of(model, prefill_tokens=budget)
         drawn.append(engine.sample([engine.open(h) for h in histories], Sampling(max_tokens=5), list(range(9))))
     assert [s.ids for s in drawn[0]] == [s.ids for s in drawn[1]]
+
+
+def test_both_layouts_of_new_tokens_give_the_same(make_model: MakeModel, monkeypatch: Any) -> None:
+    rng = random.Random(8)
+    model = make_model("qwen3", False)
+    histories = [ids(rng, n) for n in (9, 200, 31, 140)]  # longer than a block of queries, and shorter
+    histories.append(histories[1][:150] + ids(rng, 5))
+    found = []
+    for accelerator in (False, True):
+        engine = engine_of(model)
+        if accelerator:
+            monkeypatch.setattr("turnwise.engines.tree.EndToEnd", SideBySide)
+        nodes = [engine.open(history) for history in histories]
+        samples = engine.sample(nodes, Sampling(max_tokens=4), list(range(5)))
+        engine.extend(nodes[0], histories[2])
+        samples += engine.sample(nodes[:1], Sampling(max_tokens=4), [9])
+        found.append(samples)
+    for history, one, two in zip(histories, *found, strict=False):
+        assert one.ids == two.ids
+        assert one.logprobs == pytest.approx(two.logprobs, abs=1e-5)
+        assert one.logprobs == pytest.approx(plain_logprobs(model, history, one.ids, 1.0), abs=1e-4)
+    assert found[0][-1].ids == found[1][-1].ids
+
+
+def test_passes_keep_every_segment_and_their_budget() -> None:
+    rng = random.Random(0)
+    segments = [Segment(row, start := rng.randrange(50), start + rng.randrange(1, 40)) for row in range(60)]
+    for layout in (EndToEnd, SideBySide):
+        cut = layout.passes(segments, 100)
+        assert sorted(s for part in cut for s in part) == segments
+        assert all(sum(s.length for s in part) <= 100 for part in cut)
+    assert [len(part) for part in EndToEnd.passes([Segment(0, 0, 150), Segment(1, 0, 5)], 100)] == [1, 1]
 
 
 def test_an_empty_history_is_refused(make_model: MakeModel) -> None:
