@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+CLOSE = 1.5  # rows of a range over rows that are wanted, up to which the range is read as it is
 GROW = 128  # tokens; capacity grows in steps, since every growth copies
 
 
@@ -42,6 +43,13 @@ class Store:
         for slab in (*self.keys, *self.values):
             slab[target, :, :length] = slab[source, :, :length]
 
+    @torch.inference_mode()
+    def write(self, row: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """Put keys and values (layers, H_kv, t, D) into a row, from token ``start`` on."""
+        for slabs, new in ((self.keys, keys), (self.values, values)):
+            for slab, layer in zip(slabs, new, strict=True):
+                slab[row, :, start : start + new.shape[2]] = layer
+
     @property
     def bytes(self) -> int:
         return sum(slab.numel() * slab.element_size() for slab in (*self.keys, *self.values))
@@ -61,11 +69,21 @@ class Trunk:
 
     keys: list[Tensor]  # per layer (R, H_kv, L, D)
     values: list[Tensor]
+    row_N: Tensor  # for each sample, which of the R rows is its own
 
     @classmethod
-    def gather(cls, store: Store, rows_R: Tensor, length: int) -> Trunk:
+    def of(cls, store: Store, row_N: Tensor, length: int) -> Trunk:
+        """Of samples that stand on these rows of the store.
+
+        Rows that stand close together are read where they are, with what lies between: copying them costs more.
+        """
+        rows_R, place_N = torch.unique(row_N, return_inverse=True)
+        low, high = int(rows_R[0]), int(rows_R[-1]) + 1
+        if high - low <= CLOSE * len(rows_R):
+            keys, values = ([slab[low:high, :, :length] for slab in slabs] for slabs in (store.keys, store.values))
+            return cls(keys, values, row_N - low)
         keys, values = ([pick_rows(slab, rows_R, length) for slab in slabs] for slabs in (store.keys, store.values))
-        return cls(keys, values)
+        return cls(keys, values, place_N)
 
 
 class Decode:
@@ -97,6 +115,14 @@ class Decode:
         hidden[:, :, 0] = False  # every row sees something; a history has at least one token
         self.bias = torch.zeros(hidden.shape, dtype=self.trunk.keys[0].dtype, device=row_N.device)
         self.bias.masked_fill_(hidden, -torch.inf)
+
+    def twig(self, number: int) -> tuple[Tensor, Tensor]:
+        """Keys and values (layers, H_kv, t, D) of what a twig has computed so far."""
+        keys, values = (
+            torch.stack([kept[number, :, : self.length] for kept in layers])
+            for layers in (self.twig_keys, self.twig_values)
+        )
+        return keys, values
 
     def branch(self, parent: Tensor) -> None:
         """Replace the twigs: the i-th new one continues twig ``parent[i]``. Twigs that nobody names are dropped."""

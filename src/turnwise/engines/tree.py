@@ -42,6 +42,7 @@ class _Node:
     row: int
     length: int
     pending: list[int] = field(default_factory=list)  # tokens that are in no row yet
+    kept: tuple[Tensor, Tensor] | None = None  # keys and values (layers, H_kv, t, D) of the first t of them
     hidden: Tensor | None = None  # (D,) last hidden state, from which the next token is drawn
 
 
@@ -105,7 +106,7 @@ class TreeEngine:
 
     def fork(self, node: int) -> int:
         source = self._nodes[node]
-        return self._add(_Node(source.row, source.length, list(source.pending), source.hidden))
+        return self._add(_Node(source.row, source.length, list(source.pending), source.kept, source.hidden))
 
     def extend(self, node: int, ids: Sequence[int]) -> None:
         state = self._nodes[node]
@@ -162,9 +163,20 @@ class TreeEngine:
                 self._free.append(node.row)
             self._rows[fresh].users += 1
             node.row = fresh
+        self._take_kept(node)
         node.length += len(node.pending)
         node.pending = []
         node.hidden = None
+
+    def _take_kept(self, node: _Node) -> None:
+        """What decoding computed of the pending tokens is not computed again."""
+        row = self._rows[node.row]
+        if node.kept is not None and row.computed == node.length:
+            assert self._store is not None
+            self._store.reserve(len(self._rows), len(row.ids))
+            self._store.write(node.row, node.length, *node.kept)
+            row.computed += node.kept[0].shape[2]
+        node.kept = None
 
     # -- forward passes ------------------------------------------------------------------------------------------------
 
@@ -222,11 +234,11 @@ class TreeEngine:
         """Draw all samples step by step. Samples that have written the same so far are one twig (axis _U) until they part."""
         assert self._store is not None
         device = self._head.device
-        rows_R, row_N = torch.unique(torch.tensor([s.row for s in states], device=device), return_inverse=True)
-        trunk = Trunk.gather(self._store, rows_R, max(s.length for s in states))
+        rows_N = torch.tensor([s.row for s in states], device=device)
+        trunk = Trunk.of(self._store, rows_N, max(s.length for s in states))
         heads, twig_N = _distinct([(s.row, s.length) for s in states])
         length_U = torch.tensor([states[i].length for i in heads], device=device)
-        plan = Decode(trunk, row_N[heads], length_U, sampling.max_tokens)
+        plan = Decode(trunk, trunk.row_N[heads], length_U, sampling.max_tokens)
         hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
         samples = [Sample([], [], truncated=True) for _ in states]
         live = np.arange(len(states))
@@ -239,7 +251,10 @@ class TreeEngine:
                 samples[i].logprobs.append(logp)
                 if token in self.end_ids:
                     going[place], samples[i].truncated = False, False
-            if not going.any() or step + 1 == sampling.max_tokens:
+            last = not going.any() or step + 1 == sampling.max_tokens
+            for i, twig in zip(live[~going | last], twig_N[~going | last], strict=True):
+                states[i].kept = plan.twig(twig) if not states[i].pending and step else None
+            if last:
                 break
             live, written = live[going], tokens_N.cpu().numpy()[going]
             twigs, twig_N = np.unique(twig_N[going] * len(self._head) + written, return_inverse=True)
