@@ -6,6 +6,7 @@ spine), because a query only ever sees its own node's length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,22 +20,33 @@ class Store:
     """One slab a layer: keys and values (rows, H_kv, capacity, D)."""
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.shape = (kv_heads, head_dim)
-        self.keys = [torch.empty(0, kv_heads, 0, head_dim, dtype=dtype, device=device) for _ in range(layers)]
+        self.shape = (layers, kv_heads, head_dim, dtype, device)
+        self.keys = [torch.zeros(0, kv_heads, 0, head_dim, dtype=dtype, device=device) for _ in range(layers)]
         self.values = [k.clone() for k in self.keys]
+        self.token_bytes = 2 * layers * kv_heads * head_dim * self.keys[0].element_size()
+
+    @property
+    def rows(self) -> int:
+        return self.keys[0].shape[0]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that a row can hold."""
+        return self.keys[0].shape[2]
+
+    def capacity_for(self, tokens: int) -> int:
+        """Tokens that a row could hold after :meth:`resize` to ``tokens``."""
+        return max(self.tokens, -(-tokens // GROW) * GROW)
 
     @torch.inference_mode()
-    def reserve(self, rows: int, tokens: int) -> None:
-        """Make room for ``rows`` histories of ``tokens`` tokens; what is stored stays."""
-        have_rows, _, have_tokens, _ = self.keys[0].shape
-        if rows <= have_rows and tokens <= have_tokens:
-            return
-        rows = max(rows, have_rows) if rows <= have_rows else max(rows, have_rows * 3 // 2)
-        tokens = max(have_tokens, -(-tokens // GROW) * GROW)
+    def resize(self, keep: Sequence[int], rows: int, tokens: int) -> None:
+        """Change to ``rows`` rows of at least ``tokens`` tokens: the rows ``keep`` in that order, then empty ones."""
+        capacity, held = self.capacity_for(tokens), self.tokens
+        index = torch.tensor(keep, dtype=torch.long, device=self.keys[0].device)
         for slabs in (self.keys, self.values):
             for i, old in enumerate(slabs):
-                new = old.new_zeros(rows, self.shape[0], tokens, self.shape[1])
-                new[:have_rows, :, :have_tokens] = old
+                new = old.new_zeros(rows, old.shape[1], capacity, old.shape[3])  # what is masked must still be finite
+                new[: len(keep), :, :held] = old[index]
                 slabs[i] = new
 
     @torch.inference_mode()
