@@ -68,6 +68,7 @@ class Recorder(Callback):
         self.counters["rollout_seconds"] += seconds
         self._pending = {
             **reward_metrics(experience),
+            **{f"train/{name}": value for name, value in experience.metrics.items()},
             "rollout/turns": self.counters["turns"],
             "rollout/tokens": self.counters["tokens"],
             "rollout/faults": self.counters["faults"],
