@@ -28,8 +28,9 @@ class _Group:
 class Awpo:
     """A = d [(1 - w) A_out + w A_mix] over a tree's valid leaves (Eqs. 18-24), and the clip radius that goes with it.
 
-    Reads the rewards ``outcome`` and ``reasoning``; R_mix is their sum. A_out and A_mix are normalised by the population std as
-    in :class:`turnwise.advantages.group.GroupAdvantage`: a std of at most ``tolerance`` gives advantage exactly 0.
+    Reads the rewards ``outcome`` (or ``total``, where none is called so) and ``reasoning``; R_mix is their sum. A_out and A_mix
+    are normalised by the population std as in :class:`turnwise.advantages.group.GroupAdvantage`: a std of at most ``tolerance``
+    gives advantage exactly 0.
 
     - rho = s_mix / (s_out + s_mix + eps) (Eq. 20);
     - w = 1[mean_out < R_max] 1[rho < epsilon_mix] rho (Eq. 21). R_max is the running peak over the whole run, this batch
@@ -102,7 +103,7 @@ class Awpo:
         """Credit of all trees of an update, the peak so far, and what the diagnostics show.
 
         Raises:
-            ValueError: ``outcome`` is missing or not finite for a valid leaf, or ``reasoning`` is infinite.
+            ValueError: the outcome is missing or not finite for a valid leaf, or ``reasoning`` is infinite.
         """
         groups = [self._group(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
         peak = max([memory.get(PEAK, -math.inf), *(group.mean for group in groups if group)])
@@ -136,7 +137,7 @@ class Awpo:
         """None where there is no group to compare: the tree was stopped, or fewer than two of its leaves are valid."""
         if tree.stopped:
             return None
-        outcome = finite_rewards(tree, rewards, "outcome")
+        outcome = finite_rewards(tree, rewards, "outcome" if "outcome" in rewards else "total")
         if len(outcome) < 2:
             return None
         mixed = _mixed(tree, rewards, outcome)

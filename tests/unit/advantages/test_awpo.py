@@ -192,6 +192,12 @@ def test_without_a_judge_and_its_switches_it_is_grpo() -> None:
     )
 
 
+def test_a_reward_that_calls_nothing_outcome_has_a_total() -> None:
+    named, total = over(Awpo(**EXACT), NOISY), dict(NOISY)
+    total["total"] = total.pop("outcome")
+    assert Awpo(**EXACT).over([tree_of(4)], [total], {}).credits[0].advantage == named.credits[0].advantage
+
+
 def test_one_tree_alone_and_a_rule_for_one_tree() -> None:
     assert Awpo(**EXACT)(tree_of(4), NOISY).advantage == pytest.approx([-1.5, -1.5, 1.5, 1.5])
     assert isinstance(Awpo(), BatchAdvantage) and not isinstance(GroupAdvantage(), BatchAdvantage)
@@ -228,7 +234,7 @@ def test_whatever_the_rewards(groups: list[list[tuple[float, float]]], gate: Any
 @pytest.mark.parametrize(
     ("rewards", "message"),
     [
-        ({"total": [0, 1]}, "hold no 'outcome'"),
+        ({"reasoning": [0, 1]}, "hold no 'total'"),
         ({"outcome": [0, NAN]}, "the outcome reward of leaf 1 is nan"),
         ({"outcome": [0, 1], "reasoning": [0]}, "1 rewards for 2 leaves"),
         ({"outcome": [0, 1], "reasoning": [0, math.inf]}, "the reasoning reward of leaf 1 is inf"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwise.errors import InputError
-from turnwise.rewards.toolcall import ToolCallReward, execution_score, same_value
+from turnwise.rewards.graded import Graded, execution_score, same_value
 from turnwise.types import RolloutTree, State, Task, ToolCall, Turn
 
 
@@ -131,7 +131,7 @@ def test_a_group_by_hand() -> None:
     )
     tree.turns[4].truncated = True
     tree.invalid = {5}
-    rewards = ToolCallReward()(tree)
+    rewards = Graded()(tree)
     assert rewards["format"][:5] == [1, 1, 1, 0, 0]
     assert rewards["exec"][:5] == pytest.approx([1, 2.5 / 4, 0, 0, 1])
     assert rewards["outcome"][:5] == pytest.approx([2, 1 + 2.5 / 4, 1, 0, 1])
@@ -140,30 +140,30 @@ def test_a_group_by_hand() -> None:
 
 
 def test_no_call_expected() -> None:
-    rewards = ToolCallReward()(tree_of("It is sunny.", "Sunny!", hermes(WEATHER), "<tool_call>"))
+    rewards = Graded()(tree_of("It is sunny.", "Sunny!", hermes(WEATHER), "<tool_call>"))
     assert rewards["outcome"] == [2, 1, 0]
 
 
 def test_thinking_is_not_judged() -> None:
-    rewards = ToolCallReward()(tree_of(hermes(WEATHER), f"<think>{hermes(call('time'))}</think>{hermes(WEATHER)}"))
+    rewards = Graded()(tree_of(hermes(WEATHER), f"<think>{hermes(call('time'))}</think>{hermes(WEATHER)}"))
     assert rewards["outcome"] == [2]
 
 
 def test_each_format_reads_its_own_demonstrations() -> None:
-    assert ToolCallReward("bfcl_python")(tree_of("[f(a=1)]", "f(a=1)"))["outcome"] == [2]
-    assert ToolCallReward("llama_json")(tree_of('{"name": "f", "parameters": {}}', "no"))["outcome"] == [1]
+    assert Graded("bfcl_python")(tree_of("[f(a=1)]", "f(a=1)"))["outcome"] == [2]
+    assert Graded("llama_json")(tree_of('{"name": "f", "parameters": {}}', "no"))["outcome"] == [1]
 
 
 def test_what_cannot_be_judged_is_named() -> None:
     with pytest.raises(
         InputError, match=r"dialogue#t2: the demonstrated action is not in the format hermes.*reward.format"
     ):
-        ToolCallReward()(tree_of("<tool_call>f(a=1)</tool_call>", "a"))
+        Graded()(tree_of("<tool_call>f(a=1)</tool_call>", "a"))
     with pytest.raises(ValueError, match="no demonstrated calls"):
-        ToolCallReward()(tree_of(None, "a"))
+        Graded()(tree_of(None, "a"))
     tree = tree_of("a", "b", "c")
     tree.turns[1].parent = 0
-    with pytest.raises(ValueError, match=r"turn 1 continues turn 0.*reward=toolcall"):
-        ToolCallReward()(tree)
+    with pytest.raises(ValueError, match=r"turn 1 continues turn 0.*reward=graded"):
+        Graded()(tree)
     with pytest.raises(ValueError, match="format must be one of hermes, "):
-        ToolCallReward("json")  # type: ignore[arg-type]
+        Graded("json")  # type: ignore[arg-type]

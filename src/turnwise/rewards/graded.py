@@ -18,7 +18,7 @@ from turnwise.types import Rewards, RolloutTree, State, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallReward:
+class Graded:
     """R_out = S_format + S_exec in [0, 2] (AWPO, arXiv:2512.19126, Eqs. 11-16), against the demonstrated action.
 
     ``format``: 1 where the action can be read in its format and was not cut off. ``exec``: :func:`execution_score` of its calls;
@@ -44,7 +44,7 @@ class ToolCallReward:
         """
         expected = self._expected(tree.state)
         form, execution = [], []
-        for leaf in single_actions(tree, "toolcall"):
+        for leaf in single_actions(tree, "graded"):
             turn = tree.turns[leaf]
             if leaf in tree.invalid:
                 form.append(math.nan)
