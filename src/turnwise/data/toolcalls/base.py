@@ -126,7 +126,8 @@ def expect(text: str, at: int, token: str) -> int:
 
 def _check_name(name: Any, what: str) -> None:
     if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME:
-        raise ToolCallError(f"{what} must be text of 1 to {MAX_NAME} characters, got {str(name)[:40]!r}")
+        found = repr(name[:40]) if isinstance(name, str) else type(name).__name__  # deep lists have no repr
+        raise ToolCallError(f"{what} must be text of 1 to {MAX_NAME} characters, got {found}")
     _check_value(name, 0)
 
 
