@@ -42,7 +42,7 @@ class Awpo:
     A_out (w = 0) and is counted.
 
     Since ``reasoning`` adds to the outcome, a judge who agrees with it makes s_mix >= s_out and rho >= 1/2: ``epsilon_mix`` at or
-    below 1/2 would never open the gate for him.
+    below 1/2 would never open the gate for it.
 
     Attributes:
         gate: ``ratio`` is Eq. 21. ``inverse`` opens where ``ratio`` is shut, rho >= epsilon_mix: the introduction's words, by
