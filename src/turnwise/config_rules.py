@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_LOCAL_REWARDS = {"Exact", "Functional"}  # compare one action with the demonstrated one
+_LOCAL_REWARDS = {"Exact", "Functional", "Graded"}  # compare one action with the demonstrated one
+_GROUP_RULES = {"GroupAdvantage", "Awpo"}
 _DEMONSTRATED_STATES = {"ExpertTurns", "Pivots"}  # know a demonstrated action
 
 
@@ -50,8 +51,16 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
                     f"rollout.sampling.{key}: the update scores tokens under the whole distribution, so a filter would make "
                     f"its ratios wrong; set it to {off}"
                 )
-    if _part(cfg, "advantage") == "GroupAdvantage" and _value(cfg, "allocator", "group_size") == 1:
+    if _part(cfg, "advantage") in _GROUP_RULES and _value(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
+    if _part(cfg, "advantage") == "Awpo" and _value(cfg, "advantage", "difficulty"):
+        tau, at_most_one = _value(cfg, "advantage", "tau_high"), {"Exact", "Functional"}
+        pays_one = reward in at_most_one or (reward == "Outcome" and _value(cfg, "reward", "of") == "won")
+        if pays_one and isinstance(tau, int | float) and tau > 1:
+            mistakes.append(
+                f"advantage.tau_high: reward={_short(reward)} is at most 1, so that no group would be too easy; set "
+                f"advantage.tau_low=0.2 and advantage.tau_high=0.8, or advantage.difficulty=false; got {tau}"
+            )
     if (_value(cfg, "loss", "kl_beta") or 0) > 0 and _value(cfg, "policy", "lora", "r") == 0:
         mistakes.append(
             "loss.kl_beta: the reference policy is the policy with its adapter off, and policy.lora.r is 0; "

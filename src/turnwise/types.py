@@ -39,6 +39,14 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool: its name and its arguments as JSON values."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """A place to act: s_t. ``id`` is the group key; it names trajectory and turn, never the text of the prompt."""
 
@@ -97,14 +105,20 @@ class Credit:
     """What a rule says of each turn of one tree. The loss reads this and never asks which rule it was.
 
     All lists are ``_N``, aligned with ``RolloutTree.turns``. A turn with weight 0 is in no loss and in no count.
-    ``clip_low`` and ``clip_high`` override the loss's own clip range where they are given.
+    ``clip_low`` and ``clip_high`` override the loss's own clip range where they are given. ``views`` are advantages that other
+    rules would have given the same turns, by name: no loss reads them, diagnostics do.
     """
 
     advantage: list[float]
     weight: list[float]
     clip_low: list[float] | None = None
     clip_high: list[float] | None = None
+    views: Mapping[str, list[float]] | None = None
 
 
 Rewards = Mapping[str, Sequence[float]]
-"""Named rewards of one tree, each aligned with ``RolloutTree.leaves()``; ``total`` is what the advantage reads."""
+"""Named rewards of one tree, each aligned with ``RolloutTree.leaves()``; NaN where a leaf has none.
+
+``total`` is what the advantage reads; one that weighs several reads ``outcome``, which the world or the demonstration decides,
+and ``reasoning``, a judge's score, NaN where the judge failed on the leaf and absent where there is no judge.
+"""

@@ -24,6 +24,10 @@ CONF = Path(__file__).parents[2] / "conf"
         (["method=sft", "reward=outcome"], ["reward"]),
         (["method=grpo", "allocator.group_size=1"], ["allocator.group_size"]),
         (["method=pivotrl", "policy.lora.r=0"], ["loss.kl_beta"]),
+        (["method=toolrl", "states=task_starts", "rollout.turns=null"], ["reward=graded", "rollout.turns"]),
+        (["method=awpo", "allocator.group_size=1"], ["allocator.group_size"]),
+        (["method=pivotrl", "advantage=awpo"], ["advantage.tau_high"]),
+        (["method=grpo", "advantage=awpo"], ["advantage.tau_high"]),
         (["method=grpo", "rollout.sampling.temperature=0"], ["rollout.sampling.temperature"]),
     ],
 )
@@ -41,6 +45,9 @@ def test_parts_that_exclude_each_other_are_refused_with_the_way_out(overrides: l
         ["method=pivotrl", "policy.lora.r=0", "loss.kl_beta=0"],
         ["method=pivotrl", "states=expert_turns", "reward=exact"],
         ["method=grpo", "reward.of=return"],
+        ["method=grpo", "reward.of=return", "advantage=awpo"],
+        ["method=pivotrl", "advantage=awpo", "advantage.tau_low=0.2", "advantage.tau_high=0.8"],
+        ["method=pivotrl", "advantage=mixed"],
     ],
 )
 def test_the_ways_out_are_open(overrides: list[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import lightning as L
 
+from turnwise.advantages.awpo import Awpo
 from turnwise.advantages.group import GroupAdvantage
 from turnwise.config import compose_config
 from turnwise.envs.household import HouseholdEnv
@@ -25,13 +26,14 @@ from turnwise.rewards.outcome import Outcome
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
 from turnwise.training.collection import Imitation
+from turnwise.training.gradients import GradientCosine
 from turnwise.training.main import PHASES, Run
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import summary
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder, read_lines, tree_record
 from turnwise.training.stream import Rollouts
-from turnwise.types import RolloutTree, State, Task, Turn
+from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -84,7 +86,12 @@ def tree(iteration: int, length: int = 9) -> RolloutTree:
     return grown
 
 
-def train(folder: Path, model: Any, loss: Loss) -> list[dict[str, Any]]:
+def judged(tree: RolloutTree) -> Rewards:
+    """The outcome beside scores that neither follow nor oppose it."""
+    return {**Outcome()(tree), "reasoning": [0.0, 0.5] * (len(tree.leaves()) // 2)}
+
+
+def train(folder: Path, model: Any, loss: Loss, awpo: bool = False) -> list[dict[str, Any]]:
     """Two real iterations; the rows that the recorder wrote."""
     use_tree_attention(model)
     imitates = isinstance(loss, Nll)
@@ -92,8 +99,8 @@ def train(folder: Path, model: Any, loss: Loss) -> list[dict[str, Any]]:
     collector = Collector(
         select=lambda iteration: [tree(iteration).state],
         play=lambda states, key: [tree(int(state.id[1:])) for state in states],
-        reward=(lambda tree: {}) if imitates else Outcome(),
-        advantage=Imitation() if imitates else GroupAdvantage(),
+        reward=(lambda tree: {}) if imitates else judged if awpo else Outcome(),
+        advantage=Imitation() if imitates else Awpo() if awpo else GroupAdvantage(),
     )
 
     def collect(iteration: int) -> Update:
@@ -106,7 +113,7 @@ def train(folder: Path, model: Any, loss: Loss) -> list[dict[str, Any]]:
         accelerator="cpu",
         max_epochs=2,
         reload_dataloaders_every_n_epochs=1,
-        callbacks=[recorder],
+        callbacks=[recorder, *([GradientCosine(every=1)] if awpo else [])],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -136,9 +143,10 @@ def test_every_metric_is_explained_and_every_explained_metric_is_logged(
 ) -> None:
     rows = train(tmp_path / "clipped", make_model("qwen3", lora=True), Clipped(kl_beta=0.01))
     rows += train(tmp_path / "nll", make_model("qwen3", lora=False), Nll())
+    rows += train(tmp_path / "awpo", make_model("qwen3", lora=True), Clipped(), awpo=True)
     Recorder(tmp_path / "eval", None).write(2, "eval", summary(measured(0)))
     rows += read_lines(tmp_path / "eval" / "metrics.jsonl")
-    assert [row["phase"] for row in rows] == ["train"] * 4 + ["eval"]
+    assert [row["phase"] for row in rows] == ["train"] * 6 + ["eval"]
     assert compare(documented("metrics.jsonl"), {key for row in rows for key in row}) == (set(), set())
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.advantages.base import spread
+from turnwise.advantages.base import finite_rewards, mean, spread, std
 from turnwise.types import Credit, Rewards, RolloutTree
 
 
@@ -55,40 +54,19 @@ class GroupAdvantage:
         """
         if tree.stopped:
             return spread(tree, {})
-        total = _totals(tree, rewards)
+        total = finite_rewards(tree, rewards, "total")
         if self._is_uniform(total.values()):
             return spread(tree, dict.fromkeys(total, 0.0) if self.zero_variance == "keep" else {})
         return spread(tree, self._advantages(total))
 
     def _is_uniform(self, values: Collection[float]) -> bool:
-        return len(values) < 2 or _std(values) <= self.tolerance
+        return len(values) < 2 or std(values) <= self.tolerance
 
     def _advantages(self, total: dict[int, float]) -> dict[int, float]:
         n = len(total)
-        mean = math.fsum(total.values()) / n
+        centre = mean(total.values())
         # r_i minus the mean of the others is n / (n - 1) times r_i minus the mean of all
         factor = n / (n - 1) if self.baseline == "leave_one_out" else 1.0
         if self.scale:
-            factor /= _std(total.values()) + self.eps
-        return {leaf: (value - mean) * factor for leaf, value in total.items()}
-
-
-def _totals(tree: RolloutTree, rewards: Rewards) -> dict[int, float]:
-    leaves = tree.leaves()
-    if "total" not in rewards:
-        raise ValueError(f"state {tree.state.id!r}: rewards {sorted(rewards)} hold no 'total', which advantages read")
-    if len(rewards["total"]) != len(leaves):
-        raise ValueError(f"state {tree.state.id!r}: {len(rewards['total'])} rewards for {len(leaves)} leaves")
-    total = {leaf: float(r) for leaf, r in zip(leaves, rewards["total"], strict=True) if leaf not in tree.invalid}
-    for leaf, value in total.items():
-        if not math.isfinite(value):
-            raise ValueError(
-                f"state {tree.state.id!r}: the total reward of leaf {leaf} is {value}. A reward that could not be computed "
-                "belongs to an invalid leaf (RolloutTree.invalid), not into the statistics"
-            )
-    return total
-
-
-def _std(values: Collection[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+            factor /= std(total.values()) + self.eps
+        return {leaf: (value - centre) * factor for leaf, value in total.items()}

@@ -173,11 +173,17 @@ class Player:
             return False
 
     def _judge(self, state: State, turn: Turn) -> None:
-        """The verdicts on one local action. The verifier is deterministic, and most samples of a state are alike."""
+        """The verdicts on one local action. The verifier is deterministic, and most samples of a state are alike.
+
+        A dialogue from a file names no world that could have one: its actions are left to a reward that compares texts.
+        """
+        turn.done = True
         if state.expert is None:
             raise ValueError(
                 f"state {state.id!r} has no demonstrated action to judge by: use states=expert_turns or pivots"
             )
+        if not state.task.env:
+            return
         verdict = self._verdicts.get((state.id, turn.text))
         if verdict is None:
             session = self._stand(state.task, state.actions)
@@ -187,7 +193,6 @@ class Player:
             )
             self._verdicts[state.id, turn.text] = verdict
         turn.info["functional"], turn.info["strict"] = float(verdict[0]), float(verdict[1])
-        turn.done = True
 
     def _step(self, rollout: _Rollout, turn: Turn) -> bool:
         assert rollout.session is not None

@@ -176,7 +176,7 @@ class Run:
                 self.recorder,
                 self.seed,
             )
-            data = Rollouts(collection, self.evaluate_during)
+            data = Rollouts(collection, self.evaluate_during, collection)
             trainer = instantiate(
                 self.cfg.trainer,
                 callbacks=[self.recorder, *callbacks, bar],

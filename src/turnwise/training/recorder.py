@@ -68,6 +68,7 @@ class Recorder(Callback):
         self.counters["rollout_seconds"] += seconds
         self._pending = {
             **reward_metrics(experience),
+            **{f"train/{name}": value for name, value in experience.metrics.items()},
             "rollout/turns": self.counters["turns"],
             "rollout/tokens": self.counters["tokens"],
             "rollout/faults": self.counters["faults"],
@@ -116,6 +117,7 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
         metrics["train/effective_groups"] = sum(std > 1e-6 for std in stds) / len(stds)
     turns = [turn for tree in experience.trees for turn in tree.turns]
     if turns:
+        metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)
         metrics["train/truncated"] = sum(turn.truncated for turn in turns) / len(turns)
     paths = [[tree.turns[i].text for i in tree.path(leaf)] for tree in experience.trees for leaf in tree.leaves()]
     if paths:
