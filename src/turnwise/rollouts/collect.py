@@ -86,8 +86,15 @@ class Collector:
 
 
 def _drop_empty(experience: Experience) -> int:
-    """Leave out the trees that carry no weight; answers how many are left."""
-    keep = [i for i, credit in enumerate(experience.credits) if any(credit.weight)]
+    """Leave out the trees that carry no weight, but for those that a gate stopped; answers how many are left.
+
+    A stopped tree keeps its place: its state is not replaced by an easier one, or what the gate saved would be spent again.
+    """
+    keep = [
+        i
+        for i, (tree, credit) in enumerate(zip(experience.trees, experience.credits, strict=True))
+        if tree.stopped or any(credit.weight)
+    ]
     experience.dropped += len(experience.trees) - len(keep)
     experience.trees = [experience.trees[i] for i in keep]
     experience.rewards = [experience.rewards[i] for i in keep]
