@@ -110,41 +110,48 @@ def _recorded(data: Path, settings: Settings) -> Buffer:
     elif data.is_file():
         paths = [data]
     else:
-        raise InputError(f"data={data}: there is no such file or folder; give a run's rollouts/train.jsonl, or a folder")
+        raise InputError(
+            f"data={data}: there is no such file or folder; give a run's rollouts/train.jsonl, or a folder"
+        )
     return read_recorded(paths, (*settings.steps, settings.k), settings.horizon)
 
 
 def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:
     """Gates tuned on the buffer at the floor: by step, the best of those, and several looks; with what is left of each on
-    groups that it was not tuned on. ``floor_for_10_pct`` is App. C.5's, for the cuts of the gate that was asked for."""
-    floor, seed = settings.floor, settings.seed
+    groups that it was not tuned on. ``live`` counts as a running gate does, ``all`` as the paper's tables do (see
+    ``turnwise.analysis.tuning``). ``floor_for_10_pct`` is App. C.5's, for the cuts of the gate that was asked for."""
     cut = buffer.values(settings.k, DISTANCE) < settings.threshold
     useful = int((~buffer.uniform).sum())
-
-    def best(part: Buffer) -> tuning.Schedule | None:
-        found = [s for k in part.steps if (s := tuning.fixed(part, k, floor)) is not None]
-        return max(found, key=lambda s: tuning.score(part, s).saved_pct, default=None)
-
-    def several(part: Buffer) -> tuning.Schedule | None:
-        return tuning.sequential(part, part.steps, floor)
-
     return {
-        "floor": floor,
+        "floor": settings.floor,
         "useful_lost_pct": 100 * int((cut & ~buffer.uniform).sum()) / useful if useful else None,
         "floor_for_10_pct": tuning.precision_floor(0.1, useful, int(cut.sum())),
-        "by_k": {str(k): _scored(buffer, tuning.fixed(buffer, k, floor)) for k in buffer.steps},
-        "fixed": _scored(buffer, best(buffer), tuning.cross_validated(buffer, best, seed)),
-        "sequential": _scored(buffer, several(buffer), tuning.cross_validated(buffer, several, seed)),
+        "live": _tuned(buffer, settings.floor, settings.seed, live=True),
+        "all": _tuned(buffer, settings.floor, settings.seed, live=False),
     }
 
 
-def _scored(
-    buffer: Buffer, schedule: tuning.Schedule | None, held_out: tuning.Score | None = None
-) -> dict[str, Any] | None:
-    if schedule is None:
-        return None
-    row = asdict(schedule) | _numbers(tuning.score(buffer, schedule))
-    return row | {"held_out": _numbers(held_out)} if held_out is not None else row
+def _tuned(buffer: Buffer, floor: float, seed: int, live: bool) -> dict[str, Any]:
+    def best(part: Buffer) -> tuning.Schedule | None:
+        found = [s for k in part.steps if (s := tuning.fixed(part, k, floor, live)) is not None]
+        return max(found, key=lambda s: tuning.score(part, s, live).saved_pct, default=None)
+
+    def several(part: Buffer) -> tuning.Schedule | None:
+        return tuning.sequential(part, part.steps, floor, live)
+
+    def scored(schedule: tuning.Schedule | None) -> dict[str, Any] | None:
+        return schedule and asdict(schedule) | _numbers(tuning.score(buffer, schedule, live))
+
+    def held_out(fit: tuning.Fit) -> dict[str, Any]:
+        return _numbers(tuning.cross_validated(buffer, fit, seed, live=live))
+
+    return {
+        "by_k": {str(k): scored(tuning.fixed(buffer, k, floor, live)) for k in buffer.steps},
+        "fixed": scored(best(buffer)),
+        "fixed_held_out": held_out(best),
+        "sequential": scored(several(buffer)),
+        "sequential_held_out": held_out(several),
+    }
 
 
 def _numbers(score: tuning.Score) -> dict[str, Any]:

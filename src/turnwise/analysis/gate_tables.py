@@ -28,7 +28,9 @@ def thresholds_table(
 ) -> dict[str, Row]:
     """T1: what each threshold cuts at step ``k``. safe = TP (T - K) / (N T), raw = (TP + FP) (T - K) / (N T), in percent."""
     values = buffer.values(k, signal)
-    return {f"{t:.2f}" if round(t, 2) == t else f"{t:g}": _row(buffer, values < t, k, resamples, seed) for t in thresholds}
+    return {
+        f"{t:.2f}" if round(t, 2) == t else f"{t:g}": _row(buffer, values < t, k, resamples, seed) for t in thresholds
+    }
 
 
 def _row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> Row:
@@ -130,9 +132,7 @@ def labels_table(buffer: Buffer, k: int) -> dict[str, Row]:
     return table
 
 
-def arms_table(
-    buffer: Buffer, k: int, threshold: float, ended: float, resamples: int, seed: int
-) -> dict[str, Row]:
+def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples: int, seed: int) -> dict[str, Row]:
     """T12: the gate among its references at step ``k``: what each cuts, saves and keeps of the advantages.
 
     ``saved_pct`` is of all turns, and counts only turns that a cut rollout had still before it; ``l2_pct`` is the norm of

@@ -67,9 +67,7 @@ class Buffer:
 
     def only(self, keep: Sequence[int] | np.ndarray) -> Buffer:
         """The groups of these numbers."""
-        return Buffer(
-            tuple(self.groups[i] for i in keep), self.horizon, self.steps, self.measured, dict(self.left_out)
-        )
+        return Buffer(tuple(self.groups[i] for i in keep), self.horizon, self.steps, self.measured, dict(self.left_out))
 
 
 def label_of(rewards: Sequence[float]) -> Label:

@@ -138,9 +138,13 @@ def _cell(key: str, printed: str, value: Any) -> Cell:
 
 
 def _like(printed: str, value: float) -> str:
-    """``value`` with the digits of ``printed``. What floating point makes of a half (0.1249999...) is first put right."""
+    """``value`` with the digits of ``printed``."""
     if "e" in printed:
         return f"{value:.{len(printed.partition('e')[0].partition('.')[2])}e}"
-    digits = len(printed.partition(".")[2])
+    return half_up(value, len(printed.partition(".")[2]))
+
+
+def half_up(value: float, digits: int) -> str:
+    """``value`` with so many decimals, halves rounded up. What floating point makes of a half (0.12499999999) is put right."""
     rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
-    return f"{abs(rounded) if rounded == 0 else rounded}"
+    return f"{abs(rounded) if rounded == 0 else rounded:f}"

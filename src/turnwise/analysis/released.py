@@ -87,5 +87,6 @@ def number_of(path: Path, line: int, row: Row, column: str) -> float:
     try:
         return float(row[column])
     except (TypeError, ValueError) as error:
-        where = f"{path}:{line}" if line else f"{path}, task {row.get('task_id')}"
+        named = ", ".join(f"{key} {row[key]}" for key in ("task_id", "seed", "iter") if key in row)
+        where = f"{path}:{line}" if line else f"{path}, {named}"
         raise InputError(f"{where}: {column} is {row[column]!r}, not a number") from error
