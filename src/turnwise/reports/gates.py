@@ -147,7 +147,9 @@ def _training(tier: Node) -> Table:
 def _paper(cells: Sequence[Node]) -> Table:
     rows = [[c["key"], c["printed"], c["ours"] or "-", c["verdict"]] for c in cells if c["verdict"] != "agrees"]
     agree = sum(cell["verdict"] == "agrees" for cell in cells)
-    note = f"{agree} of the paper's {len(cells)} figures come out of the data to the printed digit; the others stand here."
+    note = (
+        f"{agree} of the paper's {len(cells)} figures come out of the data to the printed digit; the others stand here."
+    )
     return Table("Against the paper (arXiv:2605.05802)", ["figure", "printed", "data", ""], rows, [note])
 
 
