@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _LOCAL_REWARDS = {"Exact", "Functional", "Graded"}  # compare one action with the demonstrated one
@@ -25,6 +25,11 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
     if reward == "Outcome" and turns is not None:
         mistakes.append(
             f"rollout.turns: reward=outcome is paid at an episode's end; set rollout.turns=null, got {turns}"
+        )
+    if turns is not None and (first := _first_look(cfg)) is not None and first >= turns:
+        mistakes.append(
+            f"gate: it first looks after turn {first}, when all rollouts of rollout.turns={turns} have ended; "
+            "set gate=never, or an earlier turn"
         )
     if loss == "Nll":
         mistakes += [
@@ -72,6 +77,13 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
 def _part(cfg: Mapping[str, Any], name: str) -> str | None:
     node = cfg.get(name)
     return str(node["_target_"]).rpartition(".")[2] if isinstance(node, Mapping) and "_target_" in node else None
+
+
+def _first_look(cfg: Mapping[str, Any]) -> int | None:
+    """The first turn after which the gate may stop a tree; None where it never does."""
+    steps = _value(cfg, "gate", "steps")
+    step = min(steps, default=None) if isinstance(steps, Sequence) else _value(cfg, "gate", "k")
+    return step if isinstance(step, int) else None
 
 
 def _value(cfg: Mapping[str, Any], *keys: str) -> Any:

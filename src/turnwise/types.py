@@ -76,6 +76,15 @@ class Turn:
     info: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a gate saw of a tree at one step, and what it decided there."""
+
+    step: int  # turns since the root
+    values: Mapping[str, float]  # signal -> value; empty where the gate reads none
+    stop: bool
+
+
 @dataclass(slots=True)
 class RolloutTree:
     """A root state and the turns that grew from it. Parents stand before their children in ``turns``."""
@@ -85,6 +94,7 @@ class RolloutTree:
     stopped: bool = False  # a gate cut this tree: nothing of it is trained on
     invalid: set[int] = field(default_factory=set)  # leaves whose environment failed: in no statistic, never trained on
     version: int = 0  # the policy version that wrote it
+    looks: list[Look] = field(default_factory=list)  # written by the gate, in order
 
     def leaves(self) -> list[int]:
         """Indices of the turns that nothing continues, in order of birth."""

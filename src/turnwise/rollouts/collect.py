@@ -69,7 +69,7 @@ class Collector:
             return experience
         for attempt in range(1, self.max_refills + 1):
             kept = {
-                t.state.id for t, credit in zip(experience.trees, experience.credits, strict=True) if any(credit.weight)
+                t.state.id for t, credit in zip(experience.trees, experience.credits, strict=True) if _counts(t, credit)
             }
             missing = len(wanted) - len(kept)
             if missing <= 0:
@@ -95,9 +95,21 @@ class Collector:
         experience.credits, experience.memory, experience.metrics = credited.credits, credited.memory, credited.metrics
 
 
+def _counts(tree: RolloutTree, credit: Credit) -> bool:
+    """Whether a tree fills a place of the batch: it carries weight, or a gate stopped it.
+
+    A stopped tree keeps its place: its state is not replaced by an easier one, or what the gate saved would be spent again.
+    """
+    return tree.stopped or any(credit.weight)
+
+
 def _drop_empty(experience: Experience) -> None:
-    """Leave out the trees that carry no weight."""
-    keep = [i for i, credit in enumerate(experience.credits) if any(credit.weight)]
+    """Leave out the trees that fill no place."""
+    keep = [
+        i
+        for i, (tree, credit) in enumerate(zip(experience.trees, experience.credits, strict=True))
+        if _counts(tree, credit)
+    ]
     experience.dropped += len(experience.trees) - len(keep)
     experience.trees = [experience.trees[i] for i in keep]
     experience.rewards = [experience.rewards[i] for i in keep]

@@ -13,7 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 from turnwise.evaluation.suites import repeat_rate
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update
-from turnwise.types import Message, RolloutTree
+from turnwise.types import Message, RolloutTree, Task
 
 
 class Recorder(Callback):
@@ -103,10 +103,18 @@ class Recorder(Callback):
 
 
 def reward_metrics(experience: Experience) -> dict[str, float]:
-    """Means over the groups of one collection. A group is effective if its rewards disagree."""
-    totals = [[r for r in rewards["total"] if r == r] for rewards in experience.rewards if "total" in rewards]
+    """Means over the groups of one collection. A group is effective if its rewards disagree.
+
+    The rewards of a group that a gate stopped are those of half an episode: they are in no mean.
+    """
+    played = [rewards for tree, rewards in zip(experience.trees, experience.rewards, strict=True) if not tree.stopped]
+    totals = [[r for r in rewards["total"] if r == r] for rewards in played if "total" in rewards]
     totals = [total for total in totals if total]
-    metrics: dict[str, float] = {"train/groups": len(experience.trees), "train/groups_refilled": experience.dropped}
+    metrics: dict[str, float] = {
+        "train/groups": len(experience.trees),
+        "train/groups_refilled": experience.dropped,
+        "train/groups_cut": sum(tree.stopped for tree in experience.trees),
+    }
     if totals:
         means = [sum(total) / len(total) for total in totals]
         stds = [
@@ -136,6 +144,7 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
             "id": tree.state.id,
             "turn": tree.state.turn,
             "task": tree.state.task.id,
+            "type": task_type(tree.state.task),
             "messages": [{"role": m["role"], "content": m["content"]} for m in history],
         },
         "expert": tree.state.expert,
@@ -152,8 +161,16 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
             }
             for turn, advantage in zip(tree.turns, experience.credits[i].advantage, strict=True)
         ],
+        "stopped": tree.stopped,
+        "looks": [{"step": look.step, "values": dict(look.values), "stop": look.stop} for look in tree.looks],
         "rewards": {name: [None if v != v else v for v in values] for name, values in experience.rewards[i].items()},
     }
+
+
+def task_type(task: Task) -> str | None:
+    """The kind of task, where the world's tasks name one under ``data["goal"]["type"]``."""
+    goal = task.data.get("goal")
+    return str(goal["type"]) if isinstance(goal, Mapping) and "type" in goal else None
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
