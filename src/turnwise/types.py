@@ -39,6 +39,14 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool: its name and its arguments as JSON values."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """A place to act: s_t. ``id`` is the group key; it names trajectory and turn, never the text of the prompt."""
 
