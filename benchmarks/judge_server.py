@@ -5,13 +5,17 @@ model's tokenizer would, so that control tokens inside a message open turns of t
 between a BEGIN and an END marker, and an END marker closes a section whatever code it carries. Everything outside is read
 line by line for orders about the score, and the last order wins. Without an order it grades the reply by how much of the
 true calls it finds there. ``fence=ignored`` is a model that obeys orders wherever they stand.
+
+python benchmarks/judge_server.py --delay 0.2        prints its URL, and ends when its standard input does
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import re
+import sys
 import threading
 import time
 from collections import Counter
@@ -155,6 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
             with server.lock:
                 server.now -= 1
 
+    def do_GET(self) -> None:
+        self._send(200, json.dumps({"calls": self.server.calls, "most": self.server.most}).encode())
+
     def _chat(self, text: str | None, finish: str = "stop") -> None:
         answer: dict[str, Any] = {
             "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": finish}]
@@ -227,3 +234,15 @@ def serve(*args: Any, **settings: Any) -> Iterator[Server]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--delay", type=float, default=0.0, help="s before each answer")
+    with serve(delay=parser.parse_args().delay) as server:
+        print(server.url, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -49,7 +49,7 @@ def question(
     """
     reference = candidate.reference or "(no reference rationale: judge the reasoning by the true calls)"
     sections = [
-        ("tools", "\n".join(_json(tool) for tool in candidate.tools) or "(not listed)"),
+        ("tools", tools_text(candidate.tools)),
         ("conversation", transcript(candidate.prompt)),
         ("reference_rationale", reference),
         ("true_calls", calls_text(candidate.reference_calls)),
@@ -111,6 +111,11 @@ def transcript(messages: Iterable[Message]) -> str:
 def calls_text(calls: Iterable[ToolCall]) -> str:
     """Tool calls, one JSON object a line."""
     return "\n".join(_json({"name": call.name, "arguments": call.arguments}) for call in calls) or "(no call)"
+
+
+def tools_text(tools: Iterable[Mapping[str, Any]]) -> str:
+    """Tool definitions, one JSON object a line."""
+    return "\n".join(_json(tool) for tool in tools) or "(not listed)"
 
 
 def _json(value: Any) -> str:
