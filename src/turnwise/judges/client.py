@@ -94,7 +94,7 @@ class ChatClient:
         for name in ("concurrency", "attempts", "give_up_after"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("attempt_limit", "time_limit"):
+        for name in ("time_limit", "attempt_limit"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
         for name in ("backoff", "cooldown", "price_in", "price_out", "budget"):
