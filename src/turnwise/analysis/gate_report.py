@@ -140,7 +140,7 @@ def _tuned(buffer: Buffer, floor: float, seed: int, live: bool) -> dict[str, Any
         return tuning.sequential(part, part.steps, floor, live)
 
     def scored(schedule: tuning.Schedule | None) -> dict[str, Any] | None:
-        return schedule and asdict(schedule) | _numbers(tuning.score(buffer, schedule, live))
+        return None if schedule is None else asdict(schedule) | _numbers(tuning.score(buffer, schedule, live))
 
     def held_out(fit: tuning.Fit) -> dict[str, Any]:
         return _numbers(tuning.cross_validated(buffer, fit, seed, live=live))

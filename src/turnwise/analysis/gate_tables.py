@@ -120,7 +120,7 @@ def types_table(buffer: Buffer, k: int) -> dict[str, Row]:
 
 def labels_table(buffer: Buffer, k: int) -> dict[str, Row]:
     """T10: medians of d_K and tau_K at step ``k`` by how the groups ended."""
-    table = {}
+    table: dict[str, Row] = {}
     for label in LABELS:
         part = buffer.only([i for i, group in enumerate(buffer.groups) if group.label == label])
         table[label] = {

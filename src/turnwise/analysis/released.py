@@ -68,7 +68,7 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            rows = list(reader)
+            rows: list[Row] = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as CSV ({error}); fetch the authors' file again") from error
     missing = [name for name in columns if name not in (reader.fieldnames or ())]
