@@ -1,4 +1,4 @@
-"""Intervals and estimators for evaluation: Wilson, paired bootstrap, pass@k, Student's t over seeds.
+"""Intervals and estimators for evaluation: paired bootstrap, pass@k, Student's t over seeds.
 
 All functions are pure and deterministic (the bootstrap's seed is an argument). Scores and results are shares, not
 points, but for ``mean_interval``, which works in the unit of its input.
@@ -22,21 +22,7 @@ class Estimate:
     mean: float
     low: float | None
     high: float | None
-    n: int  # independent units behind it: trials, tasks or seeds, never repeated attempts at one of them
-
-
-def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
-    """Share of ``successes`` with Wilson's score interval (Wilson 1927), which stays inside [0, 1] and never collapses.
-
-    Only for independent trials, which several attempts at one task are not.
-
-    Raises:
-        ValueError: without a trial, or with more successes than trials.
-    """
-    if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(f"wilson needs 0 <= successes <= trials and a trial, got {successes} of {trials}")
-    low, high = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
-    return Estimate(successes / trials, float(low), float(high), trials)
+    n: int  # independent units behind it: tasks or seeds, never repeated attempts at one of them
 
 
 def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:

@@ -14,30 +14,7 @@ from turnwise.evaluation.stats import (
     paired_difference,
     paired_mean_difference,
     pass_at_k,
-    wilson,
 )
-
-
-def test_wilson_by_hand():
-    # z = 1.959964, z^2 = 3.841459; 8 of 10: centre (8 + 1.920729) / 13.841459 = 0.716740,
-    # half width z / 13.841459 * sqrt(10 * 0.8 * 0.2 + 3.841459 / 4) = 0.141600 * 1.600114 = 0.226577
-    estimate = wilson(8, 10)
-    assert estimate.mean == 0.8
-    assert (estimate.low, estimate.high) == pytest.approx((0.490162, 0.943318), abs=2e-6)
-
-
-@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_holds_the_share_and_never_collapses(case):
-    estimate = wilson(*case)
-    assert -1e-12 <= estimate.low <= estimate.mean + 1e-12
-    assert estimate.mean - 1e-12 <= estimate.high <= 1 + 1e-12
-    assert estimate.high - estimate.low > 1e-3
-
-
-@pytest.mark.parametrize("case", [(0, 0), (3, 2), (-1, 5)])
-def test_wilson_refuses(case):
-    with pytest.raises(ValueError, match="successes <= trials"):
-        wilson(*case)
 
 
 def test_pass_at_k_by_hand():
