@@ -81,12 +81,11 @@ class PolicyModule(LightningModule):
     def loss_inputs(self, packed: Packed, update: Update) -> LossInputs:
         """Log-probs of a micro-batch's items under the policy and, where the loss wants it, the reference."""
         batch = packed.to(self.device)
-        tokens = (batch.ids_BS, batch.position_BS, batch.end_BS, batch.source_U, batch.target_U)
         items = batch.items
-        logprobs_U, entropy_U = score(self.model, *tokens, temperature=self.temperature, entropy=True)
+        logprobs_U, entropy_U = score(self.model, batch, self.temperature, entropy=True)
         reference_U = None
         if self.loss.needs_reference:
-            reference_U = reference_score(self.model, *tokens, temperature=self.temperature)
+            reference_U = reference_score(self.model, batch, self.temperature)
         return LossInputs(
             logprobs_K=logprobs_U[items.unique_K],
             old_logprobs_K=items.old_logprob_K,
