@@ -11,6 +11,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 
 from turnwise.evaluation.suites import repeat_rate
+from turnwise.files import append, whole
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update
 from turnwise.types import Message, RolloutTree
@@ -155,9 +156,7 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in rows))
+    append(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -176,9 +175,8 @@ def cut_lines(path: Path, keep: Any) -> None:
     if not path.exists():
         return
     kept = [json.dumps(row) + "\n" for row in read_lines(path) if keep(row)]
-    part = path.with_suffix(".tmp")
-    part.write_text("".join(kept), encoding="utf-8")
-    part.replace(path)
+    with whole(path) as part:
+        part.write_text("".join(kept), encoding="utf-8")
 
 
 def _spread(total: int, count: int) -> list[int]:
