@@ -99,7 +99,7 @@ def train(folder: Path, model: Any, loss: Loss) -> list[dict[str, Any]]:
     def collect(iteration: int) -> Update:
         experience = collector.collect(iteration)
         update = collector.update(experience)
-        recorder.collected(iteration, experience, update, {"turns": 4, "tokens": 12, "faults": 0}, 0.5)
+        recorder.collected(iteration, experience, update, {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}, 0.5)
         return update
 
     trainer = L.Trainer(

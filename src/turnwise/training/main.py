@@ -88,7 +88,13 @@ class Run:
         self.engine = build(cfg, "engine", end_ids=self.chat.stop_ids)
         rollout = self.settings["rollout"]
         self.player = Player(
-            self.engine, self.env, self.chat, rollout.sampling, max_turns=rollout.turns, max_length=rollout.max_length
+            self.engine,
+            self.env,
+            self.chat,
+            rollout.sampling,
+            max_turns=rollout.turns,
+            max_length=rollout.max_length,
+            retries=rollout.retries,
         )
         self.opening = openings(self.env, self.chat)
         self.histories: dict[str, Sequence[Message]] = {}

@@ -31,6 +31,7 @@ class Recorder(Callback):
             "turns": 0,
             "tokens": 0,
             "faults": 0,
+            "retries": 0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
         }
@@ -48,7 +49,7 @@ class Recorder(Callback):
         return dict(self.counters)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.counters = dict(state_dict)
+        self.counters |= state_dict
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         cut_lines(
@@ -63,7 +64,7 @@ class Recorder(Callback):
     def collected(
         self, iteration: int, experience: Experience, update: Update, cost: Mapping[str, float], seconds: float
     ) -> None:
-        """Called by the collection when its rollouts are done. ``cost``: turns, tokens and faults of this iteration."""
+        """Called by the collection when its rollouts are done. ``cost``: turns, tokens, faults and retries of this iteration."""
         for name, value in cost.items():
             self.counters[name] += value
         self.counters["rollout_seconds"] += seconds
@@ -72,6 +73,7 @@ class Recorder(Callback):
             "rollout/turns": self.counters["turns"],
             "rollout/tokens": self.counters["tokens"],
             "rollout/faults": self.counters["faults"],
+            "rollout/retries": self.counters["retries"],
             "rollout/tokens_per_s": cost["tokens"] / seconds if seconds else 0.0,
             "train/stored_tokens": update.stored_tokens,
             "train/path_tokens": update.path_tokens,
@@ -118,7 +120,12 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
     turns = [turn for tree in experience.trees for turn in tree.turns]
     if turns:
         metrics["train/truncated"] = sum(turn.truncated for turn in turns) / len(turns)
-    paths = [[tree.turns[i].text for i in tree.path(leaf)] for tree in experience.trees for leaf in tree.leaves()]
+    paths = [
+        [tree.turns[i].text for i in tree.path(leaf)]
+        for tree in experience.trees
+        for leaf in tree.leaves()
+        if leaf not in tree.invalid
+    ]
     if paths:
         metrics["train/repeat_rate"] = sum(map(repeat_rate, paths)) / len(paths)
         metrics["train/turns_per_rollout"] = sum(map(len, paths)) / len(paths)
