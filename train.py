@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from contextlib import suppress
@@ -19,6 +18,7 @@ from turnwise.config import register
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain
 from turnwise.errors import InputError
+from turnwise.files import no_room
 from turnwise.run_folder import claim
 
 CONF = Path(__file__).resolve().parent / "conf"
@@ -45,9 +45,10 @@ def job(cfg: DictConfig) -> None:
             os.removedirs(cfg.paths.out)  # Hydra made it; it goes if nothing is in it
         _stop(str(error), 2)
     except OSError as error:
-        if error.errno != errno.ENOSPC or _developer():
+        message = no_room(error, cfg.paths.out)
+        if message is None or _developer():
             raise
-        _stop(f"{error.filename or 'disk'}: no space left; free some and run the same command again: it resumes", 1)
+        _stop(message, 1)
 
 
 def _developer() -> bool:

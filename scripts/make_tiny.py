@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.tiny.card import write_card
 from turnwise.tiny.load import ASSETS
-from turnwise.tiny.measure import play, skill_scores
+from turnwise.tiny.measure import measure
 from turnwise.tiny.recipe import Recipe, Run, make_tokenizer
 
 
@@ -39,32 +39,11 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def success(run: Run, count: int, temperature: float) -> dict[str, float]:
-    """Household success in percent over ``count`` tasks, half seen and half unseen rooms."""
-    tasks = [*run.env.tasks("seen", count // 2, seed=11), *run.env.tasks("unseen", count - count // 2, seed=11)]
-    won, rates = play(run.model, run.tokenizer, run.env, tasks, temperature, seed=run.recipe.seed)
-    half = count // 2
-    return {
-        "success": 100 * sum(won) / count,
-        "seen": 100 * sum(won[:half]) / half,
-        "unseen": 100 * sum(won[half:]) / (count - half),
-        **rates,
-    }
-
-
-def measure(run: Run, tasks: int, items: int) -> dict[str, dict[str, float]]:
+def measured(run: Run, tasks: int, items: int) -> dict[str, dict[str, float]]:
     """Success, greedy and sampled, and skills, printed and returned."""
     torch.set_num_threads(run.recipe.threads)
-    found = {
-        "greedy": success(run, tasks, 0.0),
-        "sampled": success(run, tasks, 1.0),
-        "skills": skill_scores(run.model, run.tokenizer, items),
-    }
-    print(
-        json.dumps(
-            {"step": run.step, "tokens": run.tokens, "minutes": round(run.seconds / 60, 1), **found}, default=float
-        )
-    )
+    found = measure(run.model, run.tokenizer, run.env, tasks, items)
+    print(json.dumps({"step": run.step, "tokens": run.tokens, "minutes": round(run.seconds / 60, 1), **found}))
     sys.stdout.flush()
     return found
 
@@ -98,12 +77,12 @@ def main() -> None:
 
     def on_the_way(run: Run) -> dict[str, dict[str, float]]:
         export(run, args.out / "latest")
-        return measure(run, args.tasks, 50)
+        return measured(run, args.tasks, 50)
 
     run.train(on_the_way, args.every, args.until)
     if run.step < recipe.steps:
         return
-    final = measure(run, args.final_tasks, 200)
+    final = measured(run, args.final_tasks, 200)
     folder = ASSETS if args.ship else args.out / "policy"
     export(run, folder)
     write_card(folder, run, final, args.final_tasks, 200)

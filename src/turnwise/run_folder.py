@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config import ConfigError
 from turnwise.errors import InputError
+from turnwise.files import PART, whole
 
 _RECORD = "config.yaml"
 # what names a run or shows it, and changes nothing that it computes
@@ -75,7 +76,10 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
         if resumed:
             _refuse_another(cfg, path)
         else:
-            _write(path / _RECORD, OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False))
+            with whole(path / _RECORD) as part:
+                part.write_text(OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False), encoding="utf-8")
+        for part in path.rglob(f".*{PART}"):
+            part.unlink()  # a killed start was writing it
         try:
             yield RunFolder(path, config_hash(cfg), resumed, finished=(path / "result.json").exists())
         except InputError:
@@ -134,17 +138,30 @@ def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
 @contextmanager
 def _only_one(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")  # beside the folder, for the folder may be put aside
-    with lock.open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process lets go of it
-            if os.fstat(stream.fileno()).st_nlink == 0:  # its last owner left between our opening and locking it
-                raise BlockingIOError
-        except BlockingIOError:
-            raise ConfigError([f"{path}: another process is running there; wait for it, or give name=..."]) from None
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
+    while True:
+        with lock.open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process lets go of it
+            except BlockingIOError:
+                raise ConfigError(
+                    [f"{path}: another process is running there; wait for it, or give name=..."]
+                ) from None
+            # Only who holds the file under this name owns the folder, and only the owner takes the name away. Where the
+            # last owner did so between our opening and locking it, another process may stand under the name by now.
+            if not _stands_for(stream.fileno(), lock):
+                continue
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _stands_for(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _put_aside(path: Path) -> None:
@@ -153,12 +170,6 @@ def _put_aside(path: Path) -> None:
         n += 1
     path.rename(aside)
     path.mkdir()
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.tmp")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def _rank() -> int:

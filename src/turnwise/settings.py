@@ -61,7 +61,8 @@ class Rollout:
     """One collection: ``states`` roots, each played for ``turns`` turns (None: to the end of its episode).
 
     ``trajectories`` spreads the roots over about so many demonstrated trajectories (None: whole trajectories).
-    ``max_refills`` bounds the draws of further states where the advantage asks for a full batch.
+    ``max_refills`` bounds the draws of further states where the advantage asks for a full batch, ``retries`` how often a
+    rollout whose world failed is begun again.
     """
 
     states: int
@@ -70,9 +71,10 @@ class Rollout:
     trajectories: int | None = None
     max_refills: int = 4
     max_length: int = 4096
+    retries: int = 2
 
     def __post_init__(self) -> None:
-        _at_least(0, max_refills=self.max_refills)
+        _at_least(0, max_refills=self.max_refills, retries=self.retries)
         _at_least(self.sampling.max_tokens + 1, max_length=self.max_length)
         _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
 

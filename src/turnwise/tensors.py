@@ -1,4 +1,4 @@
-"""Tensor helpers that know nothing of methods: masked and segmented sums, and log-probs of chosen tokens.
+"""Tensor helpers that know nothing of methods: segmented sums, and log-probs of chosen tokens.
 
 ``K`` is a flat axis of trained tokens, ``D`` the hidden size, ``V`` the vocabulary.
 """
@@ -11,18 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-
-def masked_sum(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Sum of ``values`` where ``mask`` is true; what the mask hides may be NaN or infinite."""
-    kept = torch.where(mask.bool(), values, values.new_zeros(()))
-    return kept.sum() if dim is None else kept.sum(dim)
-
-
-def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Mean of ``values`` where ``mask`` is true, and 0 where the mask is empty."""
-    count = mask.bool().sum() if dim is None else mask.bool().sum(dim)
-    return masked_sum(values, mask, dim) / count.clamp(min=1)
 
 
 def segment_sum(values_K: Tensor, segment_K: Tensor) -> Tensor:

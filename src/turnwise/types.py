@@ -92,7 +92,7 @@ class RolloutTree:
     state: State
     turns: list[Turn] = field(default_factory=list)
     stopped: bool = False  # a gate cut this tree: nothing of it is trained on
-    invalid: set[int] = field(default_factory=set)  # leaves whose environment failed: in no statistic, never trained on
+    invalid: set[int] = field(default_factory=set)  # leaves whose world failed: in no statistic, never trained on
     version: int = 0  # the policy version that wrote it
     looks: list[Look] = field(default_factory=list)  # written by the gate, in order
 

@@ -106,7 +106,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False) -> list[dict
     def collect(iteration: int) -> Update:
         experience = collector.collect(iteration)
         update = collector.update(experience)
-        recorder.collected(iteration, experience, update, {"turns": 4, "tokens": 12, "faults": 0}, 0.5)
+        recorder.collected(iteration, experience, update, {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}, 0.5)
         return update
 
     trainer = L.Trainer(

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,16 @@ def test_a_run_refused_before_it_left_anything_gives_its_folder_back(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_what_a_killed_start_was_writing_is_cleared_away(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with claim(config(out)):
+        (out / "checkpoints").mkdir()
+        (out / "checkpoints" / ".last.ckpt.123.part").write_text("half")
+        (out / "checkpoints" / "last.ckpt").write_text("whole")
+    with claim(config(out)):
+        assert [path.name for path in (out / "checkpoints").iterdir()] == ["last.ckpt"]
+
+
 def test_two_processes_do_not_share_a_folder_but_a_killed_one_lets_go(tmp_path: Path) -> None:
     out = tmp_path / "run"
     program = (
@@ -131,6 +143,31 @@ def test_two_processes_do_not_share_a_folder_but_a_killed_one_lets_go(tmp_path: 
         other.wait()
     with claim(cfg) as folder:
         assert folder.resumed
+
+
+def _take_turns(out: Path, turns: int) -> None:
+    cfg = OmegaConf.create({"fresh": False, "paths": {"out": str(out)}})
+    deadline = time.monotonic() + 60
+    while turns:
+        try:
+            with claim(cfg):
+                (out / "mine").touch(exist_ok=False)
+                (out / "mine").unlink()
+                turns -= 1
+        except ConfigError:
+            assert time.monotonic() < deadline
+
+
+def test_of_many_processes_one_at_a_time_has_the_folder(tmp_path: Path) -> None:
+    """They claim and let go as fast as they can; who has the folder makes a file that nobody else may find there."""
+    processes = multiprocessing.get_context("fork")
+    racers = [processes.Process(target=_take_turns, args=(tmp_path / "run", 25)) for _ in range(6)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert [racer.exitcode for racer in racers] == [0] * 6
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_other_ranks_share_the_first_ones_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,21 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from turnwise.tensors import masked_mean, masked_sum, segment_sum, selected_logprobs, selected_logprobs_and_entropy
+from turnwise.tensors import segment_sum, selected_logprobs, selected_logprobs_and_entropy
 
 
 def plain(hidden, weight, targets, temperature):
     logs = torch.log_softmax(hidden @ weight.T / temperature, -1)
     return logs.gather(-1, targets[..., None]).squeeze(-1), -(logs.exp() * logs).sum(-1)
-
-
-def test_masked_values_may_be_nan() -> None:
-    values = torch.tensor([[1.0, math.nan, 3.0], [math.inf, math.nan, 5.0]])
-    mask = torch.tensor([[1, 0, 1], [0, 0, 0]])
-    assert masked_sum(values, mask).item() == 4
-    assert masked_mean(values, mask).item() == 2
-    assert masked_sum(values, mask, 1).tolist() == [4, 0]
-    assert masked_mean(values, mask, 1).tolist() == [2, 0]
 
 
 def test_segment_sum_gives_each_token_its_segments_sum() -> None:

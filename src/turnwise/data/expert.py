@@ -10,9 +10,8 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from turnwise.data.trajectories import read_trajectories, write_trajectories
+from turnwise.data.trajectories import write_trajectories
 from turnwise.envs.base import Environment, Quality
-from turnwise.types import Trajectory
 
 _FORMAT = 1  # raise it when demonstrations of the same tasks change, so that old files are not read again
 
@@ -61,20 +60,6 @@ def expert_file(
                 progress(done, len(tasks))
         write_trajectories(path, trajectories)
     return path
-
-
-def expert_trajectories(
-    environment: Environment,
-    count: int,
-    folder: str | Path,
-    good: float = 0.5,
-    seed: int = 0,
-    split: str = "train",
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Trajectory]:
-    """The demonstrations of ``expert_file``, read back from it."""
-    path = expert_file(environment, count, folder, good, seed, split, progress)
-    return list(read_trajectories(path, strict=True).trajectories)
 
 
 def _settings(environment: Environment) -> dict[str, str]:

@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ import pyarrow.parquet
 
 from turnwise.data.messages import UnusableError, parse_trajectory
 from turnwise.errors import InputError
+from turnwise.files import no_room, whole
 from turnwise.types import Trajectory
 
 MAX_LINE_BYTES = 8 * 2**20
@@ -106,43 +105,20 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> 
 
     Raises:
         DataError: the file cannot be written; nothing that stood there is lost.
+        OSError: the disk is full; nothing either.
     """
     path = Path(path)
     trajectories = list(trajectories)
     used = (key for trajectory in trajectories for message in trajectory.messages for key in message)
     keys = list(dict.fromkeys(["role", "content", *used]))
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
+        with whole(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
             for trajectory in trajectories:
                 file.write(json.dumps(_record(trajectory, keys), ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error}); free space or choose another folder") from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def split_by_trajectory(
-    trajectories: Iterable[Trajectory], held_out: float, seed: int = 0
-) -> tuple[list[Trajectory], list[Trajectory]]:
-    """Training and held-out trajectories, about ``held_out`` of them in the second list.
-
-    An id's side depends on the id and the seed alone: other files, another order or more data never move it.
-
-    Raises:
-        ValueError: ``held_out`` is outside [0, 1].
-    """
-    if not 0 <= held_out <= 1:
-        raise ValueError(f"held_out must be in [0, 1], got {held_out}")
-    sides: tuple[list[Trajectory], list[Trajectory]] = ([], [])
-    for trajectory in trajectories:
-        digest = hashlib.sha256(f"{seed}/{trajectory.id}".encode()).digest()
-        sides[int.from_bytes(digest[:8]) / 2**64 < held_out].append(trajectory)
-    return sides
+        if no_room(error, path):
+            raise
+        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another folder") from error
 
 
 def _records(name: Path, limit: int) -> Iterator[tuple[str, Any]]:

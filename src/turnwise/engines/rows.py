@@ -36,7 +36,7 @@ class Rows:
     def __init__(self, store: Store, budget: int | None = None) -> None:
         self.store, self.budget = store, budget
         self._index: dict[tuple[int, ...], list[Row]] = defaultdict(list)
-        self._placed: list[Row | None] = [None] * store.rows  # by slot
+        self._placed: list[Row | None] = []  # by slot
         self._clock = 0
 
     def find(self, ids: list[int]) -> tuple[Row | None, int]:

@@ -20,14 +20,9 @@ class Store:
     """One slab a layer: keys and values (rows, H_kv, capacity, D)."""
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.shape = (layers, kv_heads, head_dim, dtype, device)
         self.keys = [torch.zeros(0, kv_heads, 0, head_dim, dtype=dtype, device=device) for _ in range(layers)]
         self.values = [k.clone() for k in self.keys]
         self.token_bytes = 2 * layers * kv_heads * head_dim * self.keys[0].element_size()
-
-    @property
-    def rows(self) -> int:
-        return self.keys[0].shape[0]
 
     @property
     def tokens(self) -> int:

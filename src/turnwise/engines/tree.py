@@ -58,7 +58,6 @@ class TreeEngine:
         self.version = -1
         self.computed_tokens = 0  # prefilled since the start, for throughput reports
         self._model: Any = None
-        self._store: Store | None = None
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
@@ -73,13 +72,11 @@ class TreeEngine:
         config = self._model.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (config.num_hidden_layers, config.num_key_value_heads, head_dim, self._head.dtype, self._head.device)
-        if self._store is None or self._store.shape != shape:
-            self._store = Store(*shape)
-        self._forget(self._store)
+        self._forget(shape)
 
-    def _forget(self, store: Store) -> None:
-        """No row of the old weights is found again; the memory is kept, for the next rows to be written over it."""
-        self._rows = Rows(store, self.budget)
+    def _forget(self, shape: tuple[int, int, int, torch.dtype, torch.device]) -> None:
+        """A new store: a resumed run finds what an uninterrupted one finds, down to the layout of its memory."""
+        self._rows = Rows(Store(*shape), self.budget)
         self._nodes: dict[int, _Node] = {}
 
     # -- nodes ---------------------------------------------------------------------------------------------------------

@@ -81,3 +81,20 @@ class Environment(Protocol):
     def same(self, action: str, expert: str) -> bool:
         """The strict verifier (PivotRL Eq. 2), after whitespace is normalised."""
         ...
+
+
+def check_horizon(turns: int) -> int:
+    """``turns`` back.
+
+    Raises:
+        ValueError: an episode would have no turn.
+    """
+    if turns < 1:
+        raise ValueError(f"horizon: an episode has at least one turn, got {turns}")
+    return turns
+
+
+def check_task(task: Task, name: str) -> None:
+    """Raises ``ValueError`` if the task was not made for the environment of that name."""
+    if task.env != name:
+        raise ValueError(f"task {task.id}: made for env {task.env!r}, not for {name!r}")

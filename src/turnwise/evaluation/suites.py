@@ -113,9 +113,7 @@ def play_tasks(
 def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message]) -> list[Episode]:
     """Rollouts whose world failed are left out: a fault is not a failure of the policy."""
     episodes = []
-    for attempt, leaf in enumerate(tree.leaves()):
-        if leaf in tree.invalid:
-            continue
+    for attempt, leaf in enumerate(leaf for leaf in tree.leaves() if leaf not in tree.invalid):
         path = [tree.turns[i] for i in tree.path(leaf)]
         said = list(messages)
         for turn in path:

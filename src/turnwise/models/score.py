@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from turnwise.models.attention import PackedTree, backbone, head_weight
-from turnwise.models.policy import adapter_off
 from turnwise.tensors import selected_logprobs, selected_logprobs_and_entropy
 
 
+class PackedTokens(Protocol):
+    """Packed trees and the tokens to predict in them (``rollouts.pack.Packed``)."""
+
+    ids_BS: Tensor
+    position_BS: Tensor
+    end_BS: Tensor  # one past a token's last descendant
+    source_U: Tensor  # flat place, in B * S, of the token before each predicted one
+    target_U: Tensor
+
+
 def score(
-    model: Any,
-    ids_BS: Tensor,
-    position_BS: Tensor,
-    end_BS: Tensor,
-    source_U: Tensor,
-    target_U: Tensor,
-    temperature: float = 1.0,
-    entropy: bool = False,
+    model: Any, packed: PackedTokens, temperature: float = 1.0, entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs (U,) of the predicted tokens and, if asked for, the entropies (U,) they were drawn from, in nats.
 
     Args:
-        ids_BS, position_BS, end_BS: packed trees (``rollouts.pack.Packed``).
-        source_U: flat place, in B * S, of the token before each predicted one.
+        packed: which tokens, on the model's device.
         temperature: of the sampling, so that the numbers are those of the distribution drawn from.
     """
-    plan = PackedTree(end_BS)
-    out = backbone(model)(input_ids=ids_BS, position_ids=position_BS, use_cache=False, plan=plan)
-    hidden_U = out.last_hidden_state.flatten(0, 1)[source_U]
+    plan = PackedTree(packed.end_BS)
+    out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
+    hidden_U = out.last_hidden_state.flatten(0, 1)[packed.source_U]
     if entropy:
-        return selected_logprobs_and_entropy(hidden_U, head_weight(model), target_U, temperature)
-    return selected_logprobs(hidden_U, head_weight(model), target_U, temperature), None
-
-
-@torch.no_grad()
-def reference_score(
-    model: Any,
-    ids_BS: Tensor,
-    position_BS: Tensor,
-    end_BS: Tensor,
-    source_U: Tensor,
-    target_U: Tensor,
-    temperature: float = 1.0,
-) -> Tensor:
-    """The log-probs (U,) of :func:`score` under the reference policy: the adapter switched off."""
-    with adapter_off(model):
-        return score(model, ids_BS, position_BS, end_BS, source_U, target_U, temperature)[0]
+        return selected_logprobs_and_entropy(hidden_U, head_weight(model), packed.target_U, temperature)
+    return selected_logprobs(hidden_U, head_weight(model), packed.target_U, temperature), None

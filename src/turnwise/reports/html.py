@@ -10,6 +10,7 @@ from pathlib import Path
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
+from turnwise.files import whole
 from turnwise.reports import headline
 from turnwise.reports.compare import Collection, Interval, Row
 from turnwise.reports.figures import comparison, run_figures
@@ -41,12 +42,8 @@ def write_report(folder: Path | str) -> Path:
 
 def write_page(path: Path, page: str) -> None:
     """Write a page so that a reader sees the old one or the new, never a half."""
-    part = path.with_name(path.name + ".tmp")
-    try:
+    with whole(path) as part:
         part.write_text(page, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def render(run: Run) -> str:

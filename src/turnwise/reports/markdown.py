@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnwise.errors import InputError
+from turnwise.files import whole
 
 
 def write_section(path: Path, text: str, section: str | None = None) -> None:
@@ -19,7 +20,5 @@ def write_section(path: Path, text: str, section: str | None = None) -> None:
         if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
             raise InputError(f"{path}: needs a line '{begin}' and below it a line '{end}', each once")
         text = f"{page[: page.index(begin)]}{begin}\n\n{text}\n{page[page.index(end) :]}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".tmp")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")

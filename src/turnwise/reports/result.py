@@ -7,13 +7,13 @@ are kept.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from turnwise.errors import InputError
+from turnwise.files import whole
 
 
 def _ordered(interval: tuple[float, float]) -> tuple[float, float]:
@@ -119,15 +119,8 @@ def write_result(result: Result | dict[str, Any], folder: Path | str) -> Path:
     path = Path(folder) / "result.json"
     checked = result if isinstance(result, Result) else _check(result, str(path))
     text = json.dumps(checked.model_dump(mode="json", exclude_unset=False, exclude_none=True), indent=2) + "\n"
-    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with part.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")
     return path
 
 

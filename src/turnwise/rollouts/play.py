@@ -36,9 +36,15 @@ class Tally:
     turns: int = 0
     tokens: int = 0  # written by the policy
     faults: int = 0  # rollouts lost to a failing world
+    retries: int = 0  # how often one was begun again because the world had failed
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(self.turns + other.turns, self.tokens + other.tokens, self.faults + other.faults)
+        return Tally(
+            self.turns + other.turns,
+            self.tokens + other.tokens,
+            self.faults + other.faults,
+            self.retries + other.retries,
+        )
 
 
 @dataclass(slots=True)
@@ -48,9 +54,13 @@ class _Rollout:
     tree: RolloutTree
     anchor: int  # turn it branched from, and its number there: they name its draws
     branch: int
-    parent: int  # turn index it continues; -1 at the root
-    node: int  # the engine's
-    session: Session | None  # None where one action is judged and the world never steps
+    origin: int  # the engine's node at the anchor
+    actions: tuple[str, ...]  # taken up to the anchor
+    tokens: int  # of the history up to there
+    attempt: int = 0  # how often it was begun again
+    parent: int = -1  # turn index it continues; -1 at the root
+    node: int = -1  # the engine's
+    session: Session | None = None  # None where one action is judged and the world never steps
     depth: int = 0  # turns taken since the root
     length: int = 0  # tokens of its history
 
@@ -63,6 +73,8 @@ class Player:
     max_turns: turns from a state; None plays to the end. With 1, actions are judged where they are made
         (``info["functional"]``, ``info["strict"]``) and the world does not step: PivotRL's local rollouts.
     max_length: tokens of a history, after which a rollout ends unfinished.
+    retries: how often a rollout whose world failed is begun again from its anchor, under draws of its own. The attempt
+        that failed stays in the tree as an invalid leaf.
     """
 
     engine: Engine
@@ -71,6 +83,7 @@ class Player:
     sampling: Sampling
     max_turns: int | None = None
     max_length: int = 4096
+    retries: int = 2
     tally: Tally = field(default_factory=Tally)
     _sessions: dict[tuple[str, tuple[str, ...]], Session] = field(default_factory=dict)
     _verdicts: dict[tuple[str, str], tuple[bool, bool]] = field(default_factory=dict)
@@ -122,29 +135,48 @@ class Player:
         for t in tree.path(turn):
             ids += tree.turns[t].action_ids + tree.turns[t].observation_ids
             actions.append(tree.turns[t].text)
-        try:
-            session = None if self.max_turns == 1 else self._stand(state.task, tuple(actions))
-        except EnvironmentFault:
-            self.tally.faults += count
-            return []
-        depth = len(tree.path(turn))
-        node = self.engine.open(ids)
-        opened.append(node)
+        origin = self.engine.open(ids)
+        opened.append(origin)
         first = len(tree.turns)  # a number no earlier branch of this tree has had
-        rollouts = []
+        rollouts: list[_Rollout] = []
         for branch in range(count):
-            opened.append(self.engine.fork(node))
-            forked = session.fork() if session is not None else None
-            rollouts.append(_Rollout(tree, turn, first + branch, turn, opened[-1], forked, depth, len(ids)))
+            rollout = _Rollout(tree, turn, first + branch, origin, tuple(actions), len(ids))
+            if not self._begin(rollout, opened):
+                self.tally.faults += count - branch - 1  # the others stand at the same place
+                break
+            rollouts.append(rollout)
         return rollouts
+
+    def _begin(self, rollout: _Rollout, opened: list[int], again: bool = False) -> bool:
+        """Put a rollout at its anchor, at once or ``again``; False if the world fails more often than is retried."""
+        while True:
+            if again and rollout.attempt == self.retries:
+                self.tally.faults += 1
+                return False
+            rollout.attempt += again
+            self.tally.retries += again
+            try:
+                if self.max_turns != 1:
+                    rollout.session = self._copy(rollout.tree.state.task, rollout.actions)
+            except EnvironmentFault:
+                again = True
+                continue
+            rollout.node = self.engine.fork(rollout.origin)
+            opened.append(rollout.node)
+            rollout.parent, rollout.length = rollout.anchor, rollout.tokens
+            rollout.depth = len(rollout.tree.path(rollout.anchor))
+            return True
 
     def _run(
         self, live: list[_Rollout], gate: Gate, key: object, opened: list[int], on_turns: Callable[[int], None] | None
     ) -> None:
         while live:
-            seeds = [seed_of(key, r.tree.state.id, r.anchor, r.branch, r.depth) for r in live]
+            seeds = [
+                seed_of(key, r.tree.state.id, r.anchor, r.branch, r.depth, *[f"attempt {r.attempt}"] * bool(r.attempt))
+                for r in live
+            ]
             samples = self.engine.sample([r.node for r in live], self.sampling, seeds)
-            going = [r for r, sample in zip(live, samples, strict=True) if self._take_turn(r, sample)]
+            going = [r for r, sample in zip(live, samples, strict=True) if self._take_turn(r, sample, opened)]
             if on_turns is not None:
                 on_turns(len(live))
             touched = {id(r.tree): r.tree for r in live}
@@ -152,7 +184,7 @@ class Player:
                 tree.stopped = tree.stopped or gate(tree)
             live = [r for r in going if not r.tree.stopped]
 
-    def _take_turn(self, rollout: _Rollout, sample: Sample) -> bool:
+    def _take_turn(self, rollout: _Rollout, sample: Sample, opened: list[int]) -> bool:
         """Record the action, let the world answer; True if the rollout goes on."""
         tree = rollout.tree
         text = self.chat.decode(sample.ids)
@@ -169,8 +201,7 @@ class Player:
             return self._step(rollout, turn)
         except EnvironmentFault:
             tree.invalid.add(rollout.parent)
-            self.tally.faults += 1
-            return False
+            return self._begin(rollout, opened, again=True)
 
     def _judge(self, state: State, turn: Turn) -> None:
         """The verdicts on one local action. The verifier is deterministic, and most samples of a state are alike.
@@ -186,7 +217,7 @@ class Player:
             return
         verdict = self._verdicts.get((state.id, turn.text))
         if verdict is None:
-            session = self._stand(state.task, state.actions)
+            session = self._copy(state.task, state.actions)
             verdict = (
                 self.environment.accepts(session, turn.text, state.expert),
                 self.environment.same(turn.text, state.expert),
@@ -209,6 +240,14 @@ class Player:
         turn.observation_ids = bridge
         self.engine.extend(rollout.node, bridge)
         return True
+
+    def _copy(self, task: Task, actions: tuple[str, ...]) -> Session:
+        """The episode after these actions, for one rollout. Kept ones that fail, with their worker say, are given up."""
+        try:
+            return self._stand(task, actions).fork()
+        except EnvironmentFault:
+            self._sessions = {place: session for place, session in self._sessions.items() if place[0] != task.id}
+            return self._stand(task, actions).fork()
 
     def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
         """The episode after these actions; kept, because the turns of one trajectory stand on each other."""

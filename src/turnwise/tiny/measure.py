@@ -1,88 +1,62 @@
-"""What a checkpoint can do: household success and the skills' scores."""
+"""What a checkpoint can do, measured by the code that measures a run: held-out episodes and the skills' scores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
-import torch
+import numpy as np
 
+from turnwise.data.chat import ChatTokens
+from turnwise.engines.base import Sampling
+from turnwise.engines.tree import TreeEngine
 from turnwise.envs.base import Environment
-from turnwise.evaluation.skills import SKILLS, Split, items
-from turnwise.tiny.decode import Decoder
-from turnwise.tiny.tokenizer import TURN_END
-from turnwise.types import Task
+from turnwise.evaluation.suites import Episode, answer_skills, openings, play_tasks, repeat_rate
+from turnwise.rollouts.play import Player
+
+MODES = {"greedy": Sampling(temperature=0), "sampled": Sampling()}
 
 
-def play(
-    model: Any,
-    tokenizer: Any,
-    env: Environment,
-    tasks: Sequence[Task],
-    temperature: float,
-    seed: int = 0,
-    slots: int = 2048,
-) -> tuple[list[bool], dict[str, float]]:
-    """Won or not for each task, and rates: inadmissible actions, exact repetitions of an earlier action, turns an episode.
+def measure(model: Any, tokenizer: Any, env: Environment, tasks: int, items: int) -> dict[str, dict[str, float]]:
+    """Household figures of each decoding mode, and the mean score of each skill under ``skills`` (a share).
 
-    An episode that outgrows ``slots`` tokens ends as lost.
+    The tasks and items are the first that a run evaluates on, half of the tasks in seen rooms; each is played once a mode
+    under a run's draws.
+
+    Args:
+        model: whose weights are measured; it is left as it is.
+        tasks: how many, at least two.
+        items: of each skill.
     """
-    sessions = [env.reset(task) for task in tasks]
-    decoder = Decoder(model, len(tasks), slots)
-    end = tokenizer.convert_tokens_to_ids(TURN_END)
-    newline = tokenizer.encode("\n", add_special_tokens=False)
-    temperatures = torch.full((len(tasks),), temperature)
-    rng = torch.Generator().manual_seed(seed)
-    texts = [tokenizer.apply_chat_template(s.opening(), tokenize=False, add_generation_prompt=True) for s in sessions]
-    chunks = [tokenizer.encode(t, add_special_tokens=False) for t in texts]
-    active = [not s.done for s in sessions]
-    done_before: list[set[str]] = [set() for _ in sessions]
-    turns = refused = repeated = 0
-    while any(active):
-        logits = decoder.feed(chunks)
-        actions = decoder.sample(logits, active, temperatures, end, 24, rng)
-        chunks = [[] for _ in sessions]
-        for row, session in enumerate(sessions):
-            if not active[row]:
-                continue
-            action = tokenizer.decode([i for i in actions[row] if i != end])
-            step = session.step(action)
-            turns += 1
-            refused += step.observation == "Nothing happens."
-            repeated += action in done_before[row]
-            done_before[row].add(action)
-            reply = [{"role": "user", "content": step.observation}]
-            text = tokenizer.apply_chat_template(reply, tokenize=False, add_generation_prompt=True)
-            close = [] if actions[row][-1] == end else [end]
-            chunks[row] = close + newline + tokenizer.encode(text, add_special_tokens=False)
-            room = slots - int(decoder.lengths[row]) - len(chunks[row]) - 32
-            active[row] = not step.done and room > 0
-            if not active[row]:
-                chunks[row] = []
-    rates = {
-        "inadmissible": refused / max(turns, 1),
-        "repeated": repeated / max(turns, 1),
-        "turns": turns / max(len(tasks), 1),
+    chat = ChatTokens(tokenizer)
+    engine = TreeEngine(chat.stop_ids, copy=False)
+    engine.load_weights(deepcopy(model).eval(), version=0)
+    half = tasks // 2
+    chosen = [*env.tasks("seen", tasks - half), *env.tasks("unseen", half)]
+    opening = openings(env, chat)
+    found = {}
+    for mode, sampling in MODES.items():
+        player = Player(engine, env, chat, sampling)
+        found[mode] = household(play_tasks(player, opening, chosen, 1, mode, "eval"))
+    scores: dict[str, list[float]] = {}
+    for answer in answer_skills(engine, chat, items, seed=0):
+        scores.setdefault(answer.suite, []).append(answer.score)
+    return {**found, "skills": {suite: float(np.mean(values)) for suite, values in scores.items()}}
+
+
+def household(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Success in percent, in all and by split; shares of inadmissible and of repeated actions; turns an episode."""
+    turns = sum(episode.turns for episode in episodes)
+    answers = [message["content"] for episode in episodes for message in episode.messages if message["role"] == "user"]
+    said = [[m["content"] for m in episode.messages if m["role"] == "assistant"] for episode in episodes]
+    return {
+        "success": 100 * float(np.mean([episode.success for episode in episodes])),
+        **{
+            split: 100 * float(np.mean([episode.success for episode in episodes if episode.split == split]))
+            for split in ("seen", "unseen")
+        },
+        "inadmissible": answers.count("Nothing happens.") / turns,
+        "repeated": sum(repeat_rate(texts) * len(texts) for texts in said) / turns,
+        "turns": turns / len(episodes),
     }
-    return [s.won for s in sessions], rates
-
-
-def skill_scores(
-    model: Any, tokenizer: Any, count: int, temperature: float = 0.0, split: Split = "test", seed: int = 0
-) -> dict[str, float]:
-    """Mean score of each skill over ``count`` items."""
-    end = tokenizer.convert_tokens_to_ids(TURN_END)
-    rng = torch.Generator().manual_seed(seed)
-    scores = {}
-    for name, skill in SKILLS.items():
-        asked = items(name, split, count, seed)
-        texts = [tokenizer.apply_chat_template(i.messages, tokenize=False, add_generation_prompt=True) for i in asked]
-        decoder = Decoder(model, count, 160)
-        logits = decoder.feed([tokenizer.encode(t, add_special_tokens=False) for t in texts])
-        answers = decoder.sample(logits, [True] * count, torch.full((count,), temperature), end, 20, rng)
-        graded = [
-            skill.score(tokenizer.decode([i for i in ids if i != end]), item)
-            for ids, item in zip(answers, asked, strict=True)
-        ]
-        scores[name] = sum(graded) / count
-    return scores

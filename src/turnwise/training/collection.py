@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import asdict
 from typing import Any
 
 from turnwise.rollouts.collect import Collector
@@ -66,7 +66,7 @@ class Collection:
         )
 
     def __call__(self, iteration: int) -> Update:
-        began, before = time.monotonic(), astuple(self.player.tally)
+        began, before = time.monotonic(), asdict(self.player.tally)
         if self.sampled:
             self.player.engine.load_weights(self.module.model, self.module.version)
         experience = self.collector.collect(iteration, self.memory)
@@ -75,8 +75,7 @@ class Collection:
                 raise RuntimeError(f"rollouts of policy {tree.version} would train policy {self.module.version}")
         self.memory = dict(experience.memory)
         packed = self.collector.update(experience)
-        spent = [now - then for now, then in zip(astuple(self.player.tally), before, strict=True)]
-        cost = dict(zip(("turns", "tokens", "faults"), spent, strict=True))
+        cost = {name: count - before[name] for name, count in asdict(self.player.tally).items()}
         self.recorder.collected(iteration, experience, packed, cost, time.monotonic() - began)
         return packed
 

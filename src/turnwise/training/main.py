@@ -21,6 +21,7 @@ from rich.console import Console
 from turnwise.config import build
 from turnwise.data.chat import ChatTokens
 from turnwise.evaluation.suites import Evaluation, openings
+from turnwise.files import writing
 from turnwise.models.policy import load_policy
 from turnwise.reports.html import write_report
 from turnwise.reports.result import read_result, write_result
@@ -29,6 +30,7 @@ from turnwise.rollouts.play import Player
 from turnwise.run_folder import config_hash
 from turnwise.states.pivots import summarise
 from turnwise.tiny.load import tiny_path
+from turnwise.training.checkpoint import WholeCheckpointIO
 from turnwise.training.collection import Collection
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.module import PolicyModule
@@ -88,7 +90,13 @@ class Run:
         self.engine = build(cfg, "engine", end_ids=self.chat.stop_ids)
         rollout = self.settings["rollout"]
         self.player = Player(
-            self.engine, self.env, self.chat, rollout.sampling, max_turns=rollout.turns, max_length=rollout.max_length
+            self.engine,
+            self.env,
+            self.chat,
+            rollout.sampling,
+            max_turns=rollout.turns,
+            max_length=rollout.max_length,
+            retries=rollout.retries,
         )
         self.opening = openings(self.env, self.chat)
         self.histories: dict[str, Sequence[Message]] = {}
@@ -181,6 +189,7 @@ class Run:
                 self.cfg.trainer,
                 callbacks=[self.recorder, *callbacks, bar],
                 logger=loggers or False,
+                plugins=[WholeCheckpointIO()],
                 default_root_dir=str(self.folder),
                 check_val_every_n_epoch=every or None,
                 limit_val_batches=1 if every else 0,
@@ -207,8 +216,9 @@ class Run:
     def export(self) -> None:
         """The adapter (or the whole model) and the tokenizer, as any Hugging Face program loads them."""
         target = self.folder / ("adapter" if self.settings["policy"].lora.r else "model")
-        self.module.model.save_pretrained(target, safe_serialization=True)
-        self.tokenizer.save_pretrained(target)
+        with writing(target):
+            self.module.model.save_pretrained(target, safe_serialization=True)
+            self.tokenizer.save_pretrained(target)
 
     def result(self, base: Evaluation, after: Evaluation) -> dict[str, Any]:
         counters = self.recorder.counters
@@ -255,6 +265,7 @@ def run(cfg: DictConfig) -> None:
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.raiseExceptions = False  # a library's log that finds no room is no news beside the run's own message
     warnings.filterwarnings("ignore", module="lightning|transformers|peft")
     L.seed_everything(int(cfg.seed), verbose=False)
     torch.use_deterministic_algorithms(True, warn_only=True)

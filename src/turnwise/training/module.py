@@ -120,16 +120,7 @@ class PolicyModule(LightningModule):
             return [None] * len(update.batches)
 
         def reference(packed: Packed) -> Tensor:
-            batch = packed.to(self.device)
-            return score(
-                self.model,
-                batch.ids_BS,
-                batch.position_BS,
-                batch.end_BS,
-                batch.source_U,
-                batch.target_U,
-                self.temperature,
-            )[0]
+            return score(self.model, packed.to(self.device), self.temperature)[0]
 
         with adapter_off(self.model):
             return list(
@@ -139,9 +130,8 @@ class PolicyModule(LightningModule):
     def loss_inputs(self, packed: Packed, update: Update, reference_U: Tensor | None = None) -> LossInputs:
         """Log-probs of a micro-batch's items under the policy; ``reference_U`` from :meth:`references`."""
         batch = packed.to(self.device)
-        tokens = (batch.ids_BS, batch.position_BS, batch.end_BS, batch.source_U, batch.target_U)
         items = batch.items
-        logprobs_U, entropy_U = score(self.model, *tokens, temperature=self.temperature, entropy=True)
+        logprobs_U, entropy_U = score(self.model, batch, self.temperature, entropy=True)
         return LossInputs(
             logprobs_K=logprobs_U[items.unique_K],
             old_logprobs_K=items.old_logprob_K,

@@ -14,6 +14,7 @@ import numpy as np
 
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Answer, Episode, Evaluation, repeat_rate
+from turnwise.files import whole
 
 LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
 
@@ -99,11 +100,9 @@ def machine() -> str:
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
     """Episodes and answers as JSON lines; the file appears whole or not at all, so that it also says "done"."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
-    part = path.with_suffix(".tmp")
-    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    part.replace(path)
+    with whole(path) as part:
+        part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def load_evaluation(path: Path) -> Evaluation:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from turnwise.allocators.uniform import Uniform
+from turnwise.files import whole
 from turnwise.gates.never import Never
 from turnwise.rollouts.play import Player
 from turnwise.states.pivots import Profile
@@ -79,9 +80,8 @@ def write_profile(folder: Path, path: Path, kept: Iterable[str]) -> None:
         found = Profile(tuple(row["rewards"]), tuple(row["strict"]))
         rows.append({**row, "mean": found.mean, "variance": found.variance, "kept": row["state_id"] in chosen})
     if rows:
-        part = path.with_suffix(".tmp")
-        pq.write_table(pa.Table.from_pylist(rows), part)
-        part.replace(path)
+        with whole(path) as part:
+            pq.write_table(pa.Table.from_pylist(rows), part)
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -97,6 +97,5 @@ def _append(folder: Path, rows: list[dict[str, Any]]) -> None:
     if not rows:
         return
     path = folder / f"shard-{len(_shards(folder)):05d}.parquet"
-    part = path.with_suffix(".tmp")
-    pq.write_table(pa.Table.from_pylist(rows), part)
-    part.replace(path)
+    with whole(path) as part:
+        pq.write_table(pa.Table.from_pylist(rows), part)

@@ -11,6 +11,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 
 from turnwise.evaluation.suites import repeat_rate
+from turnwise.files import append, whole
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update
 from turnwise.types import Message, RolloutTree, Task
@@ -30,6 +31,7 @@ class Recorder(Callback):
             "turns": 0,
             "tokens": 0,
             "faults": 0,
+            "retries": 0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
         }
@@ -47,7 +49,7 @@ class Recorder(Callback):
         return dict(self.counters)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.counters = dict(state_dict)
+        self.counters |= state_dict
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         cut_lines(
@@ -62,7 +64,7 @@ class Recorder(Callback):
     def collected(
         self, iteration: int, experience: Experience, update: Update, cost: Mapping[str, float], seconds: float
     ) -> None:
-        """Called by the collection when its rollouts are done. ``cost``: turns, tokens and faults of this iteration."""
+        """Called by the collection when its rollouts are done. ``cost``: turns, tokens, faults and retries of this iteration."""
         for name, value in cost.items():
             self.counters[name] += value
         self.counters["rollout_seconds"] += seconds
@@ -72,6 +74,7 @@ class Recorder(Callback):
             "rollout/turns": self.counters["turns"],
             "rollout/tokens": self.counters["tokens"],
             "rollout/faults": self.counters["faults"],
+            "rollout/retries": self.counters["retries"],
             "rollout/tokens_per_s": cost["tokens"] / seconds if seconds else 0.0,
             "train/stored_tokens": update.stored_tokens,
             "train/path_tokens": update.path_tokens,
@@ -127,7 +130,12 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
     if turns:
         metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)
         metrics["train/truncated"] = sum(turn.truncated for turn in turns) / len(turns)
-    paths = [[tree.turns[i].text for i in tree.path(leaf)] for tree in experience.trees for leaf in tree.leaves()]
+    paths = [
+        [tree.turns[i].text for i in tree.path(leaf)]
+        for tree in experience.trees
+        for leaf in tree.leaves()
+        if leaf not in tree.invalid
+    ]
     if paths:
         metrics["train/repeat_rate"] = sum(map(repeat_rate, paths)) / len(paths)
         metrics["train/turns_per_rollout"] = sum(map(len, paths)) / len(paths)
@@ -174,9 +182,7 @@ def task_type(task: Task) -> str | None:
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in rows))
+    append(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -195,9 +201,8 @@ def cut_lines(path: Path, keep: Any) -> None:
     if not path.exists():
         return
     kept = [json.dumps(row) + "\n" for row in read_lines(path) if keep(row)]
-    part = path.with_suffix(".tmp")
-    part.write_text("".join(kept), encoding="utf-8")
-    part.replace(path)
+    with whole(path) as part:
+        part.write_text("".join(kept), encoding="utf-8")
 
 
 def _spread(total: int, count: int) -> list[int]:

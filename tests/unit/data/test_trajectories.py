@@ -9,10 +9,8 @@ import pyarrow
 import pyarrow.json
 import pyarrow.parquet
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from turnwise.data.trajectories import DataError, read_trajectories, split_by_trajectory, write_trajectories
+from turnwise.data.trajectories import DataError, read_trajectories, write_trajectories
 from turnwise.types import Task, Trajectory
 
 TOOLS = [
@@ -315,31 +313,8 @@ def test_a_failed_write_loses_nothing(tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_named(tmp_path):
     target = tmp_path / "x.jsonl"
-    (tmp_path / f".x.jsonl.{os.getpid()}.tmp").symlink_to("/dev/full")
-    with pytest.raises(DataError, match=r"x\.jsonl: cannot be written \(.*No space left.*free space"):
+    (tmp_path / f".x.jsonl.{os.getpid()}.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
         write_trajectories(target, TRAJECTORIES)
+    assert caught.value.filename == str(target)
     assert not target.exists()
-
-
-def trajectories(names):
-    return [Trajectory(name, tuple(TALK)) for name in names]
-
-
-def test_split_is_about_the_share_and_depends_on_the_seed():
-    names = [f"t{i}" for i in range(2000)]
-    train, held = split_by_trajectory(trajectories(names), 0.2)
-    assert len(train) + len(held) == 2000
-    assert 340 < len(held) < 460  # binomial, three and a half deviations
-    other = split_by_trajectory(trajectories(names), 0.2, seed=1)[1]
-    assert {t.id for t in other} != {t.id for t in held}
-    assert split_by_trajectory(trajectories(names), 0.0)[1] == []
-    assert split_by_trajectory(trajectories(names), 1.0)[0] == []
-    with pytest.raises(ValueError, match="held_out"):
-        split_by_trajectory([], 1.5)
-
-
-@given(st.lists(st.text("abcdefg", min_size=1, max_size=4), unique=True, max_size=30), st.integers(0, 30))
-def test_a_side_depends_on_the_id_alone(names, few):
-    held = {t.id for t in split_by_trajectory(trajectories(names), 0.5)[1]}
-    others = names[::-1][:few]
-    assert {t.id for t in split_by_trajectory(trajectories(others), 0.5)[1]} == held & set(others)

@@ -111,7 +111,7 @@ def test_no_stale_key_or_value_is_read_after_an_update(make_model: MakeModel, lo
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(TreeEngine, "_forget", lambda self, store: None)
+        patch.setattr(TreeEngine, "_forget", lambda self, shape: None)
         rows = engine._rows
         engine.load_weights(model, 1)
         assert engine._rows is rows
@@ -227,7 +227,7 @@ def test_a_memory_budget_costs_time_and_changes_nothing(make_model: MakeModel, r
     histories = [spine, spine[:40], ids(rng, 33), ids(rng, 90)]
     free, tight = engine_of(model), engine_of(model)
     want = play_in(free, histories)
-    row_bytes = 256 * tight._store.token_bytes  # every history here stays within 256 tokens
+    row_bytes = 256 * tight._rows.store.token_bytes  # every history here stays within 256 tokens
     tight.budget = rows * row_bytes
     tight.load_weights(model, 1)
     most = 0
@@ -240,7 +240,6 @@ def test_a_memory_budget_costs_time_and_changes_nothing(make_model: MakeModel, r
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "resize", watched)
-        tight._store = None
         tight.load_weights(model, 2)
         got = play_in(tight, histories)
     assert [s.ids for s in got] == [s.ids for s in want]

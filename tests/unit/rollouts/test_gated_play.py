@@ -48,6 +48,7 @@ def states(player: Player) -> list[State]:
 
 
 def play(player: Player, states: Sequence[State], gate: Gate) -> tuple[list[RolloutTree], int]:
+    player.engine.load_weights(player.engine._model, 0)  # both arms begin with nothing kept, as two runs do
     before = player.tally.turns
     trees = player.play(states, Uniform(GROUP), gate, "same seeds")
     return trees, player.tally.turns - before
@@ -76,8 +77,11 @@ def test_the_first_steps_of_both_arms_are_identical(arms) -> None:
     free, gated, _, _, _ = arms
     for without, with_gate in zip(free, gated, strict=True):
         assert steps(without, K) == steps(with_gate, K)
-        if not with_gate.stopped:
-            assert steps(without, HORIZON) == steps(with_gate, HORIZON)
+        if not with_gate.stopped:  # now in smaller batches: the same draws from numbers that may be rounded otherwise
+            pairs = zip(steps(without, HORIZON), steps(with_gate, HORIZON), strict=True)
+            for one, other in ((a, b) for path in pairs for a, b in zip(*path, strict=True)):
+                assert (one[0], one[2]) == (other[0], other[2])
+                assert one[1] == pytest.approx(other[1], abs=1e-5)
 
 
 def test_one_group_is_stopped_where_it_stood_and_its_turns_are_saved(arms) -> None:

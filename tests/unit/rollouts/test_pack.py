@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnwise.advantages.base import spread
-from turnwise.losses.base import LossInputs
+from turnwise.losses.base import Loss, LossInputs
 from turnwise.losses.clipped import Clipped
 from turnwise.losses.nll import Nll
-from turnwise.models.score import reference_score, score
 from turnwise.rollouts.pack import Update, pack
 from turnwise.rollouts.trie import Trie
+from turnwise.training.module import PolicyModule
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
 MakeModel = Callable[..., Any]
@@ -73,26 +73,11 @@ def credit_of(trees: list[RolloutTree], rng: random.Random) -> list[Credit]:
     return [spread(tree, {leaf: rng.gauss(0, 1) for leaf in tree.leaves()}) for tree in trees]
 
 
-def packed_inputs(model: Any, update: Update) -> list[LossInputs]:
-    inputs = []
-    for batch in update.batches:
-        where = (batch.ids_BS, batch.position_BS, batch.end_BS, batch.source_U, batch.target_U)
-        logprobs_U, _ = score(model, *where)
-        reference_U = reference_score(model, *where) if hasattr(model, "disable_adapter") else None
-        items = batch.items
-        inputs.append(
-            LossInputs(
-                logprobs_K=logprobs_U[items.unique_K],
-                old_logprobs_K=items.old_logprob_K,
-                ref_logprobs_K=None if reference_U is None else reference_U[items.unique_K],
-                advantage_K=items.advantage_K,
-                weight_K=items.weight_K,
-                turn_K=items.turn_K,
-                sequence_K=items.sequence_K,
-                counts=update.counts,
-            )
-        )
-    return inputs
+def packed_inputs(model: Any, loss: Loss, update: Update) -> list[LossInputs]:
+    """What training gives to the loss, micro-batch by micro-batch."""
+    module = PolicyModule(model, loss)
+    told = zip(update.batches, module.references(update), strict=True)
+    return [module.loss_inputs(batch, update, reference_U) for batch, reference_U in told]
 
 
 def test_views_stand_beside_the_advantage_they_differ_from() -> None:
@@ -194,7 +179,7 @@ def test_packed_equals_unpacked(make_model: MakeModel, kind: str, lora: bool, sh
 
     use_tree_attention(model.get_base_model() if lora else model)
     update = pack(trees, credits, row_tokens=row_tokens, batch_tokens=120)
-    parts = packed_inputs(model, update)
+    parts = packed_inputs(model, loss, update)
     outputs = [loss(part) for part in parts]
     total = torch.stack([output.loss for output in outputs]).sum()
     total.backward()
@@ -285,7 +270,7 @@ def test_demonstrations_train_each_turn_once(make_model: MakeModel) -> None:
         tree.turns[-1].logprobs = [0.0] * len(tree.turns[-1].action_ids)
     credit = Credit([1.0] * 3, [1.0] * 3)
     update = pack([tree], [credit])
-    (inputs,) = packed_inputs(model, update)
+    (inputs,) = packed_inputs(model, Nll(), update)
     found = unpacked(make_model("qwen3", False), [tree], [credit])
     expected = -torch.cat([logprobs for logprobs, _ in found.values()]).mean()
     assert Nll()(inputs).loss.item() == pytest.approx(expected.item(), rel=1e-5)

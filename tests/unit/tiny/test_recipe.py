@@ -1,4 +1,4 @@
-"""The recipe's parts: documents, matched micro-batches, gradients, decoding, and a run that is taken up again."""
+"""The recipe's parts: documents, matched micro-batches, gradients, measures, and a run that is taken up again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from transformers import AutoTokenizer
 
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.evaluation.skills import SKILLS
+from turnwise.evaluation.suites import Episode
 from turnwise.tiny.corpus import Document, encode, micro_batches, skill_conversations
-from turnwise.tiny.decode import Decoder
 from turnwise.tiny.load import ASSETS
-from turnwise.tiny.measure import play, skill_scores
+from turnwise.tiny.measure import household, measure
 from turnwise.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
 from turnwise.tiny.recipe import Recipe, Run, draw_pool, make_model
 from turnwise.tiny.tokenizer import build_tokenizer
@@ -98,33 +98,26 @@ def test_schedule_rises_stays_and_falls():
     ]
 
 
-def test_ragged_decoding_gives_the_logits_of_plain_forward_passes(tokenizer):
-    model = make_model(RECIPE, tokenizer).eval()
-    decoder = Decoder(model, rows=2, slots=32)
-    first, second = [5, 6, 7, 8, 9, 10, 11], [20, 21, 22]
-    decoder.feed([first[:4], second[:1]])
-    mine = decoder.feed([first[4:], []])[0]
-    other = decoder.feed([[], second[1:]])[1]
-    with torch.no_grad():
-        assert torch.allclose(mine, model(input_ids=torch.tensor([first])).logits[0, -1], atol=1e-5)
-        assert torch.allclose(other, model(input_ids=torch.tensor([second])).logits[0, -1], atol=1e-5)
-
-
-def test_sampling_stops_at_the_end_token_and_at_the_limit(tokenizer):
-    model = make_model(RECIPE, tokenizer).eval()
-    decoder = Decoder(model, rows=3, slots=32)
-    logits = decoder.feed([[5], [5], [5]])
-    greedy = int(logits[0].argmax())
-    rng = torch.Generator().manual_seed(0)
-    written = decoder.sample(logits, [True, False, True], torch.zeros(3), end=greedy, limit=4, rng=rng)
-    assert written == [[greedy], [], [greedy]]
-
-
 def test_a_random_policy_wins_nothing_and_every_measure_is_reported(tokenizer):
-    model = make_model(RECIPE, tokenizer).eval()
-    won, rates = play(model, tokenizer, ENV, ENV.tasks("seen", 2), temperature=1.0)
-    assert won == [False, False] and rates["turns"] == 3 and 0 <= rates["inadmissible"] <= 1
-    assert set(skill_scores(model, tokenizer, 2)) == set(SKILLS)
+    model = make_model(RECIPE, tokenizer)
+    found = measure(model, tokenizer, ENV, tasks=3, items=2)
+    assert set(found) == {"greedy", "sampled", "skills"} and set(found["skills"]) == set(SKILLS)
+    for mode in ("greedy", "sampled"):
+        assert (found[mode]["success"], found[mode]["turns"]) == (0, 3)
+        assert found[mode]["inadmissible"] == 1  # a random policy writes no command
+    assert model.training and model.config._attn_implementation == "sdpa"  # training goes on as before
+
+
+def test_the_figures_of_episodes_by_hand():
+    def episode(split, success, *talk):
+        messages = [{"role": "user", "content": "You are in a room."}]
+        for action, answer in talk:
+            messages += [{"role": "assistant", "content": action}, {"role": "user", "content": answer}]
+        return Episode(split, f"{split}/0", "greedy", 0, success, len(talk), messages)
+
+    nothing = ("fly", "Nothing happens.")
+    found = household([episode("seen", True, ("look", "A desk."), nothing, nothing), episode("unseen", False, nothing)])
+    assert found == {"success": 50, "seen": 100, "unseen": 0, "inadmissible": 0.75, "repeated": 0.25, "turns": 2}
 
 
 def test_a_run_taken_up_again_ends_with_the_same_weights(tmp_path, tokenizer):

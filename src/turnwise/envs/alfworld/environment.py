@@ -10,7 +10,7 @@ from turnwise.envs.alfworld.client import Pool
 from turnwise.envs.alfworld.generated import GeneratedGames
 from turnwise.envs.alfworld.official import OfficialGames
 from turnwise.envs.alfworld.session import AlfworldSession
-from turnwise.envs.base import Quality
+from turnwise.envs.base import Quality, check_horizon, check_task
 from turnwise.types import Message, Task, Trajectory
 
 
@@ -38,9 +38,7 @@ class AlfworldEnvironment:
         timeout: float = 60.0,
         python: str | None = None,
     ) -> None:
-        if horizon < 1:
-            raise ValueError(f"horizon: an episode has at least one turn, got {horizon}")
-        self.horizon = horizon
+        self.horizon = check_horizon(horizon)
         self.games = GeneratedGames(horizon) if games is None else OfficialGames(Path(games))
         self.pool = Pool(workers, timeout, python)
 
@@ -60,8 +58,7 @@ class AlfworldEnvironment:
             EnvironmentFault: the worker died, was too late, or its engine refused the game.
             ValueError: the task belongs to another environment, or to a game that is not there.
         """
-        if task.env != self.name:
-            raise ValueError(f"task {task.id}: made for env {task.env!r}, not for {self.name!r}")
+        check_task(task, self.name)
         game = self.games.game(task)
         worker = self.pool.worker()
         return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))

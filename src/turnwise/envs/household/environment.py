@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.envs.base import Quality
+from turnwise.envs.base import Quality, check_horizon, check_task
 from turnwise.envs.household import planner, verifier
 from turnwise.envs.household.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.household.rooms import make_task
@@ -28,11 +28,9 @@ class HouseholdEnv:
     name = "household"
 
     def __init__(self, horizon: int = 30, mistakes: Mistakes | None = None, worlds: int = 256) -> None:
-        if horizon < 1:
-            raise ValueError(f"horizon: an episode has at least one turn, got {horizon}")
         if worlds < 1:
             raise ValueError(f"worlds: keep at least one world, got {worlds}")
-        self.horizon = horizon
+        self.horizon = check_horizon(horizon)
         self.mistakes = mistakes or Mistakes()
         self._worlds: dict[str, tuple[Task, World]] = {}
         self._keep = worlds
@@ -53,8 +51,7 @@ class HouseholdEnv:
         Raises:
             ValueError: the task belongs to another environment, or its data is not a household.
         """
-        if task.env != self.name:
-            raise ValueError(f"task {task.id}: made for env {task.env!r}, not for {self.name!r}")
+        check_task(task, self.name)
         kept = self._worlds.get(task.id)
         if kept is None or (kept[0] is not task and kept[0] != task):
             while len(self._worlds) >= self._keep:

@@ -1,0 +1,92 @@
+"""Files that are whole or not there, and a full disk that says which file it stopped."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PART = ".part"  # end of the name of a file that is being written; what a killed process leaves may be deleted
+
+_REMEDY = {
+    errno.ENOSPC: "no space left on this disk; free some",
+    errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.EFBIG: "larger than this process may write; raise the limit (ulimit -f)",
+}
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A place to write ``path`` to: it becomes ``path`` when the block ends, and vanishes if the block fails.
+
+    A reader, a kill and a full disk find the old file or the new one, never a half. The place is beside ``path``, because
+    a file is renamed in one step only within a file system.
+
+    Raises:
+        OSError: it cannot be written; ``filename`` is ``path``.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    try:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield part
+            with part.open("rb") as stream:
+                os.fsync(stream.fileno())  # some file systems find out here that they are full
+            part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def append(path: Path, text: str) -> None:
+    """Add lines to a file, all of them or none.
+
+    A last line that a kill tore off gets its end first, so that it spoils no other.
+
+    Raises:
+        OSError: there is no room; ``filename`` is ``path``, which stays as it was.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b", buffering=0) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            if size:
+                stream.seek(size - 1)
+                text = text if stream.read(1) == b"\n" else "\n" + text
+            rest = memoryview(text.encode())
+            try:
+                while rest:
+                    rest = rest[stream.write(rest) :]
+            except OSError:
+                with suppress(OSError):
+                    stream.truncate(size)
+                raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """An error of the operating system in this block names ``path``, whichever library met it.
+
+    Libraries that are not written in Python report such errors as exceptions of their own; their text holds the number.
+    """
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
+    except Exception as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+
+
+def no_room(error: OSError, folder: str | Path) -> str | None:
+    """One line for people if ``error`` says that nothing more can be written: the file and the remedy. None otherwise.
+
+    ``folder`` is named where the error, of a library, names no file.
+    """
+    remedy = _REMEDY.get(error.errno or 0)
+    return remedy and f"{error.filename or folder}: {remedy} and run the same command again: it resumes"

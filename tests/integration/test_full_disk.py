@@ -1,0 +1,109 @@
+"""A disk that fills up: one message, nothing saved is lost, and the same command goes on once there is room."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).resolve().parents[2]
+MESSAGE = "no space left on this disk; free some and run the same command again: it resumes"
+
+
+class Disk:
+    """A small file system in memory, seen only by the processes that run on it; it goes when it is closed."""
+
+    def __init__(self, at: Path, kilobytes: int) -> None:
+        mount = f"mount -t tmpfs -o size={kilobytes}k none {at} && echo mounted && exec cat"
+        pipe = subprocess.PIPE
+        self.holder = subprocess.Popen(
+            ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount], stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        assert self.holder.stdout is not None
+        self.mounted = self.holder.stdout.readline() == b"mounted\n"
+        self.path = Path(f"/proc/{self.holder.pid}/root{at}")  # the same folder, as this process sees it
+        self.at = at
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        enter = ["nsenter", "--target", str(self.holder.pid), "--user", "--preserve-credentials", "--mount", "--"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+        return subprocess.run(
+            [*enter, *command], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+
+    def resize(self, kilobytes: int) -> None:
+        done = self.run("mount", "-o", f"remount,size={kilobytes}k", str(self.at))
+        assert done.returncode == 0, done.stderr
+
+    def close(self) -> None:
+        self.holder.communicate()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if not all(map(shutil.which, ("unshare", "nsenter", "mount"))):
+        pytest.skip("needs util-linux")
+    (tmp_path / "disk").mkdir()
+    disk = Disk(tmp_path / "disk", kilobytes=4)
+    if not disk.mounted:
+        disk.close()
+        pytest.skip("this system lets no user mount a file system of their own")
+    yield disk
+    disk.close()
+
+
+def saved(folder: Path) -> dict[str, bytes]:
+    """What a run has finished writing: the next start may add to these files, and takes nothing away."""
+    names = ["config.yaml", "evaluation/*.jsonl", "profile/shard-*.parquet", "profile.parquet", "checkpoints/last.ckpt"]
+    return {str(path.relative_to(folder)): path.read_bytes() for name in names for path in folder.glob(name)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_run_outgrows_its_disk_again_and_again(disk: Disk, small: Callable[..., list[str]], tmp_path: Path) -> None:
+    def command(folder: Path) -> list[str]:
+        places = [f"paths.out={folder}/run", f"paths.cache={folder}/cache"]
+        return [sys.executable, str(ROOT / "train.py"), *small("pivotrl"), *places]
+
+    whole = tmp_path / "whole"
+    undisturbed = disk.run(*command(whole))
+    assert undisturbed.returncode == 0, undisturbed.stderr[-3000:]
+
+    run = disk.path / "run"
+    kept: dict[str, bytes] = {}
+    stopped: list[str] = []
+    # each too small for what the run has still to write: expert file, evaluation, checkpoint, adapter, report
+    for kilobytes in (4, 28, 76, 200, 420, 8000):
+        disk.resize(kilobytes)
+        done = disk.run(*command(disk.at))
+        if done.returncode == 0:
+            break
+        assert done.returncode == 1, done.stderr[-3000:]
+        last = done.stderr.splitlines()[-1]
+        assert last.endswith(MESSAGE) and last.startswith(str(disk.at)), done.stderr[-3000:]
+        assert "Traceback" not in done.stderr + done.stdout
+        stopped.append(last.removeprefix(f"{disk.at}/").split(":")[0])
+        now = saved(run)
+        assert kept.keys() <= now.keys()
+        for name in kept.keys() - {"checkpoints/last.ckpt"}:
+            assert now[name] == kept[name], name
+        if "checkpoints/last.ckpt" in kept:
+            assert len(now["checkpoints/last.ckpt"]) >= len(kept["checkpoints/last.ckpt"]) - 64
+        assert not list(run.rglob("*.part"))
+        kept = now
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(stopped) >= 4 and len(set(stopped)) >= 3, stopped
+
+    first, second = (json.loads((folder / "result.json").read_text()) for folder in (whole / "run", run))
+    for key in ("in_domain", "ood", "rollout_turns", "rollout_tokens", "config_hash"):
+        assert first[key] == second[key], key
+    a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (whole / "run", run))
+    assert a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
+    assert (run / "report.html").stat().st_size > 10_000

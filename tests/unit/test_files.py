@@ -1,0 +1,104 @@
+"""What a full disk, a failing writer and a kill leave behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from turnwise.files import append, no_room, whole, writing
+from turnwise.training.checkpoint import WholeCheckpointIO
+
+full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+
+
+def limited(program: str, size: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code that may write no file longer than ``size`` bytes."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_file_is_the_new_one_or_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "below" / "x.txt"
+    with whole(path) as part:
+        part.write_text("old")
+        assert not path.exists()
+    with pytest.raises(TypeError), whole(path) as part:
+        part.write_text(b"ne")  # type: ignore[arg-type]
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@full
+def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("old")
+    (tmp_path / f".x.txt.{os.getpid()}.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught, whole(path) as part:
+        part.write_text("new")
+    assert no_room(caught.value, tmp_path) == (
+        f"{path}: no space left on this disk; free some and run the same command again: it resumes"
+    )
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@full
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    WholeCheckpointIO().save_checkpoint({"epoch": 1}, path)
+    (tmp_path / f".last.ckpt.{os.getpid()}.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        WholeCheckpointIO().save_checkpoint({"epoch": 2}, path)
+    assert caught.value.filename == str(path)
+    assert torch.load(path) == {"epoch": 1}
+
+
+def test_a_library_that_is_not_python_is_understood(tmp_path: Path) -> None:
+    """safetensors raises an error of its own, which does not name the file."""
+    program = (
+        "import sys\nfrom pathlib import Path\nimport torch\nfrom safetensors.torch import save_file\n"
+        "from turnwise.files import writing\n"
+        "with writing(Path(sys.argv[1])):\n"
+        "    save_file({'w': torch.zeros(1000)}, sys.argv[2])\n"
+    )
+    failed = limited(program, 1000, str(tmp_path / "adapter"), str(tmp_path / "w.safetensors"))
+    assert f"OSError: [Errno {errno.EFBIG}] File too large: '{tmp_path / 'adapter'}'" in failed.stderr
+
+
+def test_other_errors_pass(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), writing(tmp_path):
+        {}["x"]
+    assert no_room(PermissionError(errno.EACCES, "no", "x"), tmp_path) is None
+    assert str(no_room(OSError(errno.EDQUOT, "over"), tmp_path)).startswith(f"{tmp_path}: the disk quota")
+
+
+def test_lines_are_added_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    append(path, "one\n")
+    append(path, "two\n")
+    program = (
+        "import sys; from pathlib import Path; from turnwise.files import append; append(Path(sys.argv[1]), 'three\\n')"
+    )
+    failed = limited(program, 11, str(path))  # room for "thr"
+    assert f"File too large: '{path}'" in failed.stderr
+    assert path.read_text() == "one\ntwo\n"
+
+
+def test_a_torn_line_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"a": 1}\n{"a"')
+    append(path, '{"a": 2}\n')
+    assert path.read_text().splitlines() == ['{"a": 1}', '{"a"', '{"a": 2}']
