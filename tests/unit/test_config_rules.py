@@ -59,3 +59,11 @@ def test_filters_that_the_update_cannot_reproduce_are_refused(key: str, value: f
     cfg = {"loss": {"_target_": "turnwise.losses.clipped.Clipped"}, "rollout": {"sampling": {key: value}}}
     assert any(mistake.startswith(f"rollout.sampling.{key}:") for mistake in impossible_combinations(cfg))
     assert not any(m.startswith("rollout.sampling.top_k") for m in impossible_combinations({**cfg, "rollout": {}}))
+
+
+@pytest.mark.parametrize("gate", ["divergence", "signal", "either", "sequential", "random_cut", "oracle"])
+def test_a_gate_that_looks_when_all_have_ended_is_refused(gate: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_config(compose_config(["method=pivotrl", f"gate={gate}"], CONF))
+    (mistake,) = caught.value.mistakes
+    assert mistake.startswith("gate: it first looks after turn 10") and "set gate=never" in mistake

@@ -41,7 +41,7 @@ def buffer_of(rows: Sequence[tuple[Any, ...]], steps: tuple[int, ...] = (5,)) ->
     return Buffer(tuple(groups), 10, steps, measured=True)
 
 
-def tree_of(rollouts: list[str], rewards: list[float | None], **more: Any) -> dict[str, Any]:
+def tree_of(rollouts: list[str], rewards: list[float | None]) -> dict[str, Any]:
     """A recorded tree: one letter an action; turns stand round by round, as they were played."""
     turns: list[dict[str, Any]] = []
     last = dict.fromkeys(range(len(rollouts)), -1)
@@ -53,8 +53,7 @@ def tree_of(rollouts: list[str], rewards: list[float | None], **more: Any) -> di
     parents = {turn["parent"] for turn in turns}
     leaves = [i for i in range(len(turns)) if i not in parents]
     order = sorted(range(len(rollouts)), key=lambda i: leaves.index(last[i]))
-    row = {"state": {"id": "s", "type": "look"}, "turns": turns, "rewards": {"total": [rewards[i] for i in order]}}
-    return row | more
+    return {"state": {"id": "s", "type": "look"}, "turns": turns, "rewards": {"total": [rewards[i] for i in order]}}
 
 
 def written_to(folder: Path, rows: Sequence[Any]) -> Path:

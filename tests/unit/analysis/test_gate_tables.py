@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -67,7 +67,7 @@ def test_a_buffer_without_signal_keeps_its_norm(make_buffer: Make) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=4, max_size=30))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_rank_statistics_against_scipy(pairs: list[tuple[int, int]]) -> None:
     values, variances = np.array(pairs, dtype=float).T
     rho, auroc = rank_statistics(values, variances)

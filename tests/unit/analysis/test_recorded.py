@@ -42,9 +42,9 @@ def test_what_does_not_say_how_a_group_ends_is_left_out_and_counted(
     branching["rewards"]["total"] = [1, 0, 0]
     rows = [
         tree(["abc", "abd"], [1, 0]),
-        tree(["abc", "abd"], [1, 0], stopped=True),
+        tree(["abc", "abd"], [1, 0]) | {"stopped": True},
         tree(["abc", "abd"], [1, None]),
-        tree(["abc", "abd"], [1, 0], rewards={}),
+        tree(["abc", "abd"], [1, 0]) | {"rewards": {}},
         branching,
     ]
     buffer = read_recorded([written(tmp_path, rows)], [2])

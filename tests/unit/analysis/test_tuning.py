@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnwise.analysis.groups import Buffer
@@ -74,7 +74,7 @@ def best_saving(buffer: Buffer, steps: tuple[int, ...], floor: float) -> float:
 
 
 @given(rows=GROUPS, floor=st.sampled_from([0.5, 0.8, 1.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_fixed_is_the_best_of_all_and_sequential_no_worse(make_buffer: Make, rows: list, floor: float) -> None:
     buffer = make_buffer(rows, (5, 9))
     singles = []

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnwise.gates.prefixes import Prefixes, prefixes
@@ -52,7 +52,7 @@ def test_edit_distance_by_hand() -> None:
 
 
 @given(ROLLOUTS, st.integers(1, 9))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_edit_distance_against_an_independent_one(rollouts: list[str], step: int) -> None:
     cut = [rollout[:step] for rollout in rollouts]
     pairs = [(a, b) for i, a in enumerate(cut) for b in cut[:i]]
@@ -61,7 +61,7 @@ def test_edit_distance_against_an_independent_one(rollouts: list[str], step: int
 
 
 @given(ROLLOUTS, st.integers(1, 9))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_signals_are_shares_and_do_not_know_the_order_of_the_rollouts(rollouts: list[str], step: int) -> None:
     values = {name: signal(group(rollouts, step)) for name, signal in SIGNALS.items()}
     assert all(0 <= value <= 1 + 1e-12 for value in values.values())
@@ -70,7 +70,7 @@ def test_signals_are_shares_and_do_not_know_the_order_of_the_rollouts(rollouts: 
 
 
 @given(st.text("abc", min_size=2, max_size=9), st.integers(2, 6), st.integers(1, 8))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_identical_rollouts_do_not_diverge(rollout: str, size: int, step: int) -> None:
     alike = group([rollout] * size, step)
     for signal in (prefix_edit_distance, action_bigram_jaccard, action_entropy):
