@@ -112,7 +112,14 @@ def prepare(args: argparse.Namespace) -> torch.device:
     os.environ.setdefault("WANDB_MODE", "disabled")
     warnings.filterwarnings("ignore")
     disable_progress_bar()
-    for name in ("transformers", "lightning.pytorch", "lightning.fabric", "trl", "accelerate", "ContinuousBatchingLogger"):
+    for name in (
+        "transformers",
+        "lightning.pytorch",
+        "lightning.fabric",
+        "trl",
+        "accelerate",
+        "ContinuousBatchingLogger",
+    ):
         logging.getLogger(name).setLevel(logging.ERROR)
     return torch.device(args.device)
 

@@ -11,6 +11,7 @@ The floor is the larger of bytes / bandwidth and operations / rate. No program i
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -86,7 +87,7 @@ def count(trees: Sequence[RolloutTree], size: ModelSize) -> Counted:
     longest: dict[int, int] = {}  # turn -> most tokens that any rollout wrote in it
     for tree in trees:
         paths = sorted((_Path.of(tree, leaf) for leaf in tree.leaves()), key=lambda path: path.ids)
-        common = [_common(a.ids, b.ids) for a, b in zip(paths, paths[1:])]
+        common = [_common(a.ids, b.ids) for a, b in itertools.pairwise(paths)]
         distinct = sum(len(path.ids) for path in paths) - sum(common)
         written += distinct
         operations += 2.0 * size.linear * distinct
@@ -97,12 +98,12 @@ def count(trees: Sequence[RolloutTree], size: ModelSize) -> Counted:
                 live = [i for i in active if step < paths[i].actions[turn][1]]
                 lengths = [paths[i].actions[turn][0] + step for i in live]
                 shared = [
-                    min(min(common[a:b]), x, y) for a, b, x, y in zip(live, live[1:], lengths, lengths[1:], strict=False)
+                    min(*common[a:b], x, y) for a, b, x, y in zip(live, live[1:], lengths, lengths[1:], strict=False)
                 ]
                 read += sum(lengths) - sum(shared)
                 contexts = len(live) - sum(s == x == y for s, x, y in zip(shared, lengths, lengths[1:], strict=False))
                 operations += 2.0 * size.head * contexts
-            longest[turn] = max(longest.get(turn, 0), max(paths[i].actions[turn][1] for i in active))
+            longest[turn] = max(longest.get(turn, 0), *(paths[i].actions[turn][1] for i in active))
     steps = sum(longest.values())
     weights = float(size.linear + size.head) * steps
     keys = float(size.layers * size.kept) * (read + written)
@@ -122,7 +123,7 @@ class _Path:
             turn = tree.turns[index]
             actions.append((len(ids), len(turn.action_ids)))
             ids += turn.action_ids + turn.observation_ids
-        return cls(ids, actions)
+        return cls(ids[:-1], actions)  # nothing is drawn after the last token, so no layer need see it
 
 
 def _depths(paths: Sequence[_Path], common: Sequence[int]) -> float:
@@ -145,7 +146,7 @@ def calibrate(step_bytes: float, dtype: torch.dtype, device: torch.device, secon
     """Measure both rates for about ``seconds`` each; medians of repeated runs."""
     numbers = max(1 << 16, int(step_bytes / 4))
     buffer = torch.ones(numbers, dtype=torch.float32, device=device)
-    read = _median_seconds(lambda: buffer.sum(), device, seconds)
+    read = _median_seconds(buffer.sum, device, seconds)
     side = 1024 if device.type == "cpu" else 8192
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     product = _median_seconds(lambda: left @ right, device, seconds)

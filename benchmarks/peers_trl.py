@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from datasets import Dataset
 from datasets.utils.logging import disable_progress_bar
-from household import Work
 from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
+
+from household import Work
 from turnwise.engines.base import Sampling
 from turnwise.tiny.load import tiny_path
 
@@ -90,6 +91,7 @@ def trainer_config(sampling: Sampling, samples: int, group: int, **more: Any) ->
         "report_to": "none",
         "save_strategy": "no",
         "disable_tqdm": True,
+        "logging_strategy": "no",
         "gradient_checkpointing": False,
         "per_device_train_batch_size": samples,
         "num_generations": group,
@@ -114,7 +116,7 @@ class Rollouts:
             for number, state in enumerate(work.states)
             for _ in range(work.group)
         ]
-        self.rows = rows
+        self.rows, self.group = rows, work.group
         self.trainer = GRPOTrainer(
             model=model,
             args=trainer_config(work.sampling, len(rows), work.group, max_completion_length=work.max_length),
@@ -124,10 +126,16 @@ class Rollouts:
         )
         self.trainer.model.train()
 
-    def play(self) -> int:
-        """Answers the tokens that the policy wrote."""
-        out = self.trainer._generate_and_score_completions([dict(row) for row in self.rows])
+    def play(self, groups: int | None = None) -> int:
+        """Play the first ``groups`` tasks (all); answers the tokens that the policy wrote."""
+        out = self.collect(groups)
         return int((out["tool_mask"] * out["completion_mask"]).sum())
+
+    def collect(self, groups: int | None = None) -> dict[str, torch.Tensor]:
+        """TRL's padded tensors of one collection."""
+        rows = self.rows if groups is None else self.rows[: groups * self.group]
+        out: dict[str, torch.Tensor] = self.trainer._generate_and_score_completions([dict(row) for row in rows])
+        return out
 
 
 class Loss:

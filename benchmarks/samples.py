@@ -6,12 +6,11 @@ which would let the packer merge more than the sizes say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 
 import torch
 from torch import Tensor
-from turnwise.rollouts.pack import Packed, Update
+
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
 VOCABULARY = 900  # ids below it are ordinary tokens of the shipped tokenizer
@@ -82,10 +81,6 @@ def remember(tree: RolloutTree, logprobs_K: Tensor, seed: int) -> None:
         place += len(t.action_ids)
 
 
-def rows_of(update: Update, device: torch.device) -> list[Packed]:
-    return [batch.to(device) for batch in update.batches]
-
-
 def trl_inputs(tree: RolloutTree, given: Credit, device: torch.device) -> dict[str, Tensor]:
     """A flat tree as the tensors that TRL's loss reads: one row a sample, all of one length."""
     samples = len(tree.turns)
@@ -101,7 +96,3 @@ def trl_inputs(tree: RolloutTree, given: Credit, device: torch.device) -> dict[s
         "num_items_in_batch": torch.tensor(completion.numel()),
     }
     return {name: value.to(device) for name, value in inputs.items()}
-
-
-def largest(gradients: Sequence[Tensor]) -> float:
-    return max(float(g.abs().max()) for g in gradients)

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+
 from common import (
     Contender,
     Round,
@@ -30,10 +31,9 @@ from common import (
 )
 from memory import peak_of_child, say_peak
 from samples import branching_tree, credit, flat_tree
-from updates import Ours, Padded, Trl, difference
-
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree
+from updates import Ours, Padded, Trl, difference
 
 WAYS = ("turnwise", "padded", "trl")
 
@@ -106,9 +106,7 @@ def gradient_errors(
     return errors
 
 
-def steps_for_memory(
-    args: argparse.Namespace, device: torch.device
-) -> tuple[Callable[[], None], Callable[[], None]]:
+def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Callable[[], None], Callable[[], None]]:
     """A smallest step, which loads whatever is loaded lazily, and the step whose peak is asked for."""
     way = party(args, device, args.memory_of)
     small = flat_tree(args.seed, 8, args.actions, 2)

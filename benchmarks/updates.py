@@ -1,7 +1,7 @@
 """One optimiser step three ways: ours, padded rows under transformers' own attention, and TRL's loss.
 
-Every way has the same LoRA weights, the same samples and the same AdamW. The padded peer gets its rows ready made and right-padded, so that
-it runs the causal kernel without any mask, with log-probs of the trained tokens only: as strong as the layout allows.
+All have the same LoRA weights, samples and AdamW. The padded peer gets its rows ready made and right-padded, so that it runs
+the causal kernel without any mask, with log-probs of the trained tokens only: as strong as the layout allows.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from common import policy_of
 from samples import remember, trl_inputs
-from torch import Tensor
 from turnwise.losses.base import LossInputs
 from turnwise.losses.clipped import Clipped
 from turnwise.models.attention import backbone, head_weight
@@ -83,11 +84,7 @@ class Padded:
 
     def layout(self, trees: Trees, credits: Credits) -> Update:
         """One path a row. All rows in one pass unless ``rows`` says otherwise."""
-        longest = max(
-            len(tree.state.ids)
-            + max(sum(len(tree.turns[t].action_ids) + len(tree.turns[t].observation_ids) for t in tree.path(leaf)) for leaf in tree.leaves())
-            for tree in trees
-        )
+        longest = max(path_tokens(tree, leaf) for tree in trees for leaf in tree.leaves())
         budget = self.rows * longest if self.rows else 1 << 30
         return pack(trees, credits, row_tokens=1 << 30, batch_tokens=budget, merge=False)
 
@@ -163,6 +160,12 @@ class Trl:
         self.model.zero_grad()
         self.loss(trl_inputs(tree, credit, self.device)).backward()
         return taken(self.model)
+
+
+def path_tokens(tree: RolloutTree, leaf: int) -> int:
+    """Tokens of a leaf's whole history."""
+    turns = [tree.turns[t] for t in tree.path(leaf)]
+    return len(tree.state.ids) + sum(len(t.action_ids) + len(t.observation_ids) for t in turns)
 
 
 def casting(device: torch.device, dtype: str) -> AbstractContextManager[Any]:
