@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from turnwise.rollouts.pack import Update
 from turnwise.types import RolloutTree
 
 
@@ -65,7 +66,7 @@ class ModelSize:
         embedding = model.get_input_embeddings().weight.numel()
         head = model.get_output_embeddings().weight
         tied = head.data_ptr() == model.get_input_embeddings().weight.data_ptr()
-        total = sum(p.numel() for p in model.parameters())
+        total = sum(p.numel() for name, p in model.named_parameters() if "lora_" not in name)
         return cls(
             layers=config.num_hidden_layers,
             attention=config.num_attention_heads * head_dim,
@@ -109,6 +110,21 @@ def count(trees: Sequence[RolloutTree], size: ModelSize) -> Counted:
     keys = float(size.layers * size.kept) * (read + written)
     total = (weights + keys) * size.width
     return Counted(total, operations, steps, total / max(steps, 1))
+
+
+def update_operations(update: Update, size: ModelSize) -> float:
+    """Operations of one packed LoRA update, forward and backward, nothing recomputed.
+
+    Frozen weights take two products a token (forward, and the gradient of their input), attention three times its forward,
+    the head two where a token is predicted. The adapter is left out: a percent or two.
+    """
+    total = 0.0
+    for batch in update.batches:
+        real = batch.end_BS > 0
+        total += 2 * 2.0 * size.linear * float(real.sum())
+        total += 3 * 4.0 * size.layers * size.attention * float((batch.position_BS[real] + 1).sum())
+        total += 2 * 2.0 * size.head * len(batch.target_U)
+    return total
 
 
 @dataclass(frozen=True, slots=True)

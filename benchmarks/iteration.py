@@ -10,6 +10,7 @@ python benchmarks/iteration.py --states 2 --group 2 --trajectories 2 --rounds 1
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -65,7 +66,8 @@ def main() -> None:
                 f"only {len(states)} of the expert turns are mixed, {args.states} are wanted: raise --trajectories, or --keep all"
             )
         tasks = batch(states, 0, args.seed, args.states, None)
-        contenders = [ours(run, tasks, cfg)]
+        shares: list[float] = []
+        contenders = [ours(run, tasks, cfg, shares)]
         if find_spec("trl") is None:
             absent["x_trl"] = "trl: not installed; it is in requirements-dev.txt"
         elif chosen(args, "trl"):
@@ -76,7 +78,12 @@ def main() -> None:
     header = ["", "seconds", "samples/s", "slowest to fastest", "ours is"]
     notes = [f"{c.name}: {c.note}" for c in contenders] + [f"not measured: {reason}" for reason in absent.values()]
     show(title, header, contender_rows(contenders, "turnwise"), notes)
-    details = {"absent": absent, "unit": "samples", **contender_details(contenders)}
+    details = {
+        "absent": absent,
+        "unit": "samples",
+        "rollout_share": round(statistics.median(shares), 3),
+        **contender_details(contenders),
+    }
     finish("iteration", args, ratios, details)
 
 
@@ -115,8 +122,8 @@ class Clock(L.Callback):
         self.seconds.append(time.perf_counter() - self._began)
 
 
-def ours(run: Run, tasks: list[State], cfg: DictConfig) -> Contender:
-    """The run's own parts; the recorder writes its records as in every run."""
+def ours(run: Run, tasks: list[State], cfg: DictConfig, shares: list[float]) -> Contender:
+    """The run's own parts; the recorder writes its records as in every run. ``shares``: what collecting took of each."""
     settings = run.settings
 
     def iteration(number: int) -> Round:
@@ -143,8 +150,9 @@ def ours(run: Run, tasks: list[State], cfg: DictConfig) -> Contender:
             enable_model_summary=False,
         )
         run.player.forget()
-        before = run.player.tally.turns
+        before, spent = run.player.tally.turns, run.recorder.counters["rollout_seconds"]
         trainer.fit(run.module, Rollouts(collection, dict))
+        shares.append((run.recorder.counters["rollout_seconds"] - spent) / clock.seconds[0])
         return Round(clock.seconds[0], run.player.tally.turns - before)
 
     return Contender("turnwise", iteration, lambda: iteration(-1), "Lightning epoch: collect, pack, one optimiser step")

@@ -106,9 +106,12 @@ class Vllm:
             **os.environ,
             "OMP_NUM_THREADS": str(threads),
             "VLLM_LOGGING_LEVEL": "ERROR",
-            "VLLM_CPU_KVCACHE_SPACE": "2",
+            "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a second process would take a core from the first
             "HF_HUB_OFFLINE": "1",
         }
+        if threads < (os.cpu_count() or 1):
+            environment["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{threads - 1}"
         environment.pop("PYTHONPATH", None)  # its transformers is not ours
         self._process = subprocess.Popen(
             [str(python), str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

@@ -29,6 +29,7 @@ from common import (
     show,
     timed,
 )
+from floor import ModelSize, calibrate, update_operations
 from memory import peak_of_child, say_peak
 from samples import branching_tree, credit, flat_tree
 from turnwise.rollouts.pack import pack
@@ -60,7 +61,10 @@ def main() -> None:
     ]
     alternate([*contenders, *trees], args.rounds)
     peaks = {way: peak_of_child(__file__, way, args) for way in ways}
-    report(args, contenders, trees, errors, peaks, absent, packed_tokens(args, tree))
+    sizes = packed_sizes(args, flat, tree, ModelSize.of(parties["turnwise"].model.get_base_model()))
+    rate = calibrate(1e6, getattr(torch, args.dtype), device).operations
+    sizes["utilisation"] = float(f"{sizes['operations'] / contenders[0].seconds / rate:.3g}")
+    report(args, contenders, trees, errors, peaks, absent, sizes)
 
 
 def party(args: argparse.Namespace, device: torch.device, way: str) -> Any:
@@ -114,9 +118,19 @@ def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Ca
     return way.prepare([small], [credit(small, 0)]), way.prepare([work[0]], [work[1]])
 
 
-def packed_tokens(args: argparse.Namespace, tree: tuple[RolloutTree, Credit]) -> dict[str, int]:
-    update = pack([tree[0]], [tree[1]], args.row_tokens, args.batch_tokens)
-    return {"tree_stored_tokens": update.stored_tokens, "tree_path_tokens": update.path_tokens}
+def packed_sizes(
+    args: argparse.Namespace, flat: tuple[RolloutTree, Credit], tree: tuple[RolloutTree, Credit], size: ModelSize
+) -> dict[str, float]:
+    """Tokens of both works, on their paths and packed, and the operations of the group's update."""
+    group = pack([flat[0]], [flat[1]], args.row_tokens, args.batch_tokens)
+    grown = pack([tree[0]], [tree[1]], args.row_tokens, args.batch_tokens)
+    return {
+        "stored_tokens": group.stored_tokens,
+        "path_tokens": group.path_tokens,
+        "tree_stored_tokens": grown.stored_tokens,
+        "tree_path_tokens": grown.path_tokens,
+        "operations": update_operations(group, size),
+    }
 
 
 def report(
@@ -126,7 +140,7 @@ def report(
     errors: dict[str, float],
     peaks: dict[str, int],
     absent: dict[str, str],
-    sizes: dict[str, int],
+    sizes: dict[str, float],
 ) -> None:
     """Ratios, the table and the last line."""
     rate = {c.name: c.rate for c in [*contenders, *trees]}
@@ -152,6 +166,7 @@ def report(
         f"tree: {args.roots} rollouts of {args.turns} turns, {args.branches} branches each; "
         f"{sizes['tree_path_tokens']:,} tokens on its paths, {sizes['tree_stored_tokens']:,} once packed"
     )
+    notes.append(f"ours runs at {sizes['utilisation']:.1%} of the rate of a large matrix product")
     title = f"Updates: state of {args.state} tokens, {args.actions} actions of {args.action}, LoRA, {args.shape}"
     header = ["", "seconds", "updates/s", "slowest to fastest", "ours is", "peak MiB", "gradient error"]
     show(title, header, rows, notes)

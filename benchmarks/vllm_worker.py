@@ -19,7 +19,6 @@ def main() -> None:
     import vllm
     from vllm import EngineArgs, LLMEngine, SamplingParams
 
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     engine = LLMEngine.from_engine_args(
         EngineArgs(
             model=setting["model"],

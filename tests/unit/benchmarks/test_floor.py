@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from floor import Counted, ModelSize, Rates, calibrate, count
-from turnwise.types import RolloutTree, State, Task, Turn
+from floor import Counted, ModelSize, Rates, calibrate, count, update_operations
+from turnwise.rollouts.pack import pack
+from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
 SIZE = ModelSize(layers=3, attention=8, kept=10, linear=1000, head=70, width=4)
 
@@ -93,3 +94,13 @@ def test_sizes_of_a_model(tied: bool) -> None:
 def test_rates_are_measured() -> None:
     rates = calibrate(1e6, torch.float32, torch.device("cpu"), seconds=0.01)
     assert 1e7 < rates.bandwidth < 1e13 and 1e7 < rates.operations < 1e14
+
+
+def test_operations_of_an_update() -> None:
+    tree = RolloutTree(State("s", Task("toy", "0", "train"), ids=(5, 6, 7)))
+    tree.turns = [Turn(-1, [1, 2], [0.0] * 2), Turn(-1, [3, 4], [0.0] * 2)]
+    update = pack([tree], [Credit([1.0, -1.0], [1.0, 1.0])])
+    tokens, depths, predicted = 3 + 2 * 2, 1 + 2 + 3 + 2 * (4 + 5), 4
+    expected = 4 * SIZE.linear * tokens + 12 * SIZE.layers * SIZE.attention * depths + 4 * SIZE.head * predicted
+    assert update.stored_tokens == tokens
+    assert update_operations(update, SIZE) == expected

@@ -63,3 +63,5 @@ def test_last_line(name, monkeypatch, capsys, tmp_path) -> None:
     if name == "profiling":
         prefilled = printed["prefilled_tokens"]
         assert prefilled["turnwise"] < prefilled["per_turn"] <= printed["history_tokens"]
+    if name == "iteration":
+        assert 0 < printed["rollout_share"] < 1  # the collection lies inside the measured time
