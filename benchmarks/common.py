@@ -1,0 +1,297 @@
+"""What the benchmarks share: options, the machine, the model, alternating rounds, the table and the last line.
+
+Every benchmark measures ours and its peers in one process on one machine, one after the other and round by round, so that a
+slow minute of the machine falls on all of them. A peer that is not installed is reported as null with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from turnwise.models.policy import load_policy
+from turnwise.tiny.load import tiny_path
+
+# Published architectures (their configuration files); the weights are random, for speed does not depend on them.
+SHAPES: dict[str, dict[str, int]] = {
+    "qwen3-0.6b": {
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+    },
+    "qwen3-4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
+}
+SHARED_SHAPE = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 4096}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One measured round: its wall-clock and how much was done in it (tokens, samples, updates)."""
+
+    seconds: float
+    units: float = 1.0
+
+    @property
+    def rate(self) -> float:
+        return self.units / self.seconds
+
+
+@dataclass(slots=True)
+class Contender:
+    """Something to be timed. ``warm`` runs once before the first round and is not counted."""
+
+    name: str
+    run: Callable[[int], Round]
+    warm: Callable[[], object] | None = None
+    note: str = ""
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Median units a second."""
+        return statistics.median(r.rate for r in self.rounds)
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(r.seconds for r in self.rounds)
+
+
+def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--rounds", type=positive, default=rounds, help=f"measured rounds, of which the median counts ({rounds})")
+    add("--threads", type=positive, default=None, help="threads of every contender (default: as torch finds them)")
+    add("--device", choices=["cpu", "cuda"], default="cpu")
+    add("--dtype", choices=["float32", "bfloat16"], default="float32")
+    add("--shape", choices=["tiny", *SHAPES], default="tiny", help="tiny is the shipped policy; others: random weights")
+    add("--seed", type=int, default=0)
+    add("--peers", nargs="*", default=None, metavar="NAME", help="only these peers (default: all that are installed)")
+    add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
+    return parser
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def prepare(args: argparse.Namespace) -> torch.device:
+    """Threads, seed, device, silence. Ends the program where the device is not there."""
+    if args.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("--device cuda: torch finds no CUDA device here; use --device cpu")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("WANDB_MODE", "disabled")
+    warnings.filterwarnings("ignore")
+    disable_progress_bar()
+    for name in (
+        "transformers",
+        "lightning.pytorch",
+        "lightning.fabric",
+        "trl",
+        "accelerate",
+        "ContinuousBatchingLogger",
+    ):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return torch.device(args.device)
+
+
+def tokenizer_of() -> Any:
+    """The shipped tokenizer; larger shapes use it too, since random weights read no text."""
+    return AutoTokenizer.from_pretrained(tiny_path())
+
+
+def model_of(shape: str, dtype: str, device: torch.device, attention: str = "sdpa") -> Any:
+    """The plain causal LM under transformers' own attention."""
+    wanted = getattr(torch, dtype)
+    if shape == "tiny":
+        model = AutoModelForCausalLM.from_pretrained(tiny_path(), dtype=wanted, attn_implementation=attention)
+    else:
+        config = config_of(shape)
+        config._attn_implementation = attention
+        with device, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = AutoModelForCausalLM.from_config(config, dtype=wanted)
+    model.generation_config.do_sample = True
+    return model.to(device).eval()
+
+
+def config_of(shape: str) -> Any:
+    """The configuration of a shape; token ids as in the shipped tokenizer."""
+    if shape == "tiny":
+        return AutoConfig.from_pretrained(tiny_path())
+    ids = {"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None, "tie_word_embeddings": True}
+    return AutoConfig.for_model("qwen3", **SHAPES[shape], **SHARED_SHAPE, **ids)
+
+
+def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: float) -> Any:
+    """The policy as a run loads it: under tree attention, with a LoRA adapter whose both factors are not zero.
+
+    PEFT starts one factor at zero, where half of the gradients vanish; small random numbers stand in for a few updates.
+    """
+    if shape == "tiny":
+        model, _ = load_policy(tiny_path(), dtype, rank, alpha, seed=0)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            plain = model_of(shape, dtype, torch.device("cpu"))
+            plain.save_pretrained(folder)
+            tokenizer_of().save_pretrained(folder)
+            del plain
+            model, _ = load_policy(folder, dtype, rank, alpha, seed=0)
+    fill_adapter(model)
+    return model.to(device)
+
+
+def fill_adapter(model: Any) -> None:
+    """The same small random numbers for every second LoRA factor of any copy of the model."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            if "lora_B" in name:
+                parameter.copy_(0.02 * torch.randn(parameter.shape, generator=generator))
+
+
+def chosen(args: argparse.Namespace, name: str) -> bool:
+    """Whether a peer is to run."""
+    return args.peers is None or name in args.peers
+
+
+def alternate(contenders: Sequence[Contender], rounds: int) -> None:
+    """Warm every contender, then measure round by round, each contender once a round."""
+    console = Console(stderr=True)
+    with console.status("warm-up") as status, redirect_stdout(sys.stderr):
+        for contender in contenders:
+            status.update(f"warm-up: {contender.name}")
+            if contender.warm is not None:
+                contender.warm()
+        for number in range(rounds):
+            for contender in contenders:
+                status.update(f"round {number + 1} of {rounds}: {contender.name}")
+                contender.rounds.append(contender.run(number))
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def timed(work: Callable[[], float], device: torch.device) -> Round:
+    """Time ``work``, which answers how many units it did."""
+    synchronize(device)
+    began = time.perf_counter()
+    units = work()
+    synchronize(device)
+    return Round(time.perf_counter() - began, units)
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    found = {
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+    }
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name(0)
+    return found
+
+
+def cpu_model() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def ratio(value: float, reference: float) -> float | None:
+    """``value / reference`` to three digits; null where the reference is nothing."""
+    return float(f"{value / reference:.4g}") if reference else None
+
+
+def show(title: str, header: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> None:
+    """A table on the terminal, with remarks below it."""
+    console = Console()
+    table = Table(title=title, title_justify="left")
+    for i, name in enumerate(header):
+        table.add_column(name, justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console.print(table)
+    for note in notes:
+        console.print(note, markup=False, highlight=False)
+
+
+def contender_rows(contenders: Sequence[Contender], ours: str) -> list[list[str]]:
+    """Rows of name, median seconds, units a second, slowest and fastest round, and how much faster ours is."""
+    base = next(c for c in contenders if c.name == ours)
+    return [
+        [
+            c.name,
+            f"{c.seconds:.3f}",
+            f"{c.rate:,.1f}",
+            f"{min(r.rate for r in c.rounds):,.1f} to {max(r.rate for r in c.rounds):,.1f}",
+            "" if c is base else f"{base.rate / c.rate:.2f}x",
+        ]
+        for c in contenders
+    ]
+
+
+def finish(name: str, args: argparse.Namespace, ratios: Mapping[str, Any], details: Mapping[str, Any]) -> None:
+    """Print the last line, one JSON object, and save it where asked for."""
+    skipped = {"json", "vllm_python", "peers", "memory_of"}
+    setting = {k: v for k, v in sorted(vars(args).items()) if k not in skipped}
+    result = {"benchmark": name, **ratios, **details, "setting": setting, "machine": machine()}
+    line = json.dumps(result, default=str)
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(line + "\n", encoding="utf-8")
+    print(line, flush=True)
+
+
+def contender_details(contenders: Sequence[Contender]) -> dict[str, Any]:
+    """Every contender's rounds, for the record."""
+    return {
+        "contenders": {
+            c.name: {
+                "rate": round(c.rate, 3),
+                "seconds": round(c.seconds, 4),
+                "rounds": [[round(r.seconds, 4), r.units] for r in c.rounds],
+                **({"note": c.note} if c.note else {}),
+            }
+            for c in contenders
+        }
+    }

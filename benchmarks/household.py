@@ -1,0 +1,68 @@
+"""The rollout's work: household tasks, their opening states, and who plays them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnwise.data.chat import ChatTokens
+from turnwise.engines.base import Engine, Sampling
+from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.evaluation.suites import openings
+from turnwise.rollouts.play import Player
+from turnwise.training.sources import starts_of, turns_of
+from turnwise.types import State, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every contender plays: the same tasks, group size, horizon and sampling settings."""
+
+    environment: HouseholdEnv
+    chat: ChatTokens
+    states: list[State]
+    group: int
+    sampling: Sampling
+    max_length: int
+
+    @classmethod
+    def of(
+        cls, tokenizer: Any, tasks: int, group: int, horizon: int, max_tokens: int, max_length: int, seed: int
+    ) -> Work:
+        environment, chat = HouseholdEnv(horizon=horizon), ChatTokens(tokenizer)
+        opening = openings(environment, chat)
+        states = starts_of(environment, tasks, seed, lambda task: opening(task)[1])
+        return cls(environment, chat, states, group, Sampling(max_tokens=max_tokens), max_length)
+
+    def player(self, engine: Engine, max_turns: int | None = None) -> Player:
+        """A player without memories of earlier rounds."""
+        return Player(
+            engine, self.environment, self.chat, self.sampling, max_turns=max_turns, max_length=self.max_length
+        )
+
+
+def long_trajectories(environment: HouseholdEnv, count: int, turns: int, seed: int) -> list[Trajectory]:
+    """Demonstrations cut after exactly ``turns`` assistant turns; the clumsy expert's are long enough often."""
+    found: list[Trajectory] = []
+    size = count
+    while len(found) < count:
+        found = []
+        for task in environment.tasks("train", size, seed):
+            whole = environment.demonstrate(task, "clumsy", seed)
+            acts = [i for i, message in enumerate(whole.messages) if message["role"] == "assistant"]
+            if len(acts) >= turns:
+                found.append(
+                    Trajectory(whole.id, whole.messages[: acts[turns - 1] + 1], task=task, source=whole.source)
+                )
+        size *= 2
+    return found[:count]
+
+
+def states_by_turn(trajectories: Sequence[Trajectory], chat: ChatTokens) -> tuple[list[State], list[list[State]]]:
+    """Every assistant turn as a state, in the order of trajectories and, once more, gathered by the turn's number."""
+    states = turns_of(tuple(trajectories), chat)
+    rows: dict[int, list[State]] = {}
+    for state in states:
+        rows.setdefault(state.turn, []).append(state)
+    return states, [rows[turn] for turn in sorted(rows)]

@@ -1,0 +1,249 @@
+"""A whole iteration of PivotRL (collect, reward, credit, pack, update) against TRL's GRPOTrainer on the same states.
+
+Both train the same LoRA policy on the same expert turns, with the same group size, sampling settings, functional verifier
+and weight of the KL to the base policy; both make one optimiser step from the same number of samples.
+
+python benchmarks/iteration.py
+python benchmarks/iteration.py --states 2 --group 2 --trajectories 2 --rounds 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from rich.console import Console
+from transformers import TrainerCallback
+
+from common import (
+    Contender,
+    Round,
+    alternate,
+    chosen,
+    contender_details,
+    contender_rows,
+    finish,
+    options,
+    policy_of,
+    positive,
+    prepare,
+    ratio,
+    show,
+    tokenizer_of,
+)
+from household import Work
+from turnwise.config import register
+from turnwise.states.batches import batch
+from turnwise.training.collection import Collection
+from turnwise.training.main import Run
+from turnwise.training.progress import Phases
+from turnwise.training.stream import Rollouts
+from turnwise.types import State
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+
+
+def main() -> None:
+    args = parser().parse_args()
+    device = prepare(args)
+    absent: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        cfg = configuration(args, Path(folder))
+        with Phases(["read", "profile"], console=Console(quiet=True)) as phases:
+            run = Run(cfg, phases)
+            states = run.chosen(run.candidates())
+        if len(states) < args.states:
+            raise SystemExit(
+                f"only {len(states)} of the expert turns are mixed, {args.states} are wanted: raise --trajectories, or --keep all"
+            )
+        tasks = batch(states, 0, args.seed, args.states, None)
+        shares: list[float] = []
+        contenders = [ours(run, tasks, cfg, shares)]
+        if find_spec("trl") is None:
+            absent["x_trl"] = "trl: not installed; it is in requirements-dev.txt"
+        elif chosen(args, "trl"):
+            contenders.append(trl(args, run, tasks, cfg, device))
+        alternate(contenders, args.rounds)
+    ratios = {"x_trl": ratio(contenders[0].rate, contenders[1].rate) if len(contenders) > 1 else None}
+    title = f"Iterations of PivotRL: {args.states} expert turns, G = {args.group}, {args.shape}"
+    header = ["", "seconds", "samples/s", "slowest to fastest", "ours is"]
+    notes = [f"{c.name}: {c.note}" for c in contenders] + [f"not measured: {reason}" for reason in absent.values()]
+    show(title, header, contender_rows(contenders, "turnwise"), notes)
+    details = {
+        "absent": absent,
+        "unit": "samples",
+        "rollout_share": round(statistics.median(shares), 3),
+        **contender_details(contenders),
+    }
+    finish("iteration", args, ratios, details)
+
+
+def configuration(args: argparse.Namespace, folder: Path) -> DictConfig:
+    """``method=pivotrl`` as the main job composes it, at this benchmark's sizes."""
+    register()
+    overrides = [
+        "method=pivotrl",
+        "name=benchmark",
+        f"paths.out={folder / 'run'}",
+        f"paths.cache={folder / 'cache'}",
+        f"seed={args.seed}",
+        f"data.trajectories={args.trajectories}",
+        f"states.keep={args.keep}",
+        f"rollout.states={args.states}",
+        "rollout.trajectories=null",
+        f"allocator.group_size={args.group}",
+        "update.learning_rate=1e-6",  # both sides go on sampling from the same policy, round after round
+    ]
+    if args.device == "cuda":
+        overrides.append("trainer=gpu")
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("train", overrides)
+
+
+class Clock(L.Callback):
+    """Seconds of Lightning's epochs: one epoch is one iteration."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._began = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.seconds.append(time.perf_counter() - self._began)
+
+
+def ours(run: Run, tasks: list[State], cfg: DictConfig, shares: list[float]) -> Contender:
+    """The run's own parts; the recorder writes its records as in every run. ``shares``: what collecting took of each."""
+    settings = run.settings
+
+    def iteration(number: int) -> Round:
+        clock = Clock()
+        collection = Collection(
+            tasks,
+            run.parts,
+            settings["rollout"],
+            settings["update"],
+            run.player,
+            run.module,
+            run.recorder,
+            run.seed + number,
+        )
+        trainer = L.Trainer(
+            accelerator=cfg.trainer.accelerator,
+            devices=1,
+            precision=cfg.trainer.precision,
+            max_epochs=1,
+            logger=False,
+            callbacks=[clock],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        run.player.forget()
+        before, spent = run.player.tally.turns, run.recorder.counters["rollout_seconds"]
+        trainer.fit(run.module, Rollouts(collection, dict))
+        shares.append((run.recorder.counters["rollout_seconds"] - spent) / clock.seconds[0])
+        return Round(clock.seconds[0], run.player.tally.turns - before)
+
+    return Contender("turnwise", iteration, lambda: iteration(-1), "Lightning epoch: collect, pack, one optimiser step")
+
+
+class StepClock(TrainerCallback):
+    """Seconds of TRL's optimiser steps; generation happens inside the first micro-batch of each."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._began = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.seconds.append(time.perf_counter() - self._began)
+
+
+def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig, device: Any) -> Contender:
+    """GRPOTrainer over the same states: one optimiser step from states x group samples, generated in one call."""
+    from peers_trl import single_turn_trainer
+
+    tokenizer, work = tokenizer_of(), Work.of(tokenizer_of(), 1, 1, 30, 24, 4096, args.seed)
+    prompts = [tokenizer.decode(list(state.ids)) for state in tasks]
+    for state, prompt in zip(tasks, prompts, strict=True):
+        if tuple(tokenizer(prompt)["input_ids"]) != state.ids:
+            raise RuntimeError(f"state {state.id}: its text gives other tokens than ours, so the tasks would differ")
+    verdict = verifier(run, tasks, work)
+    policy = run.settings["policy"]
+    model = policy_of("tiny", policy.dtype, device, policy.lora.r, policy.lora.alpha)
+    model.load_state_dict(run.module.model.state_dict())
+    model.get_base_model().set_attn_implementation("sdpa")
+    samples = args.states * args.group
+    rows = max(n for n in range(1, args.trl_rows + 1) if samples % n == 0)
+    passes = samples // rows
+    trainer = single_turn_trainer(
+        model,
+        prompts,
+        verdict,
+        run.settings["rollout"].sampling,
+        args.group,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=passes,
+        steps_per_generation=passes,
+        beta=run.parts["loss"].kl_beta,
+        learning_rate=run.settings["update"].learning_rate,
+        max_grad_norm=run.settings["update"].clip_norm,
+        lr_scheduler_type="constant",
+        max_steps=1,
+        seed=args.seed,
+    )
+    clock = StepClock()
+    trainer.add_callback(clock)
+
+    def step(number: int) -> Round:
+        trainer.train()
+        return Round(clock.seconds[-1], samples)
+
+    return Contender(
+        "trl", step, lambda: step(-1), f"TRL's GRPOTrainer.train: generate, reward, {passes} passes of {rows} rows"
+    )
+
+
+def verifier(run: Run, tasks: list[State], work: Work) -> Callable[..., list[float]]:
+    """The functional verifier as TRL's reward function; sessions at the states are stood up once, as the player does."""
+    sessions = [run.env.replay(state.task, state.actions) for state in tasks]
+
+    def reward(completion_ids: list[list[int]], number: list[int], **_: Any) -> list[float]:
+        known: dict[tuple[int, str], float] = {}
+        rewards = []
+        for ids, n in zip(completion_ids, number, strict=True):
+            text = work.chat.decode(ids)
+            if (n, text) not in known:
+                known[n, text] = float(run.env.accepts(sessions[n], text, tasks[n].expert))
+            rewards.append(known[n, text])
+        return rewards
+
+    return reward
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = options(__doc__)
+    add = parser.add_argument
+    add("--states", type=positive, default=24, help="expert turns of an iteration")
+    add("--group", type=positive, default=16, help="samples of each: G")
+    add("--trajectories", type=positive, default=24, help="demonstrations from which the turns are taken")
+    add("--keep", choices=["adv", "mixed", "all"], default="mixed", help="which profiled turns (states.keep)")
+    add("--trl-rows", type=positive, default=64, help="TRL: rows of one pass of its update")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The offline profile of PivotRL: K samples at every turn of expert trajectories, from one pass over each spine.
+
+The peer is the same engine that prefills every turn anew. It profiles turn by turn over all trajectories, and forgets keys
+and values in between, so that no turn of a trajectory meets an earlier one's; samples of one turn still share its prefill.
+
+python benchmarks/profiling.py
+python benchmarks/profiling.py --trajectories 2 --turns 4 --k 2 --rounds 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common import (
+    Contender,
+    alternate,
+    chosen,
+    contender_details,
+    contender_rows,
+    finish,
+    model_of,
+    options,
+    positive,
+    prepare,
+    ratio,
+    show,
+    timed,
+    tokenizer_of,
+)
+from household import Work, long_trajectories, states_by_turn
+from turnwise.engines.tree import TreeEngine
+from turnwise.training.profile import profile
+from turnwise.types import State
+
+
+def main() -> None:
+    args = parser().parse_args()
+    device = prepare(args)
+    work = Work.of(tokenizer_of(), 1, 1, max(30, args.turns), args.max_tokens, args.max_length, args.seed)
+    trajectories = long_trajectories(work.environment, args.trajectories, args.turns, args.seed)
+    states, turns = states_by_turn(trajectories, work.chat)
+    model = model_of(args.shape, args.dtype, device)
+    prefilled: dict[str, int] = {}
+
+    def contender(name: str, parts: list[list[State]], note: str) -> Contender:
+        engine = TreeEngine(work.chat.stop_ids)
+
+        def play(chosen: list[list[State]], number: int) -> float:
+            before = engine.computed_tokens
+            player = work.player(engine, max_turns=1)
+            samples = 0
+            with tempfile.TemporaryDirectory() as folder:
+                for i, part in enumerate(chosen):
+                    engine.load_weights(model, number)  # every kept key and value is dropped
+                    found = profile(player, part, args.k, Path(folder) / str(i), (args.seed, number))
+                    samples += sum(len(one.functional) for one in found.values())
+            prefilled[name] = engine.computed_tokens - before
+            return samples
+
+        return Contender(
+            name,
+            lambda number: timed(lambda: play(parts, number), device),
+            lambda: play([part[:2] for part in parts[:2]], -1),
+            note,
+        )
+
+    contenders = [contender("turnwise", [states], "all turns from one pass over the spine")]
+    if chosen(args, "per_turn"):
+        contenders.append(contender("per_turn", turns, "the same engine, every turn's history prefilled anew"))
+    alternate(contenders, args.rounds)
+    ratios: dict[str, Any] = {
+        "x_per_turn": ratio(contenders[0].rate, contenders[1].rate) if len(contenders) > 1 else None
+    }
+    history = [len(state.ids) for state in states]
+    notes = [f"{c.name}: {c.note}; {prefilled[c.name]:,} tokens prefilled" for c in contenders]
+    notes.append(f"histories of {min(history)} to {max(history)} tokens, {sum(history):,} in all")
+    title = f"Profiling: {len(trajectories)} trajectories of {args.turns} turns, K = {args.k}, {args.shape}"
+    header = ["", "seconds", "samples/s", "slowest to fastest", "ours is"]
+    show(title, header, contender_rows(contenders, "turnwise"), notes)
+    details = {
+        "absent": {},
+        "unit": "samples",
+        "prefilled_tokens": prefilled,
+        "history_tokens": sum(history),
+        **contender_details(contenders),
+    }
+    finish("profiling", args, ratios, details)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = options(__doc__)
+    add = parser.add_argument
+    add("--trajectories", type=positive, default=64)
+    add("--turns", type=positive, default=20, help="turns of each trajectory")
+    add("--k", type=positive, default=8, help="samples of a turn")
+    add("--max-tokens", type=positive, default=24, help="tokens of an action at most")
+    add("--max-length", type=positive, default=4096, help="tokens of a history at most")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

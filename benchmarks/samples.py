@@ -1,0 +1,98 @@
+"""The update's work: trees of random tokens with sampled log-probs near the policy's, and random credit.
+
+Tokens are random because an update's cost does not depend on them, and because a real policy's samples often coincide,
+which would let the packer merge more than the sizes say.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import torch
+from torch import Tensor
+
+from turnwise.types import Credit, RolloutTree, State, Task, Turn
+
+VOCABULARY = 900  # ids below it are ordinary tokens of the shipped tokenizer
+SPECIAL = 10  # ids below it are not
+
+
+def tokens(random: Random, count: int) -> list[int]:
+    return [random.randrange(SPECIAL, VOCABULARY) for _ in range(count)]
+
+
+def turn(random: Random, parent: int, action: int, observation: int) -> Turn:
+    return Turn(parent, tokens(random, action), [-6.8] * action, observation_ids=tokens(random, observation))
+
+
+def state(random: Random, length: int, name: str) -> State:
+    return State(id=name, task=Task("household", f"train/{name}", "train"), ids=tuple(tokens(random, length)))
+
+
+def flat_tree(seed: int, length: int, actions: int, action: int) -> RolloutTree:
+    """A group at one state: ``actions`` single turns."""
+    random = Random(seed)
+    return RolloutTree(state(random, length, "group"), [turn(random, -1, action, 0) for _ in range(actions)])
+
+
+def branching_tree(
+    seed: int, length: int, roots: int, branches: int, turns: int, action: int, observation: int
+) -> RolloutTree:
+    """A TRACE tree: ``roots`` rollouts of ``turns`` turns, each continued ``branches`` times from turns of its own.
+
+    The branching turns divide a rollout evenly; a continuation plays to the same depth as its root.
+    """
+    random = Random(seed)
+    tree = RolloutTree(state(random, length, "tree"))
+
+    def grow(parent: int, count: int) -> list[int]:
+        grown = []
+        for _ in range(count):
+            tree.turns.append(turn(random, parent, action, observation))
+            parent = len(tree.turns) - 1
+            grown.append(parent)
+        return grown
+
+    spines = [grow(-1, turns) for _ in range(roots)]
+    for spine in spines:
+        for branch in range(1, branches + 1):
+            depth = max(1, turns * branch // (branches + 1))
+            grow(spine[depth - 1], turns - depth)
+    return tree
+
+
+def credit(tree: RolloutTree, seed: int) -> Credit:
+    """Random advantages, every turn trained on."""
+    random = Random(seed)
+    return Credit([random.gauss(0, 1) for _ in tree.turns], [1.0] * len(tree.turns))
+
+
+def remember(tree: RolloutTree, logprobs_K: Tensor, seed: int) -> None:
+    """Write the sampler's log-probs into the turns: the policy's own, moved by up to 0.4, so that ratios clip.
+
+    Args:
+        logprobs_K: of the turns' tokens, in the order of ``tree.turns``.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    moved = logprobs_K.float().cpu() + 0.8 * (torch.rand(len(logprobs_K), generator=generator) - 0.5)
+    place = 0
+    for t in tree.turns:
+        t.logprobs = moved[place : place + len(t.action_ids)].tolist()
+        place += len(t.action_ids)
+
+
+def trl_inputs(tree: RolloutTree, given: Credit, device: torch.device) -> dict[str, Tensor]:
+    """A flat tree as the tensors that TRL's loss reads: one row a sample, all of one length."""
+    samples = len(tree.turns)
+    prompt = torch.tensor([tree.state.ids] * samples)
+    completion = torch.tensor([t.action_ids for t in tree.turns])
+    inputs = {
+        "prompt_ids": prompt,
+        "prompt_mask": torch.ones_like(prompt),
+        "completion_ids": completion,
+        "completion_mask": torch.ones_like(completion),
+        "advantages": torch.tensor(given.advantage),
+        "old_per_token_logps": torch.tensor([t.logprobs for t in tree.turns]),
+        "num_items_in_batch": torch.tensor(completion.numel()),
+    }
+    return {name: value.to(device) for name, value in inputs.items()}

@@ -1,0 +1,205 @@
+"""Updates: one optimiser step on samples that share a state, and on a branching tree; time, peak memory and gradients.
+
+python benchmarks/update.py
+python benchmarks/update.py --state 32 --actions 4 --action 8 --turns 4 --rounds 1
+python benchmarks/update.py --device cuda --dtype bfloat16 --shape qwen3-0.6b
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from common import (
+    Contender,
+    Round,
+    alternate,
+    chosen,
+    contender_details,
+    contender_rows,
+    finish,
+    options,
+    positive,
+    prepare,
+    ratio,
+    show,
+    timed,
+)
+from floor import ModelSize, calibrate, update_operations
+from memory import peak_of_child, say_peak
+from samples import branching_tree, credit, flat_tree
+from turnwise.rollouts.pack import pack
+from turnwise.types import Credit, RolloutTree
+from updates import Ours, Padded, Trl, difference
+
+WAYS = ("turnwise", "padded", "trl")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    device = prepare(args)
+    if args.memory_of:
+        say_peak(*steps_for_memory(args, device), device)
+        return
+    absent: dict[str, str] = {}
+    if find_spec("trl") is None:
+        absent["x_trl"] = "trl: not installed; it is in requirements-dev.txt"
+    ways = [way for way in WAYS if way == "turnwise" or (chosen(args, way) and f"x_{way}" not in absent)]
+    flat, tree = samples(args)
+    parties = {way: party(args, device, way) for way in ways}
+    for work in (flat, tree):
+        parties["turnwise"].sampled(*work, seed=args.seed)
+    errors = gradient_errors(parties, flat, tree)
+
+    contenders = [timed_step(f"{way}", parties[way].prepare([flat[0]], [flat[1]]), device) for way in ways]
+    trees = [
+        timed_step(f"tree, {way}", parties[way].prepare([tree[0]], [tree[1]]), device) for way in ways if way != "trl"
+    ]
+    alternate([*contenders, *trees], args.rounds)
+    peaks = {way: peak_of_child(__file__, way, args) for way in ways}
+    sizes = packed_sizes(args, flat, tree, ModelSize.of(parties["turnwise"].model.get_base_model()))
+    rate = calibrate(1e6, getattr(torch, args.dtype), device).operations
+    sizes["utilisation"] = float(f"{sizes['operations'] / contenders[0].seconds / rate:.3g}")
+    report(args, contenders, trees, errors, peaks, absent, sizes)
+
+
+def party(args: argparse.Namespace, device: torch.device, way: str) -> Any:
+    if way == "turnwise":
+        return Ours(args.shape, args.dtype, device, args.row_tokens, args.batch_tokens)
+    if way == "padded":
+        return Padded(args.shape, args.dtype, device, args.rows)
+    return Trl(args.shape, args.dtype, device, args.actions)
+
+
+def samples(args: argparse.Namespace) -> tuple[tuple[RolloutTree, Credit], tuple[RolloutTree, Credit]]:
+    """The group at one state, and the branching tree."""
+    flat = flat_tree(args.seed, args.state, args.actions, args.action)
+    tree = branching_tree(
+        args.seed + 1, args.tree_state, args.roots, args.branches, args.turns, args.tree_action, args.tree_observation
+    )
+    return (flat, credit(flat, args.seed)), (tree, credit(tree, args.seed + 1))
+
+
+def timed_step(name: str, step: Callable[[], None], device: torch.device) -> Contender:
+    def once() -> float:
+        step()
+        return 1.0
+
+    def run(number: int) -> Round:
+        return timed(once, device)
+
+    return Contender(name, run, step)
+
+
+def gradient_errors(
+    parties: dict[str, Any], flat: tuple[RolloutTree, Credit], tree: tuple[RolloutTree, Credit]
+) -> dict[str, float]:
+    """Ours against each peer, before any step has moved the weights."""
+    errors = {}
+    mine = parties["turnwise"].gradients([flat[0]], [flat[1]])
+    for way, peer in parties.items():
+        if way != "turnwise":
+            errors[way] = difference(mine, peer.gradients([flat[0]], [flat[1]]))
+    if "padded" in parties:
+        mine = parties["turnwise"].gradients([tree[0]], [tree[1]])
+        errors["tree"] = difference(mine, parties["padded"].gradients([tree[0]], [tree[1]]))
+    return errors
+
+
+def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A smallest step, which loads whatever is loaded lazily, and the step whose peak is asked for."""
+    way = party(args, device, args.memory_of)
+    small = flat_tree(args.seed, 8, args.actions, 2)
+    work = samples(args)[0]
+    return way.prepare([small], [credit(small, 0)]), way.prepare([work[0]], [work[1]])
+
+
+def packed_sizes(
+    args: argparse.Namespace, flat: tuple[RolloutTree, Credit], tree: tuple[RolloutTree, Credit], size: ModelSize
+) -> dict[str, float]:
+    """Tokens of both works, on their paths and packed, and the operations of the group's update."""
+    group = pack([flat[0]], [flat[1]], args.row_tokens, args.batch_tokens)
+    grown = pack([tree[0]], [tree[1]], args.row_tokens, args.batch_tokens)
+    return {
+        "stored_tokens": group.stored_tokens,
+        "path_tokens": group.path_tokens,
+        "tree_stored_tokens": grown.stored_tokens,
+        "tree_path_tokens": grown.path_tokens,
+        "operations": update_operations(group, size),
+    }
+
+
+def report(
+    args: argparse.Namespace,
+    contenders: list[Contender],
+    trees: list[Contender],
+    errors: dict[str, float],
+    peaks: dict[str, int],
+    absent: dict[str, str],
+    sizes: dict[str, float],
+) -> None:
+    """Ratios, the table and the last line."""
+    rate = {c.name: c.rate for c in [*contenders, *trees]}
+
+    def faster(ours: str, peer: str) -> float | None:
+        return ratio(rate[ours], rate[peer]) if peer in rate else None
+
+    ratios: dict[str, Any] = {
+        "x_padded": faster("turnwise", "padded"),
+        "x_trl": faster("turnwise", "trl"),
+        "x_tree_unshared": faster("tree, turnwise", "tree, padded"),
+        "memory_ratio": ratio(peaks["padded"], peaks["turnwise"]) if "padded" in peaks else None,
+        "grad_error": max(errors.values()) if errors else None,
+    }
+    rows = contender_rows(contenders, "turnwise")
+    for row in rows:
+        row.append(f"{peaks[row[0]] / 2**20:,.1f}")
+        row.append("" if row[0] == "turnwise" else f"{errors[row[0]]:.1e}")
+    for row in contender_rows(trees, "tree, turnwise"):
+        rows.append([*row, "", f"{errors['tree']:.1e}" if row[0] == "tree, padded" else ""])
+    notes = [f"not measured: {reason}" for reason in absent.values()]
+    notes.append(
+        f"tree: {args.roots} rollouts of {args.turns} turns, {args.branches} branches each; "
+        f"{sizes['tree_path_tokens']:,} tokens on its paths, {sizes['tree_stored_tokens']:,} once packed"
+    )
+    notes.append(f"ours runs at {sizes['utilisation']:.1%} of the rate of a large matrix product")
+    title = f"Updates: state of {args.state} tokens, {args.actions} actions of {args.action}, LoRA, {args.shape}"
+    header = ["", "seconds", "updates/s", "slowest to fastest", "ours is", "peak MiB", "gradient error"]
+    show(title, header, rows, notes)
+    details = {
+        "absent": absent,
+        "unit": "updates",
+        "grad_errors": errors,
+        "peak_bytes": peaks,
+        **sizes,
+        **contender_details([*contenders, *trees]),
+    }
+    finish("update", args, ratios, details)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = options(__doc__, rounds=5)
+    add = parser.add_argument
+    add("--state", type=positive, default=512, help="tokens of the shared state")
+    add("--actions", type=positive, default=16)
+    add("--action", type=positive, default=32, help="tokens of an action")
+    add("--roots", type=positive, default=4, help="rollouts of the tree")
+    add("--branches", type=positive, default=2, help="continuations of each")
+    add("--turns", type=positive, default=20, help="turns of each path")
+    add("--tree-state", type=positive, default=256)
+    add("--tree-action", type=positive, default=12)
+    add("--tree-observation", type=positive, default=36)
+    add("--row-tokens", type=positive, default=2048, help="ours: longest packed row (conf/train.yaml)")
+    add("--batch-tokens", type=positive, default=8192, help="ours: tokens of a packed pass (conf/train.yaml)")
+    add("--rows", type=positive, default=None, help="padded: rows of a pass (default: all in one)")
+    add("--memory-of", choices=WAYS, default=None, help="run one step of this way alone and print its peak memory")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

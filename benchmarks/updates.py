@@ -1,0 +1,186 @@
+"""One optimiser step three ways: ours, padded rows under transformers' own attention, and TRL's loss.
+
+All have the same LoRA weights, samples and AdamW. The padded peer gets its rows ready made and right-padded, so that it runs
+the causal kernel without any mask, with log-probs of the trained tokens only: as strong as the layout allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common import policy_of
+from samples import remember, trl_inputs
+from turnwise.losses.base import LossInputs
+from turnwise.losses.clipped import Clipped
+from turnwise.models.attention import backbone, head_weight
+from turnwise.rollouts.pack import Packed, Update, pack
+from turnwise.tensors import selected_logprobs_and_entropy
+from turnwise.training.module import PolicyModule
+from turnwise.types import Credit, RolloutTree
+
+RANK, ALPHA = 16, 32.0  # conf/policy/tiny.yaml
+NORM, RATE = 1.0, 1e-4
+
+Trees = Sequence[RolloutTree]
+Credits = Sequence[Credit]
+
+
+class Ours:
+    """Packing and Lightning's ``training_step`` with a bare optimiser in place of the Trainer's wrapper."""
+
+    def __init__(self, shape: str, dtype: str, device: torch.device, row_tokens: int, batch_tokens: int) -> None:
+        self.device, self.dtype = device, dtype
+        self.limits = (row_tokens, batch_tokens)
+        self.model = policy_of(shape, dtype, device, RANK, ALPHA).train()
+        self.module = PolicyModule(self.model, Clipped(), learning_rate=RATE, clip_norm=NORM)
+        (optimizer,), (schedule,) = self.module.configure_optimizers()
+        module: Any = self.module
+        module.optimizers, module.lr_schedulers = lambda: optimizer, lambda: schedule
+        module.manual_backward = lambda loss: loss.backward()
+
+    def prepare(self, trees: Trees, credits: Credits) -> Callable[[], None]:
+        """The step: packing is part of it."""
+
+        def step() -> None:
+            with casting(self.device, self.dtype):
+                self.module.training_step(pack(trees, credits, *self.limits))
+
+        return step
+
+    def gradients(self, trees: Trees, credits: Credits) -> dict[str, Tensor]:
+        self.model.zero_grad()
+        update = pack(trees, credits, *self.limits)
+        for batch in update.batches:
+            with casting(self.device, self.dtype):
+                loss = self.module.loss(self.module.loss_inputs(batch, update)).loss
+            loss.backward()
+        return taken(self.model)
+
+    @torch.no_grad()
+    def sampled(self, tree: RolloutTree, credit: Credit, seed: int) -> None:
+        """Give the tree the log-probs of a sampler near this policy."""
+        update = pack([tree], [credit], row_tokens=1 << 30, batch_tokens=1 << 30, merge=False)
+        parts = [self.module.loss_inputs(batch, update) for batch in update.batches]
+        turns = torch.cat([part.turn_K for part in parts])
+        logprobs = torch.cat([part.logprobs_K for part in parts])
+        order = torch.argsort(turns, stable=True)
+        remember(tree, logprobs[order], seed)
+
+
+class Padded:
+    """One row a sample (or a leaf's path) in one right-padded batch; ``rows`` bounds the rows of a pass."""
+
+    def __init__(self, shape: str, dtype: str, device: torch.device, rows: int | None = None) -> None:
+        self.device, self.dtype, self.rows = device, dtype, rows
+        self.model = policy_of(shape, dtype, device, RANK, ALPHA).train()
+        self.model.get_base_model().set_attn_implementation("sdpa")
+        self.loss = Clipped()
+        self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE)
+
+    def layout(self, trees: Trees, credits: Credits) -> Update:
+        """One path a row. All rows in one pass unless ``rows`` says otherwise."""
+        longest = max(path_tokens(tree, leaf) for tree in trees for leaf in tree.leaves())
+        budget = self.rows * longest if self.rows else 1 << 30
+        return pack(trees, credits, row_tokens=1 << 30, batch_tokens=budget, merge=False)
+
+    def prepare(self, trees: Trees, credits: Credits) -> Callable[[], None]:
+        """The step; its rows are made beforehand."""
+        update = self.layout(trees, credits)
+
+        def step() -> None:
+            self.optimizer.zero_grad(set_to_none=True)
+            self.backward(update)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), NORM)
+            self.optimizer.step()
+
+        return step
+
+    def backward(self, update: Update) -> None:
+        for batch in update.batches:
+            with casting(self.device, self.dtype):
+                loss = self.loss(self.inputs(batch.to(self.device), update)).loss
+            loss.backward()
+
+    def inputs(self, batch: Packed, update: Update) -> LossInputs:
+        hidden = backbone(self.model)(input_ids=batch.ids_BS, use_cache=False).last_hidden_state
+        hidden_U = hidden.flatten(0, 1)[batch.source_U]
+        logprobs_U, entropy_U = selected_logprobs_and_entropy(hidden_U, head_weight(self.model), batch.target_U)
+        items = batch.items
+        return LossInputs(
+            logprobs_K=logprobs_U[items.unique_K],
+            entropy_K=entropy_U[items.unique_K],
+            old_logprobs_K=items.old_logprob_K,
+            advantage_K=items.advantage_K,
+            weight_K=items.weight_K,
+            turn_K=items.turn_K,
+            sequence_K=items.sequence_K,
+            counts=update.counts,
+        )
+
+    def gradients(self, trees: Trees, credits: Credits) -> dict[str, Tensor]:
+        self.model.zero_grad()
+        self.backward(self.layout(trees, credits))
+        return taken(self.model)
+
+
+class Trl:
+    """TRL's loss on the same samples, all rows in one pass; the tensors are made beforehand."""
+
+    def __init__(self, shape: str, dtype: str, device: torch.device, samples: int) -> None:
+        from peers_trl import Loss
+
+        self.device, self.dtype = device, dtype
+        model = policy_of(shape, dtype, device, RANK, ALPHA).train()
+        model.get_base_model().set_attn_implementation("sdpa")
+        self.loss = Loss(model, samples)
+        self.model = self.loss.trainer.model.train()
+        self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE)
+
+    def prepare(self, trees: Trees, credits: Credits) -> Callable[[], None]:
+        (tree,), (credit,) = trees, credits
+        inputs = trl_inputs(tree, credit, self.device)
+
+        def step() -> None:
+            self.optimizer.zero_grad(set_to_none=True)
+            with casting(self.device, self.dtype):
+                loss = self.loss(inputs)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), NORM)
+            self.optimizer.step()
+
+        return step
+
+    def gradients(self, trees: Trees, credits: Credits) -> dict[str, Tensor]:
+        (tree,), (credit,) = trees, credits
+        self.model.zero_grad()
+        self.loss(trl_inputs(tree, credit, self.device)).backward()
+        return taken(self.model)
+
+
+def path_tokens(tree: RolloutTree, leaf: int) -> int:
+    """Tokens of a leaf's whole history."""
+    turns = [tree.turns[t] for t in tree.path(leaf)]
+    return len(tree.state.ids) + sum(len(t.action_ids) + len(t.observation_ids) for t in turns)
+
+
+def casting(device: torch.device, dtype: str) -> AbstractContextManager[Any]:
+    """Mixed precision where bfloat16 is asked for, as Lightning's bf16-mixed does."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == "bfloat16")
+
+
+def taken(model: Any) -> dict[str, Tensor]:
+    """Copies of the gradients of what is trained, by name."""
+    return {n: p.grad.detach().clone() for n, p in model.named_parameters() if p.requires_grad and p.grad is not None}
+
+
+def difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    """Largest absolute difference of two gradients, relative to the largest entry of the second."""
+    if a.keys() != b.keys():
+        raise ValueError(f"gradients of different parameters: {sorted(a.keys() ^ b.keys())[:3]}")
+    largest = max(float(g.abs().max()) for g in b.values())
+    return max(float((a[name] - b[name]).abs().max()) for name in b) / largest

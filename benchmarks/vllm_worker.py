@@ -1,0 +1,71 @@
+"""vLLM behind JSON lines on standard input and output; run by the Python of vLLM's own environment.
+
+First line in: the setting. Then each line is either ``{"add": [{"number", "ids"}, ...]}``, answered after as many engine
+steps as it takes for at least one request to finish with ``{"done": [{"number", "ids"}, ...]}``, or ``{"reset": true}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever vLLM prints goes to standard error
+    setting = json.loads(sys.stdin.readline())
+
+    import vllm
+    from vllm import EngineArgs, LLMEngine, SamplingParams
+
+    engine = LLMEngine.from_engine_args(
+        EngineArgs(
+            model=setting["model"],
+            dtype=setting["dtype"],
+            max_model_len=setting["max_length"],
+            max_num_seqs=setting["rows"],
+            enable_prefix_caching=True,
+            disable_log_stats=True,
+        )
+    )
+    # Tokens only: text is decoded on the other side, as for every contender.
+    sampling = SamplingParams(
+        temperature=setting["temperature"],
+        top_p=setting["top_p"],
+        top_k=setting["top_k"],
+        min_p=setting["min_p"],
+        max_tokens=setting["max_tokens"],
+        stop_token_ids=setting["stop"],
+        detokenize=False,
+        ignore_eos=False,
+    )
+
+    def say(message: object) -> None:
+        out.write(json.dumps(message) + "\n")
+        out.flush()
+
+    say({"version": vllm.__version__})
+    requests = 0
+    numbers: dict[str, int] = {}
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "reset" in message:
+            engine.reset_prefix_cache()
+            say({})
+            continue
+        for item in message["add"]:
+            requests += 1
+            numbers[str(requests)] = item["number"]
+            engine.add_request(str(requests), {"prompt_token_ids": item["ids"]}, sampling)
+        done = []
+        while not done and engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    ids = list(output.outputs[0].token_ids)
+                    done.append({"number": numbers.pop(output.request_id), "ids": ids})
+        say({"done": done})
+
+
+if __name__ == "__main__":
+    main()

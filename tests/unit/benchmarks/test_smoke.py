@@ -1,0 +1,67 @@
+"""Every benchmark at its smallest size: it runs, and its last line holds what docs/performance.md is filled from."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parents[3] / "benchmarks"
+SMALL = {
+    "rollout": ["--tasks", "1", "--group", "2", "--horizon", "2", "--continuous-rows", "2"],
+    "update": [
+        "--state", "16", "--actions", "3", "--action", "4", "--roots", "2", "--branches", "1", "--turns", "3",
+        "--tree-state", "8", "--tree-action", "3", "--tree-observation", "3",
+    ],
+    "profiling": ["--trajectories", "2", "--turns", "3", "--k", "2"],
+    "iteration": ["--states", "2", "--group", "2", "--trajectories", "2", "--keep", "all"],
+}  # fmt: skip
+RATIOS = {
+    "rollout": ["x_trl", "x_generate", "x_continuous", "x_vllm_cpu", "floor_ratio"],
+    "update": ["x_padded", "x_trl", "x_tree_unshared", "memory_ratio", "grad_error"],
+    "profiling": ["x_per_turn"],
+    "iteration": ["x_trl"],
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_last_line(name, monkeypatch, capsys, tmp_path) -> None:
+    saved = tmp_path / "result.json"
+    script = str(FOLDER / f"{name}.py")
+    threads = str(torch.get_num_threads())
+    monkeypatch.setattr(
+        sys, "argv", [script, *SMALL[name], "--rounds", "2", "--threads", threads, "--json", str(saved)]
+    )
+    runpy.run_path(script, run_name="__main__")
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    assert printed == json.loads(saved.read_text())
+    assert printed["benchmark"] == name
+    assert {"cpu", "cores", "threads", "torch"} <= printed["machine"].keys()
+    for key in RATIOS[name]:
+        value = printed[key]
+        assert (value is None and key in printed["absent"]) or value > 0, key
+    for contender in printed["contenders"].values():
+        assert len(contender["rounds"]) == 2
+        assert all(seconds > 0 and units > 0 for seconds, units in contender["rounds"])
+    base = printed["contenders"]["turnwise"]["rate"]
+    for key, peer in (("x_trl", "trl"), ("x_padded", "padded"), ("x_per_turn", "per_turn")):
+        if printed.get(key) is not None:
+            assert printed[key] == pytest.approx(base / printed["contenders"][peer]["rate"], rel=0.01)
+    if name == "rollout":
+        assert printed["x_vllm_cpu"] is None and "--vllm-python" in printed["absent"]["x_vllm_cpu"]
+        assert printed["floor"]["seconds"] < min(seconds for seconds, _ in printed["contenders"]["turnwise"]["rounds"])
+    if name == "update":
+        assert printed["grad_error"] < 1e-5
+        assert all(peak > 0 for peak in printed["peak_bytes"].values())
+    if name == "profiling":
+        prefilled = printed["prefilled_tokens"]
+        assert prefilled["turnwise"] < prefilled["per_turn"] <= printed["history_tokens"]
+    if name == "iteration":
+        assert 0 < printed["rollout_share"] < 1  # the collection lies inside the measured time
