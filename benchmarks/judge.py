@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from judge_server import FAULTS, model, serve
-
 from turnwise.judges.base import Candidate
 from turnwise.judges.client import ChatClient
 from turnwise.judges.endpoint import EndpointJudge
