@@ -77,7 +77,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:
-    """Who reads a judge needs one; a judge needs who reads it, and one reply at a time with a demonstration to hold it against."""
+    """Who reads a judge needs one; a judge needs a reader, and single replies with a demonstration to hold them against."""
     judge, advantage, states = _part(cfg, "judge"), _part(cfg, "advantage"), _part(cfg, "states")
     if judge is None:
         if advantage not in _JUDGED_RULES:

@@ -75,26 +75,26 @@ class Judged:
         return {**self.judge.report(), "wait_seconds": self.waited}
 
 
-def candidate(step: Step, text: str, format: Format) -> Candidate:
+def candidate(step: Step, text: str, form: Format) -> Candidate:
     """What a judge is asked of the reply ``text`` at a demonstrated turn.
 
     The reference is the demonstrated reasoning, else what the demonstration says beside its calls. What a reply says is held
     against it whole: thinking and prose. A reply that does not parse has no calls, and its thinking is what can be told apart.
 
     Raises:
-        InputError: the demonstrated calls stand in the text and are not in ``format``.
+        InputError: the demonstrated calls stand in the text and are not in the format ``form``.
     """
     said, true = step.content, step.calls
     if not true:
         try:
-            reply = PARSERS[format](step.content, step.tools)
+            reply = PARSERS[form](step.content, step.tools)
         except ToolCallError as error:
             raise InputError(
-                f"{step.id}: the demonstrated action is not in the format {format} ({error}): set reward.format to the "
+                f"{step.id}: the demonstrated action is not in the format {form} ({error}): set reward.format to the "
                 "demonstrations' format, or correct them"
             ) from error
         said, true = reply.content, reply.calls
-    thinking, calls = _parts(text, step, format)
+    thinking, calls = _parts(text, step, form)
     return Candidate(
         id=step.id,
         prompt=step.prompt,
@@ -107,10 +107,10 @@ def candidate(step: Step, text: str, format: Format) -> Candidate:
     )
 
 
-def _parts(text: str, step: Step, format: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
+def _parts(text: str, step: Step, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
     """Everything in the reply but its calls, and the calls."""
     try:
-        reply = PARSERS[format](text, step.tools)
+        reply = PARSERS[form](text, step.tools)
         return "\n\n".join(filter(None, (reply.thinking, reply.content))), reply.calls
     except ToolCallError:
         pass

@@ -16,7 +16,6 @@ from turnwise.rollouts.judged import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.types import Message, RolloutTree, Task
 
-
 JUDGE = "judge/"  # of its metrics and counters
 
 
