@@ -7,6 +7,7 @@ from typing import Any
 
 _LOCAL_REWARDS = {"Exact", "Functional", "Graded"}  # compare one action with the demonstrated one
 _GROUP_RULES = {"GroupAdvantage", "Awpo"}
+_JUDGED_RULES = {"Awpo"}  # weigh a judge's score against the outcome
 _DEMONSTRATED_STATES = {"ExpertTurns", "Pivots"}  # know a demonstrated action
 
 
@@ -58,6 +59,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
                 )
     if _part(cfg, "advantage") in _GROUP_RULES and _value(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
+    mistakes += _judging(cfg)
     if _part(cfg, "advantage") == "Awpo" and _value(cfg, "advantage", "difficulty"):
         tau, at_most_one = _value(cfg, "advantage", "tau_high"), {"Exact", "Functional"}
         pays_one = reward in at_most_one or (reward == "Outcome" and _value(cfg, "reward", "of") == "won")
@@ -72,6 +74,29 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
             "set loss.kl_beta=0, or train an adapter"
         )
     return mistakes
+
+
+def _judging(cfg: Mapping[str, Any]) -> list[str]:
+    """Who reads a judge needs one; a judge needs a reader, and single replies with a demonstration to hold them against."""
+    judge, advantage, states = _part(cfg, "judge"), _part(cfg, "advantage"), _part(cfg, "states")
+    if judge is None:
+        if advantage not in _JUDGED_RULES:
+            return []
+        return [
+            "judge: advantage=awpo and advantage=mixed weigh a judge's score of the reasoning, and there is none; choose "
+            "judge=offline or judge=endpoint, or set advantage=group"
+        ]
+    if advantage not in _JUDGED_RULES:
+        return [
+            f"judge: {judge} would be asked about every rollout, and advantage={_short(advantage)} never reads its score; set "
+            "judge=none, or choose advantage=awpo or advantage=mixed"
+        ]
+    if states not in _DEMONSTRATED_STATES or _value(cfg, "rollout", "turns") != 1:
+        return [
+            "judge: it grades one reply against the demonstrated one; choose states=expert_turns or states=pivots with "
+            "rollout.turns=1, or set judge=none and advantage=group"
+        ]
+    return []
 
 
 def _part(cfg: Mapping[str, Any], name: str) -> str | None:

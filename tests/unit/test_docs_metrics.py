@@ -17,6 +17,7 @@ from turnwise.advantages.group import GroupAdvantage
 from turnwise.config import compose_config
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import Answer, Episode, Evaluation
+from turnwise.judges.offline import OfflineJudge
 from turnwise.losses.base import Loss
 from turnwise.losses.clipped import Clipped
 from turnwise.losses.nll import Nll
@@ -103,10 +104,13 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False) -> list[dict
         advantage=Imitation() if imitates else Awpo() if awpo else GroupAdvantage(),
     )
 
+    judge = {**OfflineJudge().report(), "latency_p50": 0.1} if awpo else {}
+
     def collect(iteration: int) -> Update:
         experience = collector.collect(iteration)
         update = collector.update(experience)
-        recorder.collected(iteration, experience, update, {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}, 0.5)
+        cost = {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}
+        recorder.collected(iteration, experience, update, cost, 0.5, judge)
         return update
 
     trainer = L.Trainer(
@@ -161,6 +165,7 @@ def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
     job.cfg = compose_config(["method=pivotrl"], ROOT / "conf")
     job.phases, job.env, job.seed, job.problems = Phases(PHASES), HouseholdEnv(), 0, ()
     job.recorder = Recorder(tmp_path, None)
+    job.recorder.counters["judge/failed/timeout"] = 1
     job.phases.seconds = dict.fromkeys(PHASES, 1.0)
     write_result(job.result(measured(0), measured(1)), tmp_path)
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))

@@ -30,7 +30,10 @@ WITH = {
     "reward/exact": ["states=expert_turns", "rollout.turns=1"],
     "reward/functional": ["states=expert_turns", "rollout.turns=1"],
     "reward/graded": ["states=expert_turns", "rollout.turns=1"],
-    "advantage/awpo": ["advantage.tau_low=0.2", "advantage.tau_high=0.8"],  # for an outcome of at most 1
+    "advantage/awpo": ["method=awpo"],
+    "advantage/mixed": ["method=mixed"],
+    "judge/offline": ["method=awpo"],
+    "judge/endpoint": ["method=awpo"],
     "loss/nll": ["method=sft"],
     "allocator/none": ["method=sft"],
     "reward/none": ["method=sft"],

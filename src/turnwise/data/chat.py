@@ -115,12 +115,16 @@ class ChatTokens:
 
         Reasoning is all up to the last ``</think>``. Special tokens that the policy wrote inside its action stay.
         """
+        return self.written(action_ids).rpartition("</think>")[2].strip()
+
+    def written(self, action_ids: Sequence[int]) -> str:
+        """:meth:`decode` with the reasoning: all that was written, for whoever judges it."""
         ids = list(action_ids)
         while ids and ids[-1] in self.stop_ids:
             ids.pop()
         text = str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)).strip()
         suffix = self._closing.removesuffix(self._end).strip()
-        return text.removesuffix(suffix).rpartition("</think>")[2].strip()
+        return text.removesuffix(suffix).strip()
 
     def spine(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
         """The whole trajectory as one list of ids; messages after the last assistant turn are left out.

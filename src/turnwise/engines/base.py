@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,6 +37,10 @@ class Sample:
     truncated: bool = False
 
 
+Told = Callable[[int, Sample], None]
+"""Place in the batch and its sample, which is whole."""
+
+
 class Engine(Protocol):
     """Nodes are opaque integers. Keys and values of a node stay until it is closed or the weights change."""
 
@@ -52,8 +56,13 @@ class Engine(Protocol):
         """Append tokens the policy did not write (an observation)."""
         ...
 
-    def sample(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int]) -> list[Sample]:
-        """One action per node, appended to it. A node's seed alone decides its draw, whatever the batch."""
+    def sample(
+        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
+    ) -> list[Sample]:
+        """One action per node, appended to it. A node's seed alone decides its draw, whatever the batch.
+
+        ``on_sample`` is told each sample once, as soon as it is whole: others of the batch may still be written.
+        """
         ...
 
     def close(self, nodes: Sequence[int]) -> None: ...

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.base import Sample, Sampling, Told
 from turnwise.engines.draw import draw
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.rows import Row, Rows
@@ -141,7 +142,9 @@ class TreeEngine:
     # -- forward passes ------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def sample(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int]) -> list[Sample]:
+    def sample(
+        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
+    ) -> list[Sample]:
         states = [self._nodes[node] for node in nodes]
         for state in states:
             self._settle(state)
@@ -156,7 +159,10 @@ class TreeEngine:
             # twigs of one row stand side by side, in the order of the rows' places
             chosen.sort(key=lambda i: (states[i].row.slot, states[i].length))
             drawn = self._decode(
-                [states[i] for i in chosen], sampling, np.array([seeds[i] for i in chosen], dtype=np.uint64)
+                [states[i] for i in chosen],
+                sampling,
+                np.array([seeds[i] for i in chosen], dtype=np.uint64),
+                None if on_sample is None else partial(_tell, on_sample, chosen),
             )
             for i, sample in zip(chosen, drawn, strict=True):
                 samples[i] = sample
@@ -196,7 +202,9 @@ class TreeEngine:
     def _run(self, ids: Tensor, positions: Tensor, plan: Any) -> Tensor:
         return self._backbone(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state
 
-    def _decode(self, states: list[_Node], sampling: Sampling, seeds_N: np.ndarray) -> list[Sample]:
+    def _decode(
+        self, states: list[_Node], sampling: Sampling, seeds_N: np.ndarray, on_sample: Told | None
+    ) -> list[Sample]:
         """Draw all samples step by step. Samples that have written the same so far are one twig (axis _U) until they part."""
         device = self._head.device
         rows_N = torch.tensor([s.row.slot for s in states], device=device)
@@ -219,6 +227,8 @@ class TreeEngine:
             last = not going.any() or step + 1 == sampling.max_tokens
             for i, twig in zip(live[~going | last], twig_N[~going | last], strict=True):
                 states[i].kept = plan.twig(twig) if not states[i].pending and step else None
+                if on_sample is not None:
+                    on_sample(int(i), samples[i])
             if last:
                 break
             live, written = live[going], tokens_N.cpu().numpy()[going]
@@ -229,6 +239,11 @@ class TreeEngine:
             hidden_U = self._run(token_U[:, None], (length_U + step)[:, None], plan)[:, 0]
             plan.length += 1
         return samples
+
+
+def _tell(on_sample: Told, places: Sequence[int], i: int, sample: Sample) -> None:
+    """By its place in the caller's batch."""
+    on_sample(places[i], sample)
 
 
 def _distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:

@@ -99,6 +99,23 @@ def cost_sentence(result: Result) -> str:
     return spent + (f", {duration(total)} in all." if total else ".")
 
 
+def judge_sentence(result: Result) -> str:
+    """How many questions the judge was asked, and why it had no score for some; empty where a run has no judge."""
+    judge = result.judge
+    if not judge:
+        return ""
+    asked, failed = int(judge.get("asked", 0)), int(judge.get("failed", 0))
+    text = f"Judge: {count(asked)} replies asked, {count(failed)} without a score"
+    reasons = {key.partition("/")[2]: int(n) for key, n in judge.items() if key.startswith("failed/") and n}
+    if reasons:
+        text += f" ({', '.join(f'{count(n)} {reason}' for reason, n in sorted(reasons.items()))})"
+    if cached := int(judge.get("cached", 0)):
+        text += f", {count(cached)} from the cache"
+    if cost := judge.get("cost", 0):
+        text += f"; cost {cost:.2f}"
+    return text + "."
+
+
 def scale_sentence(result: Result) -> str:
     """Names the scale a number is from."""
     return f"Scale: {result.scale}. {SCALE_NOTES.get(result.scale, '')}".strip()

@@ -102,7 +102,10 @@ def environment() -> Environment:
         env.filters[name] = getattr(headline, name)
     env.filters["drawing"] = Markup  # only ever given SVG drawn by reports.svg, whose text is escaped there
     env.globals.update(
-        ood_sentence=headline.ood_sentence, cost_sentence=headline.cost_sentence, scale_sentence=headline.scale_sentence
+        ood_sentence=headline.ood_sentence,
+        cost_sentence=headline.cost_sentence,
+        judge_sentence=headline.judge_sentence,
+        scale_sentence=headline.scale_sentence,
     )
     return env
 

@@ -100,6 +100,7 @@ class Result(_Part):
     rollout_turns: Count = 0
     rollout_tokens: Count = 0
     seconds: dict[str, Annotated[float, Field(ge=0)]] = {}
+    judge: dict[str, float] = {}  # what it was asked and answered (docs/judges.md); empty where a run has none
     config_hash: str = ""
     commit: str = ""
     versions: dict[str, str] = {}

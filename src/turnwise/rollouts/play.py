@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from turnwise.allocators.base import Allocator
@@ -19,6 +20,9 @@ from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, State, Task, Turn
 
 KEPT = 50_000  # episodes remembered between collections
+
+OnReply = Callable[[State, Sequence[int]], None]
+"""A state and the ids of the one action that was taken there."""
 
 
 class Chat(Protocol):
@@ -95,6 +99,7 @@ class Player:
         gate: Gate,
         key: object,
         on_turns: Callable[[int], None] | None = None,
+        on_reply: OnReply | None = None,
     ) -> list[RolloutTree]:
         """One tree a state.
 
@@ -104,6 +109,8 @@ class Player:
             gate: when to stop a whole tree.
             key: names this collection (run seed, iteration); with state, branch and turn it seeds every draw.
             on_turns: told the number of turns after each round, for progress.
+            on_reply: told of each rollout that is one action (``max_turns`` 1) as soon as it is written, while others still
+                are: what takes time to judge can begin. Draws do not depend on it.
         """
         if len({state.id for state in states}) != len(states):
             raise ValueError("two states of one collection share an id: their groups would be mixed up")
@@ -115,12 +122,12 @@ class Player:
         live: list[_Rollout] = []
         for i in order:
             live += self._start(trees[i], -1, counts[i], opened)
-        self._run(live, gate, key, opened, on_turns)
+        self._run(live, gate, key, opened, on_turns, on_reply)
         grown: list[_Rollout] = []
         for tree in trees:
             for turn, count in {} if tree.stopped else allocator.expand(tree).items():
                 grown += self._start(tree, turn, count, opened)
-        self._run(grown, gate, key, opened, on_turns)
+        self._run(grown, gate, key, opened, on_turns, on_reply)
         self.engine.close(opened)
         if len(self._sessions) > KEPT:
             self.forget()
@@ -168,14 +175,21 @@ class Player:
             return True
 
     def _run(
-        self, live: list[_Rollout], gate: Gate, key: object, opened: list[int], on_turns: Callable[[int], None] | None
+        self,
+        live: list[_Rollout],
+        gate: Gate,
+        key: object,
+        opened: list[int],
+        on_turns: Callable[[int], None] | None,
+        on_reply: OnReply | None,
     ) -> None:
         while live:
             seeds = [
                 seed_of(key, r.tree.state.id, r.anchor, r.branch, r.depth, *[f"attempt {r.attempt}"] * bool(r.attempt))
                 for r in live
             ]
-            samples = self.engine.sample([r.node for r in live], self.sampling, seeds)
+            told = partial(_tell, on_reply, live) if on_reply is not None and self.max_turns == 1 else None
+            samples = self.engine.sample([r.node for r in live], self.sampling, seeds, told)
             going = [r for r, sample in zip(live, samples, strict=True) if self._take_turn(r, sample, opened)]
             if on_turns is not None:
                 on_turns(len(live))
@@ -273,3 +287,7 @@ class Player:
     def using(self, sampling: Sampling, max_turns: int | None) -> Player:
         """The same world under other sampling settings, counted apart."""
         return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally(), _sessions={}, _verdicts={})
+
+
+def _tell(on_reply: OnReply, live: Sequence[_Rollout], place: int, sample: Sample) -> None:
+    on_reply(live[place].tree.state, sample.ids)

@@ -9,6 +9,7 @@ from typing import Any
 
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.demonstrate import demonstration, paths
+from turnwise.rollouts.judged import Judged
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
 from turnwise.settings import Rollout
@@ -37,6 +38,7 @@ class Collection:
         rollout, update: how much an iteration collects, and how it is packed.
         player, module, recorder: who plays, whose weights, who writes it down.
         seed: of the order of the states and of every draw.
+        judged: the reward with a judge beside it, where there is one; it takes the place of the reward alone.
     """
 
     def __init__(
@@ -49,7 +51,9 @@ class Collection:
         module: PolicyModule,
         recorder: Recorder,
         seed: int,
+        judged: Judged | None = None,
     ) -> None:
+        self.judged = judged
         self.parts, self.player, self.module, self.recorder, self.seed = parts, player, module, recorder, seed
         self.sampled = parts["allocator"] is not None
         self.by_root = {} if self.sampled else paths(states)
@@ -58,7 +62,7 @@ class Collection:
         self.collector = Collector(
             select=lambda iteration: batch(roots, iteration, seed, rollout.states, rollout.trajectories),
             play=self._play if self.sampled else self._demonstrate,
-            reward=parts["reward"] or (lambda tree: {}),
+            reward=judged or parts["reward"] or (lambda tree: {}),
             advantage=parts["advantage"] or Imitation(),
             row_tokens=update.row_tokens,
             batch_tokens=update.batch_tokens,
@@ -76,11 +80,18 @@ class Collection:
         self.memory = dict(experience.memory)
         packed = self.collector.update(experience)
         cost = {name: count - before[name] for name, count in asdict(self.player.tally).items()}
-        self.recorder.collected(iteration, experience, packed, cost, time.monotonic() - began)
+        judge = self.judged.report() if self.judged else {}
+        self.recorder.collected(iteration, experience, packed, cost, time.monotonic() - began, judge)
         return packed
 
     def _play(self, states: Sequence[State], key: object) -> list[RolloutTree]:
-        return self.player.play(states, self.parts["allocator"], self.parts["gate"], (self.seed, key))
+        return self.player.play(
+            states,
+            self.parts["allocator"],
+            self.parts["gate"],
+            (self.seed, key),
+            on_reply=self.judged.ask if self.judged else None,
+        )
 
     def _demonstrate(self, states: Sequence[State], key: object) -> list[RolloutTree]:
         return [demonstration(self.by_root[state.id]) for state in states]

@@ -20,12 +20,14 @@ from rich.console import Console
 
 from turnwise.config import build
 from turnwise.data.chat import ChatTokens
+from turnwise.data.steps import Step, steps_of
 from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.files import writing
 from turnwise.models.policy import load_policy
 from turnwise.reports.html import write_report
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
+from turnwise.rollouts.judged import Judged
 from turnwise.rollouts.play import Player
 from turnwise.run_folder import config_hash
 from turnwise.states.pivots import summarise
@@ -61,7 +63,8 @@ class Run:
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
         self.settings = {name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval")}
-        self.parts = {name: build(cfg, name) for name in ("states", "allocator", "gate", "reward", "advantage", "loss")}
+        names = ("states", "allocator", "gate", "reward", "judge", "advantage", "loss")
+        self.parts = {name: build(cfg, name) for name in names}
         self.env = build(cfg, "env")
         policy = self.settings["policy"]
         lora = policy.lora
@@ -100,6 +103,7 @@ class Run:
         )
         self.opening = openings(self.env, self.chat)
         self.histories: dict[str, Sequence[Message]] = {}
+        self.steps: dict[str, Step] = {}  # for the judge
         self.recorder = Recorder(self.folder, self.messages)
         self.measure = Measure(
             self.player, self.module, self.chat, self.opening, self.settings["eval"], self.folder, phases, self.device
@@ -120,6 +124,8 @@ class Run:
             )
             candidates = turns_of(trajectories, self.chat)
         self.histories = {trajectory.id: trajectory.messages for trajectory in trajectories}
+        if self.parts["judge"] is not None:
+            self.steps = {step.id: step for trajectory in trajectories for step in steps_of(trajectory)}
         for problem in self.problems:
             self.phases.console.print(f"left out: {problem}", highlight=False)
         return candidates
@@ -183,6 +189,7 @@ class Run:
                 self.module,
                 self.recorder,
                 self.seed,
+                self.judged(),
             )
             data = Rollouts(collection, self.evaluate_during, collection)
             trainer = instantiate(
@@ -201,9 +208,18 @@ class Run:
                     self.module, data, ckpt_path=str(checkpoint) if checkpoint.exists() else None, weights_only=True
                 )
             finally:  # a sweep runs many in one process: the next one must not write into this one's W&B run
+                if self.parts["judge"] is not None:
+                    self.parts["judge"].close()
                 for logger in loggers:
                     if isinstance(logger, WandbLogger):
                         logger.experiment.finish()
+
+    def judged(self) -> Judged | None:
+        """The reward with the judge's score beside it; None without a judge."""
+        if self.parts["judge"] is None:
+            return None
+        form = OmegaConf.select(self.cfg, "reward.format", default="hermes")
+        return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, form)
 
     def evaluate_during(self) -> dict[str, float]:
         """In the middle of training: one line of metrics."""
@@ -236,6 +252,7 @@ class Run:
             "rollout_turns": int(counters["turns"]),
             "rollout_tokens": int(counters["tokens"]),
             "bad_trajectories": len(self.problems),
+            **({"judge": self.recorder.judge} if self.recorder.judge else {}),
             "seconds": seconds,
             "config_hash": config_hash(self.cfg),
             "command": " ".join(["python", *sys.argv]),

@@ -13,8 +13,11 @@ from lightning import Callback, LightningModule, Trainer
 from turnwise.evaluation.suites import repeat_rate
 from turnwise.files import append, whole
 from turnwise.rollouts.collect import Experience
+from turnwise.rollouts.judged import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.types import Message, RolloutTree, Task
+
+JUDGE = "judge/"  # of its metrics and counters
 
 
 class Recorder(Callback):
@@ -36,12 +39,19 @@ class Recorder(Callback):
             "update_seconds": 0.0,
         }
         self._pending: dict[str, float] = {}
+        self._judge: dict[str, float] = {}  # its last report, of this process alone
         self._update_began = 0.0
 
     @property
     def reward(self) -> float | None:
         """Mean reward of the last collection; None where nothing was paid."""
         return self._pending.get("train/reward_mean")
+
+    @property
+    def judge(self) -> dict[str, float]:
+        """What the judge was asked and answered, all starts of the run together; empty where there is none."""
+        sums = {key.removeprefix(JUDGE): value for key, value in self.counters.items() if key.startswith(JUDGE)}
+        return sums | {key: self._judge[key] for key in NOT_SUMS if key in self._judge}
 
     # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
 
@@ -62,15 +72,33 @@ class Recorder(Callback):
     # -- what an iteration says ----------------------------------------------------------------------------------------
 
     def collected(
-        self, iteration: int, experience: Experience, update: Update, cost: Mapping[str, float], seconds: float
+        self,
+        iteration: int,
+        experience: Experience,
+        update: Update,
+        cost: Mapping[str, float],
+        seconds: float,
+        judge: Mapping[str, float],
     ) -> None:
-        """Called by the collection when its rollouts are done. ``cost``: turns, tokens, faults and retries of this iteration."""
+        """Called by the collection when its rollouts are done.
+
+        Args:
+            iteration, experience, update: whose, what was collected, what is made of it.
+            cost: turns, tokens, faults and retries of this iteration.
+            seconds: that it took.
+            judge: the report of the judge since this process began; empty where there is none.
+        """
         for name, value in cost.items():
             self.counters[name] += value
+        for name, value in judge.items():
+            if name not in NOT_SUMS:
+                self.counters[JUDGE + name] = self.counters.get(JUDGE + name, 0) + value - self._judge.get(name, 0)
+        self._judge = dict(judge)
         self.counters["rollout_seconds"] += seconds
         self._pending = {
             **reward_metrics(experience),
             **{f"train/{name}": value for name, value in experience.metrics.items()},
+            **{JUDGE + name: value for name, value in self.judge.items()},
             "rollout/turns": self.counters["turns"],
             "rollout/tokens": self.counters["tokens"],
             "rollout/faults": self.counters["faults"],

@@ -132,6 +132,25 @@ def test_a_draw_depends_on_its_own_seed_only(make_model: MakeModel) -> None:
         assert engine.sample([engine.open(history)], sampling, [seed])[0].ids == together[seed].ids
 
 
+def test_each_sample_is_told_once_and_whole_when_it_ends(make_model: MakeModel) -> None:
+    rng = random.Random(6)
+    model = make_model("llama", False)
+    histories = [ids(rng, rng.randrange(5, 40)) for _ in range(12)]
+    ends = [model(torch.tensor([h])).logits[0, -1].argmax().item() for h in histories[:3]]
+    engine = TreeEngine(end_ids=ends)
+    engine.load_weights(model, 0)
+    told: list[tuple[int, list[int], bool]] = []
+    samples = engine.sample(
+        [engine.open(h) for h in histories],
+        Sampling(temperature=0, max_tokens=6),
+        list(range(12)),
+        lambda place, sample: told.append((place, list(sample.ids), sample.truncated)),
+    )
+    assert sorted(told) == [(place, sample.ids, sample.truncated) for place, sample in enumerate(samples)]
+    lengths = [len(written) for _, written, _ in told]
+    assert lengths == sorted(lengths) and lengths[0] == 1 and lengths[-1] == 6  # early ones while others were written
+
+
 def test_greedy_is_the_argmax_and_an_end_token_ends(make_model: MakeModel) -> None:
     rng = random.Random(6)
     model = make_model("qwen3", False)

@@ -1,0 +1,149 @@
+"""Runs with a judge: its scores reach the update, and where it fails training goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig
+
+from turnwise.reports.result import read_result
+from turnwise.run_folder import claim
+from turnwise.training.main import run
+
+Overrides = Callable[..., list[str]]
+Compose = Callable[[list[str]], DictConfig]
+SERVER = Path(__file__).parents[2] / "benchmarks" / "judge_server.py"
+KEY = "sk-only-the-server-may-see-this"
+SMALL = [
+    "policy.model=tiny",
+    "trainer.max_epochs=2",
+    "rollout.sampling.max_tokens=4",
+    "eval.tasks=2",
+    "eval.attempts=0",
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Any:
+    spec = importlib.util.spec_from_file_location("judge_server", SERVER)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["judge_server"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def dialogues(tmp_path: Path) -> Path:
+    """Dialogues with a call, then an answer; the shipped policy is cut off before some of its replies end."""
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {}}}}}
+    rows = []
+    for i in range(3):
+        call = {"type": "function", "function": {"name": "weather", "arguments": {"city": f"city {i}"}}}
+        said = [
+            {"role": "user", "content": f"weather in city {i}"},
+            {"role": "assistant", "content": "look", "tool_calls": [call]},
+            {"role": "tool", "content": "7"},
+            {"role": "assistant", "content": "go to the desk"},
+        ]
+        rows.append(json.dumps({"id": f"d{i}", "messages": said, "tools": [tool]}))
+    file = tmp_path / "dialogues.jsonl"
+    file.write_text("\n".join(rows) + "\n")
+    return file
+
+
+def train_rows(out: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["phase"] == "train"]
+
+
+def test_the_offline_judge_scores_every_rollout(
+    small: Overrides, composed: Compose, dialogues: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    run(composed(small("awpo", f"data.file={dialogues}", *SMALL)))
+    rows = train_rows(out)
+    assert len(rows) == 2
+    for row in rows:
+        assert row["train/unjudged_groups"] == 0
+        assert {"train/gate_open", "train/mix_weight", "train/rho", "train/clip_radius"} <= row.keys()
+        assert row["judge/scored"] == row["judge/asked"] > 0
+    assert rows[0]["judge/asked"] < rows[1]["judge/asked"]
+    trees = [json.loads(line) for line in (out / "rollouts" / "train.jsonl").read_text().splitlines()]
+    scores = [score for tree in trees for score in tree["rewards"]["reasoning"]]
+    assert set(scores) <= {0.0, 0.25, 0.5, 0.75, 0.9, 1.0} and len(set(scores)) > 1
+    assert all(tree["rewards"]["total"] == tree["rewards"]["outcome"] for tree in trees)
+    assert read_result(out).judge["asked"] == rows[1]["judge/asked"]
+
+
+def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_is(
+    small: Overrides,
+    composed: Compose,
+    dialogues: Path,
+    server: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TURNWISE_JUDGE_KEY", KEY)
+    out = tmp_path / "run"
+    with server.serve(lambda body, nth: "500") as endpoint:
+        cfg = composed(
+            small(
+                "awpo",
+                f"data.file={dialogues}",
+                *SMALL,
+                "judge=endpoint",
+                f"judge.client.url={endpoint.url}",
+                "judge.client.attempts=1",
+                "judge.client.give_up_after=1000",
+            )
+        )
+        with claim(cfg):
+            run(cfg)
+    rows = train_rows(out)
+    assert len(rows) == 2
+    for row in rows:
+        assert row["train/unjudged_groups"] == row["train/groups"] > 0
+        assert row.get("train/mix_weight", 0) == 0 and "train/rho" not in row
+    result = read_result(out)
+    assert result.judge["asked"] == result.judge["failed/server_error"] == endpoint.calls > 0
+    assert result.judge["scored"] == 0
+    assert all(headers["Authorization"] == f"Bearer {KEY}" for headers in endpoint.headers)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"config.yaml", "result.json", "report.html", "judge.sqlite"} <= {path.name for path in files}
+    assert not [path for path in files if KEY.encode() in path.read_bytes()]
+    said = capfd.readouterr()
+    assert KEY not in said.out + said.err and "without a score" in said.out
+
+
+def test_a_judge_is_closed_when_training_fails(
+    small: Overrides, composed: Compose, dialogues: Path, server: Any, tmp_path: Path
+) -> None:
+    with server.serve(lambda body, nth: "500") as endpoint:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "rollouts").write_text("in the way: rollouts cannot be written down")
+        cfg = composed(
+            small(
+                "mixed",
+                f"data.file={dialogues}",
+                *SMALL,
+                "judge=endpoint",
+                f"judge.client.url={endpoint.url}",
+                "judge.client.attempts=1",
+            )
+        )
+        before = _judge_threads()
+        with pytest.raises(OSError, match="rollouts"):
+            run(cfg)
+        assert endpoint.calls > 0 and _judge_threads() == before
+
+
+def _judge_threads() -> int:
+    return sum(thread.name == "judge" for thread in threading.enumerate())
