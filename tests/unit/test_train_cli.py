@@ -67,5 +67,5 @@ def test_a_finished_run_says_where_its_report_lies(tmp_path: Path, monkeypatch: 
 def test_help_says_what_can_be_chosen(tmp_path: Path) -> None:
     run = train("--help", cwd=tmp_path)
     assert run.returncode == 0
-    assert "method: grpo, local, pivotrl, sft" in run.stdout
+    assert "loss: clipped, nll" in run.stdout
     assert "python train.py method=pivotrl" in run.stdout

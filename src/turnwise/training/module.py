@@ -116,7 +116,7 @@ class PolicyModule(LightningModule):
 
         All before any gradient: the adapter is switched off for the whole model, whichever thread asks.
         """
-        if not self.loss.needs_reference:
+        if not self.loss.needs_reference or not update.batches:
             return [None] * len(update.batches)
 
         def reference(packed: Packed) -> Tensor:
