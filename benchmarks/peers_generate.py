@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.base import Sample, Sampling, Told
 
 
 def generation_config(sampling: Sampling, end_ids: Sequence[int], pad_id: int) -> GenerationConfig:
@@ -60,7 +60,9 @@ class GenerateEngine:
         self._histories.clear()
 
     @torch.inference_mode()
-    def sample(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int]) -> list[Sample]:
+    def sample(
+        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
+    ) -> list[Sample]:
         histories = [self._histories[node] for node in nodes]
         width = max(map(len, histories))
         ids = torch.full((len(nodes), width), self.pad_id)
@@ -81,4 +83,6 @@ class GenerateEngine:
             written = row[: end or len(row)]
             self._histories[node].extend(written)
             samples.append(Sample(written, [math.nan] * len(written), truncated=end is None))
+        for place, sample in enumerate(samples if on_sample else ()):
+            on_sample(place, sample)  # type: ignore[misc]
         return samples

@@ -148,7 +148,7 @@ def growth(results: Sequence[Result], main_results: Mapping[str, Result]) -> str
         }
         settings = ", ".join(f"{k.replace('_', '-')} {v}" for k, v in changed.items()) or "repeated"
         keys = [key for name, key, *_ in TARGETS if name == result["benchmark"] and result.get(key) is not None]
-        ours = next(iter(result.get("contenders", {}).values()), {})
+        ours: dict[str, Any] = next(iter(result.get("contenders", {}).values()), {})
         rows.append(
             [
                 result["benchmark"],

@@ -58,7 +58,7 @@ def main() -> None:
             requests += 1
             numbers[str(requests)] = item["number"]
             engine.add_request(str(requests), {"prompt_token_ids": item["ids"]}, sampling)
-        done = []
+        done: list = []
         while not done and engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
