@@ -189,8 +189,9 @@ def report(
     rows = contender_rows(contenders, "turnwise")
     rows.append(["floor", f"{floor['seconds']:.3f}", "", "", f"{ratios['floor_ratio']:.2f} of ours / floor"])
     notes = [f"{c.name}: {c.note}" for c in contenders if c.note] + [f"not measured: {r}" for r in absent.values()]
+    moved, done = (float(str(floor[name])) / 1e9 for name in ("bytes", "operations"))
     notes.append(
-        f"floor: {float(str(floor['bytes'])) / 1e9:.2f} GB at {rates.bandwidth / 1e9:.1f} GB/s, {float(str(floor['operations'])) / 1e9:.1f} GFLOP at "
+        f"floor: {moved:.2f} GB at {rates.bandwidth / 1e9:.1f} GB/s, {done:.1f} GFLOP at "
         f"{rates.operations / 1e9:.1f} GFLOP/s; {floor['binds']} binds"
     )
     title = f"Rollouts: {len(work.states)} tasks, G = {work.group}, horizon {work.environment.horizon}, {args.shape}"
