@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from turnwise.reports.headline import duration, interval, ood_sentence, signed, verdict
+from turnwise.reports.headline import duration, interval, judge_sentence, ood_sentence, signed, verdict
 from turnwise.reports.result import Comparison, Result
 from turnwise.reports.terminal import print_summary, summary_lines
 
@@ -74,7 +74,15 @@ def test_summary_lines(make):
 
 
 def test_the_judge_has_a_line_of_its_own(make):
-    judge = {"asked": 1200, "scored": 1196, "failed": 4, "failed/timeout": 3, "failed/invalid": 1, "cached": 400, "cost": 0.5}
+    judge = {
+        "asked": 1200,
+        "scored": 1196,
+        "failed": 4,
+        "failed/timeout": 3,
+        "failed/invalid": 1,
+        "cached": 400,
+        "cost": 0.5,
+    }
     result = Result.model_validate(make.result() | {"judge": judge})
     line = "Judge: 1,200 replies asked, 4 without a score (1 invalid, 3 timeout), 400 from the cache; cost 0.50."
     assert judge_sentence(result) == line and line in summary_lines(result)

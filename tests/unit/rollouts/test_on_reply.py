@@ -25,7 +25,13 @@ def test_every_single_reply_is_told_when_it_ends_and_draws_stay_the_same() -> No
     engine.load_weights(model.eval(), 0)
     player = Player(engine, HouseholdEnv(horizon=2), chat, Sampling(max_tokens=5), max_turns=1)
     states = [
-        State(f"d{i}#t0", Task("", f"d{i}", "train"), tuple(chat.prompt([{"role": "user", "content": f"go {i}"}])), (), "x")
+        State(
+            f"d{i}#t0",
+            Task("", f"d{i}", "train"),
+            tuple(chat.prompt([{"role": "user", "content": f"go {i}"}])),
+            (),
+            "x",
+        )
         for i in range(3)
     ]
     told: list[tuple[str, tuple[int, ...]]] = []
