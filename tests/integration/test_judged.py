@@ -27,6 +27,7 @@ SMALL = [
     "rollout.sampling.max_tokens=4",
     "eval.tasks=2",
     "eval.attempts=0",
+    "update.learning_rate=1e-5",
 ]
 
 
@@ -41,7 +42,7 @@ def server() -> Any:
 
 @pytest.fixture
 def dialogues(tmp_path: Path) -> Path:
-    """Dialogues with a call, then an answer; the shipped policy is cut off before some of its replies end."""
+    """Dialogues with a call, then an answer. The shipped policy babbles there, and some of its replies are cut off."""
     tool = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {}}}}}
     rows = []
     for i in range(3):
@@ -50,7 +51,7 @@ def dialogues(tmp_path: Path) -> Path:
             {"role": "user", "content": f"weather in city {i}"},
             {"role": "assistant", "content": "look", "tool_calls": [call]},
             {"role": "tool", "content": "7"},
-            {"role": "assistant", "content": "go to the desk"},
+            {"role": "assistant", "content": "sofa sofa sofa"},
         ]
         rows.append(json.dumps({"id": f"d{i}", "messages": said, "tools": [tool]}))
     file = tmp_path / "dialogues.jsonl"
