@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from turnwise.advantages.base import spread
+from turnwise.advantages.statistics import check_settings, population_std, valid_totals
 from turnwise.types import Credit, Rewards, RolloutTree
 
 
@@ -35,12 +36,9 @@ class GroupAdvantage:
     zero_variance: Literal["keep", "drop", "refill"] = "keep"
 
     def __post_init__(self) -> None:
-        if not (self.eps >= 0 and self.tolerance >= 0):
-            raise ValueError(f"eps and tolerance must be at least 0, got {self.eps} and {self.tolerance}")
+        check_settings(self.eps, self.tolerance, self.zero_variance)
         if self.baseline not in ("mean", "leave_one_out"):
             raise ValueError(f"baseline must be mean or leave_one_out, got {self.baseline!r}")
-        if self.zero_variance not in ("keep", "drop", "refill"):
-            raise ValueError(f"zero_variance must be keep, drop or refill, got {self.zero_variance!r}")
 
     @property
     def wants_refill(self) -> bool:
@@ -55,13 +53,13 @@ class GroupAdvantage:
         """
         if tree.stopped:
             return spread(tree, {})
-        total = _totals(tree, rewards)
+        total = valid_totals(tree, rewards)
         if self._is_uniform(total.values()):
             return spread(tree, dict.fromkeys(total, 0.0) if self.zero_variance == "keep" else {})
         return spread(tree, self._advantages(total))
 
     def _is_uniform(self, values: Collection[float]) -> bool:
-        return len(values) < 2 or _std(values) <= self.tolerance
+        return len(values) < 2 or population_std(values) <= self.tolerance
 
     def _advantages(self, total: dict[int, float]) -> dict[int, float]:
         n = len(total)
@@ -69,26 +67,5 @@ class GroupAdvantage:
         # r_i minus the mean of the others is n / (n - 1) times r_i minus the mean of all
         factor = n / (n - 1) if self.baseline == "leave_one_out" else 1.0
         if self.scale:
-            factor /= _std(total.values()) + self.eps
+            factor /= population_std(total.values()) + self.eps
         return {leaf: (value - mean) * factor for leaf, value in total.items()}
-
-
-def _totals(tree: RolloutTree, rewards: Rewards) -> dict[int, float]:
-    leaves = tree.leaves()
-    if "total" not in rewards:
-        raise ValueError(f"state {tree.state.id!r}: rewards {sorted(rewards)} hold no 'total', which advantages read")
-    if len(rewards["total"]) != len(leaves):
-        raise ValueError(f"state {tree.state.id!r}: {len(rewards['total'])} rewards for {len(leaves)} leaves")
-    total = {leaf: float(r) for leaf, r in zip(leaves, rewards["total"], strict=True) if leaf not in tree.invalid}
-    for leaf, value in total.items():
-        if not math.isfinite(value):
-            raise ValueError(
-                f"state {tree.state.id!r}: the total reward of leaf {leaf} is {value}. A reward that could not be computed "
-                "belongs to an invalid leaf (RolloutTree.invalid), not into the statistics"
-            )
-    return total
-
-
-def _std(values: Collection[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
