@@ -25,6 +25,13 @@ CONF = Path(__file__).parents[2] / "conf"
         (["method=grpo", "allocator.group_size=1"], ["allocator.group_size"]),
         (["method=pivotrl", "policy.lora.r=0"], ["loss.kl_beta"]),
         (["method=grpo", "rollout.sampling.temperature=0"], ["rollout.sampling.temperature"]),
+        (["method=trace", "predictor=none"], ["allocator=trace"]),
+        (["method=grpo", "allocator=pcl", "rollout.states=128"], ["allocator=pcl"]),
+        (["method=grpo", "allocator=pcl", "predictor=tiny"], ["allocator.prompts"]),
+        (["method=trace", "advantage.zero_variance=refill"], ["advantage.zero_variance"]),
+        (["method=trace", "reward.of=return"], ["reward.of"]),
+        (["method=pivotrl", "allocator=treepo"], ["allocator.branches"]),
+        (["method=pivotrl", "allocator=trace", "predictor=tiny"], ["allocator.expansion"]),
     ],
 )
 def test_parts_that_exclude_each_other_are_refused_with_the_way_out(overrides: list[str], keys: list[str]) -> None:
@@ -41,6 +48,10 @@ def test_parts_that_exclude_each_other_are_refused_with_the_way_out(overrides: l
         ["method=pivotrl", "policy.lora.r=0", "loss.kl_beta=0"],
         ["method=pivotrl", "states=expert_turns", "reward=exact"],
         ["method=grpo", "reward.of=return"],
+        ["method=grpo", "allocator=pcl", "predictor=tiny", "rollout.states=128"],
+        ["method=grpo", "allocator=treepo", "advantage=tree_grpo", "advantage.zero_variance=refill"],
+        ["method=pivotrl", "allocator=trace", "allocator.expansion=0", "predictor=tiny"],
+        ["method=trace", "allocator=uniform", "predictor=none"],
     ],
 )
 def test_the_ways_out_are_open(overrides: list[str]) -> None:

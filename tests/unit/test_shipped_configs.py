@@ -31,6 +31,8 @@ WITH = {
     "reward/functional": ["states=expert_turns", "rollout.turns=1"],
     "loss/nll": ["method=sft"],
     "allocator/none": ["method=sft"],
+    "allocator/trace": ["predictor=tiny"],
+    "allocator/pcl": ["predictor=tiny", "rollout.states=128"],
     "reward/none": ["method=sft"],
     "advantage/none": ["method=sft"],
 }
@@ -38,7 +40,7 @@ WITH = {
 
 def test_the_lists_are_not_empty() -> None:
     assert len(PARTS) > 30
-    assert {"pivotrl", "sft", "grpo", "local"} <= set(METHODS)
+    assert {"pivotrl", "sft", "grpo", "local", "trace"} <= set(METHODS)
     assert {"pivotrl_tab1", "pivotrl_tab4"} <= set(SWEEPS)
     assert len(EXPERIMENTS) >= 8
 

@@ -30,12 +30,14 @@ Play = Callable[[Sequence[State], object], list[RolloutTree]]
 
 @dataclass(slots=True)
 class Experience:
-    """What an iteration collected. The lists are aligned; ``dropped`` counts trees that a refill replaced."""
+    """What an iteration collected. The lists are aligned; ``dropped`` counts trees that a refill replaced, ``skipped`` states
+    that no rollout was spent on."""
 
     trees: list[RolloutTree] = field(default_factory=list)
     rewards: list[Rewards] = field(default_factory=list)
     credits: list[Credit] = field(default_factory=list)
     dropped: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Collector:
             experience.trees += extra.trees
             experience.rewards += extra.rewards
             experience.credits += extra.credits
+            experience.skipped += extra.skipped
         _drop_empty(experience)
         return experience
 
@@ -79,10 +82,11 @@ class Collector:
         return pack(experience.trees, experience.credits, self.row_tokens, self.batch_tokens)
 
     def _play(self, states: Sequence[State], key: object) -> Experience:
-        trees = self.play(states, key)
+        played = self.play(states, key)
+        trees = [tree for tree in played if tree.turns]
         rewards = [self.reward(tree) for tree in trees]
         credits = [self.advantage(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
-        return Experience(trees, rewards, credits)
+        return Experience(trees, rewards, credits, skipped=len(played) - len(trees))
 
 
 def _drop_empty(experience: Experience) -> int:

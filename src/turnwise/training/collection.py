@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from typing import Any
+from typing import Any, Protocol
 
-from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.demonstrate import demonstration, paths
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
@@ -28,6 +28,14 @@ class Imitation:
         return Credit([1.0] * len(tree.turns), [1.0] * len(tree.turns))
 
 
+class Learner(Protocol):
+    """Something that learns beside the policy from what was collected."""
+
+    def learn(self, iteration: int, experience: Experience) -> Mapping[str, float]:
+        """Metrics of what it learned."""
+        ...
+
+
 class Collection:
     """iteration -> the update that the current policy's experience gives.
 
@@ -37,6 +45,7 @@ class Collection:
         rollout, update: how much an iteration collects, and how it is packed.
         player, module, recorder: who plays, whose weights, who writes it down.
         seed: of the order of the states and of every draw.
+        learners: what else learns from every collection.
     """
 
     def __init__(
@@ -49,7 +58,9 @@ class Collection:
         module: PolicyModule,
         recorder: Recorder,
         seed: int,
+        learners: Sequence[Learner] = (),
     ) -> None:
+        self.learners = learners
         self.parts, self.player, self.module, self.recorder, self.seed = parts, player, module, recorder, seed
         self.sampled = parts["allocator"] is not None
         self.by_root = {} if self.sampled else paths(states)
@@ -75,7 +86,11 @@ class Collection:
         packed = self.collector.update(experience)
         spent = [now - then for now, then in zip(astuple(self.player.tally), before, strict=True)]
         cost = dict(zip(("turns", "tokens", "faults"), spent, strict=True))
-        self.recorder.collected(iteration, experience, packed, cost, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        learned = {
+            name: value for learner in self.learners for name, value in learner.learn(iteration, experience).items()
+        }
+        self.recorder.collected(iteration, experience, packed, cost, seconds, learned)
         return packed
 
     def _play(self, states: Sequence[State], key: object) -> list[RolloutTree]:

@@ -22,6 +22,7 @@ from turnwise.config import build
 from turnwise.data.chat import ChatTokens
 from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.models.policy import load_policy
+from turnwise.predictors.online import OnlinePredictor, load_predictor
 from turnwise.reports.html import write_report
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
@@ -58,12 +59,14 @@ class Run:
         self.seed = int(cfg.seed)
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
-        self.settings = {name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval")}
-        self.parts = {name: build(cfg, name) for name in ("states", "allocator", "gate", "reward", "advantage", "loss")}
+        self.settings = {
+            name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval", "predictor")
+        }
+        self.parts = {name: build(cfg, name) for name in ("states", "gate", "reward", "advantage", "loss")}
         self.env = build(cfg, "env")
         policy = self.settings["policy"]
         lora = policy.lora
-        self.source = str(tiny_path() if policy.model == "tiny" else policy.model)
+        self.source = weights_of(policy.model)
         model, tokenizer = load_policy(
             self.source,
             policy.dtype,
@@ -73,6 +76,9 @@ class Run:
             seed=self.seed,
         )
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
+        self.predictor = self._predictor()
+        value = self.predictor.values if self.predictor else None
+        self.parts["allocator"] = build(cfg, "allocator", value=value, reward=self.parts["reward"])
         update = self.settings["update"]
         self.module = PolicyModule(
             model,
@@ -95,6 +101,12 @@ class Run:
             self.player, self.module, self.chat, self.opening, self.settings["eval"], self.folder, phases, self.device
         )
         self.problems: Sequence[Any] = ()
+
+    def _predictor(self) -> OnlinePredictor | None:
+        settings = self.settings["predictor"]
+        if settings is None:
+            return None
+        return load_predictor(settings, weights_of(settings.model), self.tokenizer, self.seed, self.device)
 
     # -- where to act --------------------------------------------------------------------------------------------------
 
@@ -163,6 +175,7 @@ class Run:
         callbacks = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
         with self.phases.phase("train", epochs) as advance:
             bar = Advance(advance, self.recorder)
+            learners = [self.predictor] if self.predictor else []
             settings = self.settings
             collection = Collection(
                 states,
@@ -173,11 +186,12 @@ class Run:
                 self.module,
                 self.recorder,
                 self.seed,
+                learners,
             )
             data = Rollouts(collection, self.evaluate_during)
             trainer = instantiate(
                 self.cfg.trainer,
-                callbacks=[self.recorder, *callbacks, bar],
+                callbacks=[self.recorder, *learners, *callbacks, bar],
                 logger=loggers or False,
                 default_root_dir=str(self.folder),
                 check_val_every_n_epoch=every or None,
@@ -230,6 +244,11 @@ class Run:
             **provenance(),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
+
+
+def weights_of(model: str) -> str:
+    """Folder or id of a configured model."""
+    return str(tiny_path() if model == "tiny" else model)
 
 
 class Advance(L.Callback):

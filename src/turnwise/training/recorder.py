@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
@@ -13,6 +14,7 @@ from lightning import Callback, LightningModule, Trainer
 from turnwise.evaluation.suites import repeat_rate
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update
+from turnwise.training.branches import branch_metrics, trajectories
 from turnwise.types import Message, RolloutTree
 
 
@@ -29,6 +31,7 @@ class Recorder(Callback):
         self.counters: dict[str, float] = {
             "turns": 0,
             "tokens": 0,
+            "trajectories": 0.0,
             "faults": 0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
@@ -47,7 +50,7 @@ class Recorder(Callback):
         return dict(self.counters)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.counters = dict(state_dict)
+        self.counters |= state_dict
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         cut_lines(
@@ -60,16 +63,32 @@ class Recorder(Callback):
     # -- what an iteration says ----------------------------------------------------------------------------------------
 
     def collected(
-        self, iteration: int, experience: Experience, update: Update, cost: Mapping[str, float], seconds: float
+        self,
+        iteration: int,
+        experience: Experience,
+        update: Update,
+        cost: Mapping[str, float],
+        seconds: float,
+        learned: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """Called by the collection when its rollouts are done. ``cost``: turns, tokens and faults of this iteration."""
+        """Called by the collection when its rollouts are done.
+
+        Args:
+            cost: turns, tokens and faults of this iteration.
+            seconds: that it took.
+            learned: metrics of what learned from it beside the policy.
+        """
         for name, value in cost.items():
             self.counters[name] += value
+        self.counters["trajectories"] += sum(map(trajectories, experience.trees)) if cost["turns"] else 0.0
         self.counters["rollout_seconds"] += seconds
         self._pending = {
             **reward_metrics(experience),
+            **branch_metrics(experience),
+            **learned,
             "rollout/turns": self.counters["turns"],
             "rollout/tokens": self.counters["tokens"],
+            "rollout/trajectories": self.counters["trajectories"],
             "rollout/faults": self.counters["faults"],
             "rollout/tokens_per_s": cost["tokens"] / seconds if seconds else 0.0,
             "train/stored_tokens": update.stored_tokens,
@@ -88,6 +107,7 @@ class Recorder(Callback):
         self.counters["update_seconds"] += seconds
         metrics = {f"train/{name}": value for name, value in pl_module.last_metrics.items()}  # type: ignore[union-attr, operator]
         metrics |= self._pending | {"seconds/update": seconds}
+        metrics |= predictor_share(metrics)
         self.write(trainer.current_epoch, "train", metrics)
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.current_epoch)  # type: ignore[arg-type]
@@ -99,6 +119,14 @@ class Recorder(Callback):
             return
         row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
         append_lines(path, [row])
+
+
+def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The share of an iteration's time that a predictor took, asked and taught; nothing where none is at work."""
+    if "seconds/predictor_learn" not in metrics:
+        return {}
+    asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]
+    return {"predictor/share": (asked + taught) / (metrics["seconds/rollout"] + taught + metrics["seconds/update"])}
 
 
 def reward_metrics(experience: Experience) -> dict[str, float]:
