@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-_LOCAL_REWARDS = {"Exact", "Functional"}  # compare one action with the demonstrated one
+_LOCAL_REWARDS = {"Exact", "Functional", "Graded"}  # compare one action with the demonstrated one
+_GROUP_RULES = {"GroupAdvantage", "Awpo"}
 _PREDICTED = {"Trace", "Pcl"}  # ask a predictor
 _DEMONSTRATED_STATES = {"ExpertTurns", "Pivots"}  # know a demonstrated action
 
@@ -25,6 +26,11 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
     if reward == "Outcome" and turns is not None:
         mistakes.append(
             f"rollout.turns: reward=outcome is paid at an episode's end; set rollout.turns=null, got {turns}"
+        )
+    if turns is not None and (first := _first_look(cfg)) is not None and first >= turns:
+        mistakes.append(
+            f"gate: it first looks after turn {first}, when all rollouts of rollout.turns={turns} have ended; "
+            "set gate=never, or an earlier turn"
         )
     if loss == "Nll":
         mistakes += [
@@ -51,8 +57,16 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
                     f"rollout.sampling.{key}: the update scores tokens under the whole distribution, so a filter would make "
                     f"its ratios wrong; set it to {off}"
                 )
-    if _part(cfg, "advantage") == "GroupAdvantage" and _value(cfg, "allocator", "group_size") == 1:
+    if _part(cfg, "advantage") in _GROUP_RULES and _value(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
+    if _part(cfg, "advantage") == "Awpo" and _value(cfg, "advantage", "difficulty"):
+        tau, at_most_one = _value(cfg, "advantage", "tau_high"), {"Exact", "Functional"}
+        pays_one = reward in at_most_one or (reward == "Outcome" and _value(cfg, "reward", "of") == "won")
+        if pays_one and isinstance(tau, int | float) and tau > 1:
+            mistakes.append(
+                f"advantage.tau_high: reward={_short(reward)} is at most 1, so that no group would be too easy; set "
+                f"advantage.tau_low=0.2 and advantage.tau_high=0.8, or advantage.difficulty=false; got {tau}"
+            )
     if (_value(cfg, "loss", "kl_beta") or 0) > 0 and _value(cfg, "policy", "lora", "r") == 0:
         mistakes.append(
             "loss.kl_beta: the reference policy is the policy with its adapter off, and policy.lora.r is 0; "
@@ -87,16 +101,22 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
             f"allocator.prompts: {prompts} of rollout.states={states} candidates cannot be chosen; "
             f"set rollout.states to {2 * prompts}, twice as many, as in TRACE's experiments"
         )
-    if (_part(cfg, "predictor") or allocator == "Trace") and _value(cfg, "reward", "of") == "return":
-        mistakes.append(
-            "reward.of: a predictor answers with a probability, and what a world pays may leave [0, 1]; set reward.of=won"
-        )
+    most = _value(cfg, "predictor", "reward_max")
+    if _part(cfg, "reward") == "Graded" and isinstance(most, int | float) and most < 2:
+        mistakes.append(f"predictor.reward_max: reward=graded pays up to 2; set predictor.reward_max=2, got {most}")
     return mistakes
 
 
 def _part(cfg: Mapping[str, Any], name: str) -> str | None:
     node = cfg.get(name)
     return str(node["_target_"]).rpartition(".")[2] if isinstance(node, Mapping) and "_target_" in node else None
+
+
+def _first_look(cfg: Mapping[str, Any]) -> int | None:
+    """The first turn after which the gate may stop a tree; None where it never does."""
+    steps = _value(cfg, "gate", "steps")
+    step = min(steps, default=None) if isinstance(steps, Sequence) else _value(cfg, "gate", "k")
+    return step if isinstance(step, int) else None
 
 
 def _value(cfg: Mapping[str, Any], *keys: str) -> Any:

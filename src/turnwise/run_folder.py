@@ -25,6 +25,8 @@ _SHOWN_ONLY = (
     "paths",
     "logger",
     "table",
+    "judge.client",  # the same model may answer at another address
+    "judge.cache",
     "callbacks.progress",
     "callbacks.checkpoint.dirpath",
     "trainer.enable_progress_bar",

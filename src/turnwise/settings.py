@@ -81,11 +81,13 @@ class Rollout:
 class Update:
     """One update: an AdamW step over the whole collection, ``batch_tokens`` packed tokens a pass in rows of ``row_tokens``.
 
-    The rate is constant after ``warmup`` steps; gradients are clipped to the norm ``clip_norm``.
+    The rate rises over ``warmup`` steps, stays, and falls linearly to 0 over the last share ``decay`` of the run's updates;
+    gradients are clipped to the norm ``clip_norm``.
     """
 
     learning_rate: float
     warmup: int = 0
+    decay: float = 0.0
     clip_norm: float = 1.0
     weight_decay: float = 0.0
     row_tokens: int = 2048
@@ -96,6 +98,8 @@ class Update:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
         _at_least(0, warmup=self.warmup, weight_decay=self.weight_decay)
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"decay must be a share in [0, 1], got {self.decay}")
         _at_least(1, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
 
 
@@ -121,7 +125,8 @@ class Predictor:
     the lowest ``layers`` of it (None: all).
     After every collection it takes ``epochs`` passes over all roots and a random few later histories, ``prefix_share`` of
     the whole, in batches of ``batch`` histories, with AdamW at a constant rate and gradients clipped to ``clip_norm``.
-    ``row_tokens`` and ``batch_tokens`` bound packed rows and forward passes. ``autocast`` computes in bfloat16 over weights
+    ``reward_max`` is what full success pays: predictions and rewards are compared as shares of it. ``row_tokens`` and
+    ``batch_tokens`` bound packed rows and forward passes. ``autocast`` computes in bfloat16 over weights
     of ``dtype``.
     """
 
@@ -134,12 +139,13 @@ class Predictor:
     clip_norm: float = 1.0
     epochs: int = 2
     prefix_share: float = 0.06
+    reward_max: float = 1.0
     batch: int = 32
     row_tokens: int = 2048
     batch_tokens: int = 8192
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_norm"):
+        for name in ("learning_rate", "clip_norm", "reward_max"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
         _at_least(0, epochs=self.epochs, weight_decay=self.weight_decay)

@@ -39,6 +39,14 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool: its name and its arguments as JSON values."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """A place to act: s_t. ``id`` is the group key; it names trajectory and turn, never the text of the prompt."""
 
@@ -68,6 +76,15 @@ class Turn:
     info: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a gate saw of a tree at one step, and what it decided there."""
+
+    step: int  # turns since the root
+    values: Mapping[str, float]  # signal -> value; empty where the gate reads none
+    stop: bool
+
+
 @dataclass(slots=True)
 class RolloutTree:
     """A root state and the turns that grew from it. Parents stand before their children in ``turns``."""
@@ -77,6 +94,7 @@ class RolloutTree:
     stopped: bool = False  # a gate cut this tree: nothing of it is trained on
     invalid: set[int] = field(default_factory=set)  # leaves whose environment failed: in no statistic, never trained on
     version: int = 0  # the policy version that wrote it
+    looks: list[Look] = field(default_factory=list)  # written by the gate, in order
 
     def leaves(self) -> list[int]:
         """Indices of the turns that nothing continues, in order of birth."""
@@ -105,7 +123,8 @@ class Credit:
 
     All lists are ``_N``, aligned with ``RolloutTree.turns``. A turn with weight 0 is in no loss and in no count.
     ``clip_low`` and ``clip_high`` override the loss's own clip range where they are given. ``sample`` names the sample whose
-    tokens a turn's are counted with; without it that is the first leaf below the turn.
+    tokens a turn's are counted with; without it that is the first leaf below the turn. ``views`` are advantages that other
+    rules would have given the same turns, by name: no loss reads them, diagnostics do.
     """
 
     advantage: list[float]
@@ -113,7 +132,12 @@ class Credit:
     clip_low: list[float] | None = None
     clip_high: list[float] | None = None
     sample: list[int] | None = None  # turns of one sample lie on one path
+    views: Mapping[str, list[float]] | None = None
 
 
 Rewards = Mapping[str, Sequence[float]]
-"""Named rewards of one tree, each aligned with ``RolloutTree.leaves()``; ``total`` is what the advantage reads."""
+"""Named rewards of one tree, each aligned with ``RolloutTree.leaves()``; NaN where a leaf has none.
+
+``total`` is what the advantage reads; one that weighs several reads ``outcome``, which the world or the demonstration decides,
+and ``reasoning``, a judge's score, NaN where the judge failed on the leaf and absent where there is no judge.
+"""

@@ -64,6 +64,33 @@ def test_batch_k_is_sampled_from_policy_k(method: str, small: Overrides, compose
         assert row["train/kl_sampler"] < 1e-8
 
 
+@pytest.mark.parametrize("method", ["toolrl", "awpo"])
+def test_dialogues_of_no_world_are_graded_step_by_step(
+    method: str, small: Overrides, composed: Compose, tmp_path: Path
+) -> None:
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {}}}}}
+    said = [
+        {"role": "user", "content": "weather in Paris"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "7"},
+        {"role": "assistant", "content": "7"},
+    ]
+    file = tmp_path / "dialogues.jsonl"
+    file.write_text("".join(json.dumps({"id": f"d{i}", "messages": said, "tools": [tool]}) + "\n" for i in range(3)))
+    run(composed(small(method, f"data.file={file}", "trainer.max_epochs=1", "eval.tasks=2", "eval.attempts=0")))
+    (row,) = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
+    assert 0 <= row["train/reward_mean"] <= 2
+    assert ("train/outcome_peak" in row) == (method == "awpo")
+    trees = lines(tmp_path / "run" / "rollouts" / "train.jsonl")
+    assert {tree["state"]["id"] for tree in trees} <= {f"d{i}#t{t}" for i in range(3) for t in range(2)}
+    for tree in trees:
+        rewards, texts = tree["rewards"], [turn["text"] for turn in tree["turns"]]
+        none_wanted = tree["state"]["turn"] == 1  # a random policy writes no call: right where none is wanted
+        for text, form, total in zip(texts, rewards["format"], rewards["total"], strict=True):
+            assert "tool_call>" in text or total == form + none_wanted
+
+
 def test_full_training_exports_the_whole_model(small: Overrides, composed: Compose, tmp_path: Path) -> None:
     run(composed(small("local", "policy.lora.r=0", "trainer.max_epochs=1")))
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").num_parameters() > 0

@@ -45,7 +45,10 @@ def mistakes(*overrides: str) -> list[str]:
         ("gate._target_=turnwise.gates.never.Nver", "gate._target_: module 'turnwise.gates.never' defines no 'Nver'"),
         ("+trainer.max_epoch=3", "trainer.max_epoch: Trainer has no such parameter; did you mean 'max_epochs'?"),
         ("trainer.max_epochs=many", "trainer.max_epochs: expected int or null, got 'many'"),
-        ("+engine.batch=3", "engine.batch: TreeEngine has no such parameter; it takes copy, end_ids, prefill_tokens"),
+        (
+            "+engine.batch=3",
+            "engine.batch: TreeEngine has no such parameter; it takes copy, end_ids, memory_gb, prefill_tokens",
+        ),
     ],
 )
 def test_one_mistake_is_one_message(override: str, message: str) -> None:

@@ -52,6 +52,7 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
     [
         ("methods", ["method=pivotrl"], ("states.", "loss.", "advantage.", "rollout.", "data.")),
         ("methods", ["method=trace"], ("predictor.", "advantage.zero")),
+        ("methods", ["method=awpo"], ("advantage.", "reward.")),
         ("data", [], ("data.",)),
         ("environments", ["env=household"], ("env.worlds", "env.horizon")),
         ("environments", ["env=alfworld"], ("env.games", "env.workers", "env.timeout", "env.python", "env.horizon")),
@@ -60,8 +61,9 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
 def test_the_defaults_of_a_page_are_the_defaults(page: str, overrides: list[str], prefixes: tuple[str, ...]) -> None:
     cfg = compose_config(overrides, ROOT / "conf")
     text = PAGES[page]
-    if page == "environments":  # one section an environment
-        text = text.split(f"\n## {cfg.env._target_.split('.')[2]}\n")[1].split("\n## ")[0]
+    if page in ("environments", "methods"):  # one section an environment or method, or several methods
+        name = cfg.env._target_.split(".")[2] if page == "environments" else cfg.method
+        text = next(part for part in text.split("\n## ")[1:] if name in part.partition("\n")[0].split(", "))
     told = {key: value for key, value in defaults(text) if key.startswith(prefixes)}
     assert len(told) >= 2
     assert told == {key: OmegaConf.select(cfg, key) for key in told}

@@ -14,6 +14,7 @@ from typing import Any
 import lightning as L
 import torch
 
+from turnwise.advantages.awpo import Awpo
 from turnwise.advantages.group import GroupAdvantage
 from turnwise.config import compose_config
 from turnwise.envs.household import HouseholdEnv
@@ -29,13 +30,14 @@ from turnwise.rewards.outcome import Outcome
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
 from turnwise.training.collection import Imitation
+from turnwise.training.gradients import GradientCosine
 from turnwise.training.main import PHASES, Run
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import summary
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder, read_lines, tree_record
 from turnwise.training.stream import Rollouts
-from turnwise.types import RolloutTree, State, Task, Turn
+from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -88,6 +90,11 @@ def tree(iteration: int, length: int = 9) -> RolloutTree:
     return grown
 
 
+def judged(tree: RolloutTree) -> Rewards:
+    """The outcome beside scores that neither follow nor oppose it."""
+    return {**Outcome()(tree), "reasoning": [0.0, 0.5] * (len(tree.leaves()) // 2)}
+
+
 def branched(number: int) -> RolloutTree:
     """Two rollouts of two turns and a branch after the first turn of one; as many of its leaves won as ``number`` says."""
     grown = tree(number)
@@ -97,23 +104,21 @@ def branched(number: int) -> RolloutTree:
     return grown
 
 
-def train(
-    folder: Path, model: Any, loss: Loss, shape: Callable[[int], RolloutTree] = tree, states: int = 1
-) -> list[dict[str, Any]]:
-    """Two real iterations, with a predictor where trees branch; the rows that the recorder wrote."""
+def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool = False) -> list[dict[str, Any]]:
+    """Two real iterations, of trees that branch and with a predictor if asked; the rows that the recorder wrote."""
     use_tree_attention(model)
     imitates = isinstance(loss, Nll)
     recorder = Recorder(folder, lambda state: [{"role": "user", "content": state.id}])
     predictor = None
-    if shape is branched:
+    if trees:
         critic = Critic(copy.deepcopy(backbone(model)))
         torch.nn.init.normal_(critic.head.weight)
         predictor = OnlinePredictor(critic)
     collector = Collector(
-        select=lambda iteration: [tree(iteration + i).state for i in range(states)],
-        play=lambda states, key: [shape(int(state.id[1:])) for state in states],
-        reward=(lambda tree: {}) if imitates else Outcome(),
-        advantage=Imitation() if imitates else GroupAdvantage(),
+        select=lambda iteration: [tree(iteration + i).state for i in range(3 if trees else 1)],
+        play=lambda states, key: [(branched if trees else tree)(int(state.id[1:])) for state in states],
+        reward=(lambda tree: {}) if imitates else judged if awpo else Outcome(),
+        advantage=Imitation() if imitates else Awpo() if awpo else GroupAdvantage(),
     )
 
     def collect(iteration: int) -> Update:
@@ -127,7 +132,7 @@ def train(
         accelerator="cpu",
         max_epochs=2,
         reload_dataloaders_every_n_epochs=1,
-        callbacks=[recorder],
+        callbacks=[recorder, *([GradientCosine(every=1)] if awpo else [])],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -157,10 +162,11 @@ def test_every_metric_is_explained_and_every_explained_metric_is_logged(
 ) -> None:
     rows = train(tmp_path / "clipped", make_model("qwen3", lora=True), Clipped(kl_beta=0.01))
     rows += train(tmp_path / "nll", make_model("qwen3", lora=False), Nll())
-    rows += train(tmp_path / "trees", make_model("qwen3", lora=True), Clipped(), branched, states=3)
+    rows += train(tmp_path / "awpo", make_model("qwen3", lora=True), Clipped(), awpo=True)
+    rows += train(tmp_path / "trees", make_model("qwen3", lora=True), Clipped(), trees=True)
     Recorder(tmp_path / "eval", None).write(2, "eval", summary(measured(0)))
     rows += read_lines(tmp_path / "eval" / "metrics.jsonl")
-    assert [row["phase"] for row in rows] == ["train"] * 6 + ["eval"]
+    assert [row["phase"] for row in rows] == ["train"] * 8 + ["eval"]
     assert compare(documented("metrics.jsonl"), {key for row in rows for key in row}) == (set(), set())
 
 

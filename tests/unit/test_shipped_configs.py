@@ -29,6 +29,8 @@ WITH = {
     "states/pivots": ["reward=functional", "rollout.turns=1"],
     "reward/exact": ["states=expert_turns", "rollout.turns=1"],
     "reward/functional": ["states=expert_turns", "rollout.turns=1"],
+    "reward/graded": ["states=expert_turns", "rollout.turns=1"],
+    "advantage/awpo": ["advantage.tau_low=0.2", "advantage.tau_high=0.8"],  # for an outcome of at most 1
     "loss/nll": ["method=sft"],
     "allocator/none": ["method=sft"],
     "allocator/trace": ["predictor=tiny"],
@@ -40,7 +42,7 @@ WITH = {
 
 def test_the_lists_are_not_empty() -> None:
     assert len(PARTS) > 30
-    assert {"pivotrl", "sft", "grpo", "local", "trace"} <= set(METHODS)
+    assert {"pivotrl", "sft", "grpo", "local", "awpo", "mixed", "toolrl", "dapo", "dr_grpo", "trace"} <= set(METHODS)
     assert {"pivotrl_tab1", "pivotrl_tab4"} <= set(SWEEPS)
     assert len(EXPERIMENTS) >= 8
 

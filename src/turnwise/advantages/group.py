@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.advantages.base import spread
-from turnwise.advantages.statistics import check_settings, population_std, valid_totals
+from turnwise.advantages.base import finite_rewards, mean, spread, std
 from turnwise.types import Credit, Rewards, RolloutTree
 
 
@@ -36,9 +34,12 @@ class GroupAdvantage:
     zero_variance: Literal["keep", "drop", "refill"] = "keep"
 
     def __post_init__(self) -> None:
-        check_settings(self.eps, self.tolerance, self.zero_variance)
+        if not (self.eps >= 0 and self.tolerance >= 0):
+            raise ValueError(f"eps and tolerance must be at least 0, got {self.eps} and {self.tolerance}")
         if self.baseline not in ("mean", "leave_one_out"):
             raise ValueError(f"baseline must be mean or leave_one_out, got {self.baseline!r}")
+        if self.zero_variance not in ("keep", "drop", "refill"):
+            raise ValueError(f"zero_variance must be keep, drop or refill, got {self.zero_variance!r}")
 
     @property
     def wants_refill(self) -> bool:
@@ -53,19 +54,19 @@ class GroupAdvantage:
         """
         if tree.stopped:
             return spread(tree, {})
-        total = valid_totals(tree, rewards)
+        total = finite_rewards(tree, rewards, "total")
         if self._is_uniform(total.values()):
             return spread(tree, dict.fromkeys(total, 0.0) if self.zero_variance == "keep" else {})
         return spread(tree, self._advantages(total))
 
     def _is_uniform(self, values: Collection[float]) -> bool:
-        return len(values) < 2 or population_std(values) <= self.tolerance
+        return len(values) < 2 or std(values) <= self.tolerance
 
     def _advantages(self, total: dict[int, float]) -> dict[int, float]:
         n = len(total)
-        mean = math.fsum(total.values()) / n
+        centre = mean(total.values())
         # r_i minus the mean of the others is n / (n - 1) times r_i minus the mean of all
         factor = n / (n - 1) if self.baseline == "leave_one_out" else 1.0
         if self.scale:
-            factor /= population_std(total.values()) + self.eps
-        return {leaf: (value - mean) * factor for leaf, value in total.items()}
+            factor /= std(total.values()) + self.eps
+        return {leaf: (value - centre) * factor for leaf, value in total.items()}

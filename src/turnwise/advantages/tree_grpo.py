@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.advantages.base import spread
-from turnwise.advantages.statistics import ZeroVariance, check_settings, normalised, valid_totals
+from turnwise.advantages.base import finite_rewards, spread
+from turnwise.advantages.statistics import ZeroVariance, check_settings, normalised
 from turnwise.types import Credit, Rewards, RolloutTree
 
 
@@ -46,11 +46,11 @@ class TreeGRPO:
         """Credit of every turn of ``tree``.
 
         Raises:
-            ValueError: see :func:`turnwise.advantages.statistics.valid_totals`.
+            ValueError: see :func:`turnwise.advantages.base.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})
-        total = valid_totals(tree, rewards)
+        total = finite_rewards(tree, rewards, "total")
         inter = normalised(list(total.values()), self.eps, self.tolerance)
         if inter is None:
             return spread(tree, dict.fromkeys(total, 0.0) if self.zero_variance == "keep" else {})

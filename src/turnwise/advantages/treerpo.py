@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnwise.advantages.base import spread
-from turnwise.advantages.statistics import ZeroVariance, check_settings, normalised, valid_totals
+from turnwise.advantages.base import finite_rewards, spread
+from turnwise.advantages.statistics import ZeroVariance, check_settings, normalised
 from turnwise.types import Credit, Rewards, RolloutTree
 
 
@@ -41,12 +41,12 @@ class TreeRPO:
         """Credit of every turn of ``tree``.
 
         Raises:
-            ValueError: see :func:`turnwise.advantages.statistics.valid_totals`.
+            ValueError: see :func:`turnwise.advantages.base.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})
         children = tree.children()
-        value = backed_up(children, valid_totals(tree, rewards))
+        value = backed_up(children, finite_rewards(tree, rewards, "total"))
         credit = Credit([0.0] * len(tree.turns), [0.0] * len(tree.turns), sample=list(range(len(tree.turns))))
         assert credit.sample is not None
         quiet = 1.0 if self.zero_variance == "keep" else 0.0

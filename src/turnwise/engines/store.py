@@ -1,4 +1,4 @@
-"""Keys and values of many histories, and the two ways a forward pass reads them.
+"""Keys and values of many histories, and how a decoding step reads them.
 
 A *row* holds one history. Several nodes may stand on one row at different lengths (all turns of a trajectory stand on its
 spine), because a query only ever sees its own node's length.
@@ -6,12 +6,13 @@ spine), because a query only ever sees its own node's length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+CLOSE = 1.5  # rows of a range over rows that are wanted, up to which the range is read as it is
 GROW = 128  # tokens; capacity grows in steps, since every growth copies
 
 
@@ -19,22 +20,33 @@ class Store:
     """One slab a layer: keys and values (rows, H_kv, capacity, D)."""
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.shape = (kv_heads, head_dim)
-        self.keys = [torch.empty(0, kv_heads, 0, head_dim, dtype=dtype, device=device) for _ in range(layers)]
+        self.shape = (layers, kv_heads, head_dim, dtype, device)
+        self.keys = [torch.zeros(0, kv_heads, 0, head_dim, dtype=dtype, device=device) for _ in range(layers)]
         self.values = [k.clone() for k in self.keys]
+        self.token_bytes = 2 * layers * kv_heads * head_dim * self.keys[0].element_size()
+
+    @property
+    def rows(self) -> int:
+        return self.keys[0].shape[0]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that a row can hold."""
+        return self.keys[0].shape[2]
+
+    def capacity_for(self, tokens: int) -> int:
+        """Tokens that a row could hold after :meth:`resize` to ``tokens``."""
+        return max(self.tokens, -(-tokens // GROW) * GROW)
 
     @torch.inference_mode()
-    def reserve(self, rows: int, tokens: int) -> None:
-        """Make room for ``rows`` histories of ``tokens`` tokens; what is stored stays."""
-        have_rows, _, have_tokens, _ = self.keys[0].shape
-        if rows <= have_rows and tokens <= have_tokens:
-            return
-        rows = max(rows, have_rows) if rows <= have_rows else max(rows, have_rows * 3 // 2)
-        tokens = max(have_tokens, -(-tokens // GROW) * GROW)
+    def resize(self, keep: Sequence[int], rows: int, tokens: int) -> None:
+        """Change to ``rows`` rows of at least ``tokens`` tokens: the rows ``keep`` in that order, then empty ones."""
+        capacity, held = self.capacity_for(tokens), self.tokens
+        index = torch.tensor(keep, dtype=torch.long, device=self.keys[0].device)
         for slabs in (self.keys, self.values):
             for i, old in enumerate(slabs):
-                new = old.new_zeros(rows, self.shape[0], tokens, self.shape[1])
-                new[:have_rows, :, :have_tokens] = old
+                new = old.new_zeros(rows, old.shape[1], capacity, old.shape[3])  # what is masked must still be finite
+                new[: len(keep), :, :held] = old[index]
                 slabs[i] = new
 
     @torch.inference_mode()
@@ -43,41 +55,16 @@ class Store:
         for slab in (*self.keys, *self.values):
             slab[target, :, :length] = slab[source, :, :length]
 
+    @torch.inference_mode()
+    def write(self, row: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """Put keys and values (layers, H_kv, t, D) into a row, from token ``start`` on."""
+        for slabs, new in ((self.keys, keys), (self.values, values)):
+            for slab, layer in zip(slabs, new, strict=True):
+                slab[row, :, start : start + new.shape[2]] = layer
+
     @property
     def bytes(self) -> int:
         return sum(slab.numel() * slab.element_size() for slab in (*self.keys, *self.values))
-
-
-class Prefill:
-    """Plan: write segments of new tokens into their rows; each sees its row's tokens up to itself.
-
-    rows_M: the row of each segment; start_M: where it begins; query shape (M, H, T, D), right-padded to T. Padding is written
-    beyond the segment's end, where nothing that is visible stands: the caller reserves capacity and orders the passes.
-    """
-
-    def __init__(self, store: Store, rows_M: Tensor, start_M: Tensor, length_M: Tensor) -> None:
-        self.store, self.rows = store, rows_M
-        T = int(length_M.max())
-        step_T = torch.arange(T, device=rows_M.device)
-        self.real = step_T[None] < length_M[:, None]  # (M, T)
-        self.place = start_M[:, None] + step_T[None]  # (M, T)
-        self.end = int((start_M + length_M).max())
-        seen = torch.arange(self.end, device=rows_M.device)
-        self.mask = (seen[None, None] <= self.place[:, :, None])[:, None]  # (M, 1, T, end)
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        M, H, T, D = query.shape
-        H_kv = key.shape[1]
-        keys, values = self.store.keys[layer], self.store.values[layer]
-        rows = self.rows[:, None].expand_as(self.place)[self.real]
-        places = self.place[self.real]
-        keys[rows, :, places] = key.transpose(1, 2)[self.real]
-        values[rows, :, places] = value.transpose(1, 2)[self.real]
-        k, v = pick_rows(keys, self.rows, self.end), pick_rows(values, self.rows, self.end)
-        # The heads of a group stand side by side as queries, so that no key is repeated for them.
-        query = query.reshape(M, H_kv, H // H_kv * T, D)
-        mask = self.mask.repeat(1, 1, H // H_kv, 1)
-        return F.scaled_dot_product_attention(query, k, v, attn_mask=mask, scale=scaling).view(M, H, T, D)
 
 
 def pick_rows(slab: Tensor, rows: Tensor, length: int) -> Tensor:
@@ -94,11 +81,21 @@ class Trunk:
 
     keys: list[Tensor]  # per layer (R, H_kv, L, D)
     values: list[Tensor]
+    row_N: Tensor  # for each sample, which of the R rows is its own
 
     @classmethod
-    def gather(cls, store: Store, rows_R: Tensor, length: int) -> Trunk:
+    def of(cls, store: Store, row_N: Tensor, length: int) -> Trunk:
+        """Of samples that stand on these rows of the store.
+
+        Rows that stand close together are read where they are, with what lies between: copying them costs more.
+        """
+        rows_R, place_N = torch.unique(row_N, return_inverse=True)
+        low, high = int(rows_R[0]), int(rows_R[-1]) + 1
+        if high - low <= CLOSE * len(rows_R):
+            keys, values = ([slab[low:high, :, :length] for slab in slabs] for slabs in (store.keys, store.values))
+            return cls(keys, values, row_N - low)
         keys, values = ([pick_rows(slab, rows_R, length) for slab in slabs] for slabs in (store.keys, store.values))
-        return cls(keys, values)
+        return cls(keys, values, place_N)
 
 
 class Decode:
@@ -130,6 +127,14 @@ class Decode:
         hidden[:, :, 0] = False  # every row sees something; a history has at least one token
         self.bias = torch.zeros(hidden.shape, dtype=self.trunk.keys[0].dtype, device=row_N.device)
         self.bias.masked_fill_(hidden, -torch.inf)
+
+    def twig(self, number: int) -> tuple[Tensor, Tensor]:
+        """Keys and values (layers, H_kv, t, D) of what a twig has computed so far."""
+        keys, values = (
+            torch.stack([kept[number, :, : self.length] for kept in layers])
+            for layers in (self.twig_keys, self.twig_values)
+        )
+        return keys, values
 
     def branch(self, parent: Tensor) -> None:
         """Replace the twigs: the i-th new one continues twig ``parent[i]``. Twigs that nobody names are dropped."""

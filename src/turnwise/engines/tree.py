@@ -5,8 +5,8 @@
     extend(node, observation)    remembered, computed together with the next sample
     sample(nodes)                prefill what is new, then decode all nodes in one batch
 
-A node is a row of the store and a length. Growing a node whose row has already grown past it copies the row first, so no
-node ever sees another's tokens.
+A node is a row and a length. Growing a node whose row has already grown past it copies the row first, so no node ever sees
+another's tokens. Which rows keep their keys and values is decided in ``engines/rows.py``.
 """
 
 from __future__ import annotations
@@ -22,52 +22,44 @@ from torch import Tensor
 
 from turnwise.engines.base import Sample, Sampling
 from turnwise.engines.draw import draw
-from turnwise.engines.store import Decode, Prefill, Store, Trunk
+from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
+from turnwise.engines.rows import Row, Rows
+from turnwise.engines.store import Decode, Store, Trunk
 from turnwise.models.attention import backbone, head_weight, use_tree_attention
 from turnwise.models.policy import plain_copy
-
-LIKE = 1.3  # longest over shortest segment of a prefill pass: padding is computed like any token
-KEY = 16  # tokens; histories are looked up by their beginning
-
-
-@dataclass(slots=True)
-class _Row:
-    ids: list[int] = field(default_factory=list)
-    computed: int = 0  # tokens whose keys and values are stored
-    users: int = 0
 
 
 @dataclass(slots=True)
 class _Node:
-    row: int
+    row: Row
     length: int
     pending: list[int] = field(default_factory=list)  # tokens that are in no row yet
+    kept: tuple[Tensor, Tensor] | None = None  # keys and values (layers, H_kv, t, D) of the first t of them
     hidden: Tensor | None = None  # (D,) last hidden state, from which the next token is drawn
 
 
 class TreeEngine:
     """Args:
     end_ids: tokens that end an action.
-    prefill_tokens: padded tokens of one prefill pass; bounds memory.
+    prefill_tokens: tokens of one prefill pass, padding counted; bounds memory.
+    memory_gb: of keys and values that are kept, in units of 10^9 bytes; None: no limit. What gives way is computed again.
     copy: sample from a plain copy with adapters merged in (faster); False samples from the live module (no second copy).
     """
 
-    def __init__(self, end_ids: Sequence[int], prefill_tokens: int = 16384, copy: bool = True) -> None:
+    def __init__(
+        self, end_ids: Sequence[int], prefill_tokens: int = 16384, copy: bool = True, memory_gb: float | None = None
+    ) -> None:
+        if memory_gb is not None and not memory_gb > 0:
+            raise ValueError(f"memory_gb must be above 0, or null for no limit; got {memory_gb}")
         self.end_ids = frozenset(end_ids)
         self.prefill_tokens = prefill_tokens
         self.copy = copy
+        self.budget = None if memory_gb is None else int(memory_gb * 1e9)
         self.version = -1
         self.computed_tokens = 0  # prefilled since the start, for throughput reports
         self._model: Any = None
-        self._forget()
-
-    def _forget(self) -> None:
-        self._rows: list[_Row] = []
-        self._nodes: dict[int, _Node] = {}
-        self._free: list[int] = []
-        self._index: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        self._next = 0
         self._store: Store | None = None
+        self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
         """Sample from these weights from now on. Open nodes are closed and every key and value is dropped."""
@@ -78,12 +70,17 @@ class TreeEngine:
         use_tree_attention(self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model)
         self._backbone, self._head = backbone(self._model), head_weight(self._model)
         self.version = version
-        self._forget()
         config = self._model.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._store = Store(
-            config.num_hidden_layers, config.num_key_value_heads, head_dim, self._head.dtype, self._head.device
-        )
+        shape = (config.num_hidden_layers, config.num_key_value_heads, head_dim, self._head.dtype, self._head.device)
+        if self._store is None or self._store.shape != shape:
+            self._store = Store(*shape)
+        self._forget(self._store)
+
+    def _forget(self, store: Store) -> None:
+        """No row of the old weights is found again; the memory is kept, for the next rows to be written over it."""
+        self._rows = Rows(store, self.budget)
+        self._nodes: dict[int, _Node] = {}
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -91,21 +88,17 @@ class TreeEngine:
         ids = list(ids)
         if not ids:
             raise ValueError("a history needs at least one token")
-        best, shared = -1, 0
-        for row in self._index.get(tuple(ids[:KEY]), ()):
-            common = _common(self._rows[row].ids, ids)
-            if common > shared:
-                best, shared = row, common
-        if best >= 0 and shared == len(ids):
-            return self._add(_Node(best, shared))
-        if best >= 0 and shared == len(self._rows[best].ids):
-            self._rows[best].ids.extend(ids[shared:])
-            return self._add(_Node(best, len(ids)))
-        return self._add(_Node(self._new_row(ids, copy_from=best, length=shared), len(ids)))
+        row, shared = self._rows.find(ids)
+        if row is not None and shared == len(ids):
+            return self._add(_Node(row, shared))
+        if row is not None and shared == len(row.ids):
+            row.ids.extend(ids[shared:])
+            return self._add(_Node(row, len(ids)))
+        return self._add(_Node(self._rows.add(ids, row, shared), len(ids)))
 
     def fork(self, node: int) -> int:
         source = self._nodes[node]
-        return self._add(_Node(source.row, source.length, list(source.pending), source.hidden))
+        return self._add(_Node(source.row, source.length, list(source.pending), source.kept, source.hidden))
 
     def extend(self, node: int, ids: Sequence[int]) -> None:
         state = self._nodes[node]
@@ -114,126 +107,106 @@ class TreeEngine:
 
     def close(self, nodes: Sequence[int]) -> None:
         for node in nodes:
-            row = self._nodes.pop(node).row
-            self._rows[row].users -= 1
-            if self._rows[row].users == 0:
-                self._free.append(row)  # still matched by open() until someone needs the place
+            self._nodes.pop(node).row.users -= 1
 
     def _add(self, node: _Node) -> int:
-        if self._rows[node.row].users == 0 and node.row in self._free:
-            self._free.remove(node.row)
-        self._rows[node.row].users += 1
+        node.row.users += 1
         self._next += 1
         self._nodes[self._next] = node
         return self._next
-
-    def _new_row(self, ids: list[int], copy_from: int, length: int) -> int:
-        """A row that holds ``ids``; the first ``length`` of them are copied from another row as far as it is computed."""
-        assert self._store is not None, "load_weights first"
-        reusable = next((r for r in self._free if r != copy_from), None)
-        if reusable is not None:
-            self._free.remove(reusable)
-            row = reusable
-            old_key = tuple(self._rows[row].ids[:KEY])
-            self._index[old_key].remove(row)
-            self._rows[row] = _Row(ids)
-        else:
-            row = len(self._rows)
-            self._rows.append(_Row(ids))
-        self._index[tuple(ids[:KEY])].append(row)
-        self._store.reserve(len(self._rows), len(ids))
-        if copy_from >= 0:
-            known = min(length, self._rows[copy_from].computed)
-            self._store.copy_row(copy_from, row, known)
-            self._rows[row].computed = known
-        return row
 
     def _settle(self, node: _Node) -> None:
         """Move a node's pending tokens into a row of which it is the end."""
         if not node.pending:
             return
-        row = self._rows[node.row]
+        row = node.row
         if node.length == len(row.ids):
             row.ids.extend(node.pending)
         else:
-            fresh = self._new_row(row.ids[: node.length] + node.pending, copy_from=node.row, length=node.length)
+            node.row = self._rows.add(row.ids[: node.length] + node.pending, row, node.length)
             row.users -= 1
-            if row.users == 0:
-                self._free.append(node.row)
-            self._rows[fresh].users += 1
-            node.row = fresh
+            node.row.users += 1
+        self._take_kept(node)
         node.length += len(node.pending)
         node.pending = []
         node.hidden = None
+
+    def _take_kept(self, node: _Node) -> None:
+        """What decoding computed of the pending tokens is not computed again, if the row still holds what stands before."""
+        row, kept = node.row, node.kept
+        node.kept = None
+        if kept is None or row.slot is None or row.computed != node.length:
+            return
+        self._rows.place([row])
+        self._rows.store.write(row.slot, node.length, *kept)
+        row.computed += kept[0].shape[2]
 
     # -- forward passes ------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def sample(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int]) -> list[Sample]:
-        if not nodes:
-            return []
         states = [self._nodes[node] for node in nodes]
         for state in states:
             self._settle(state)
-        self._prefill(states)
-        order = sorted(range(len(states)), key=lambda i: (states[i].row, states[i].length))
-        drawn = self._decode([states[i] for i in order], sampling, np.array([seeds[i] for i in order], dtype=np.uint64))
+        number = {id(row): i for i, row in enumerate({id(state.row): state.row for state in states}.values())}
+        order = sorted(range(len(states)), key=lambda i: (number[id(states[i].row)], states[i].length))
+        rows = list({id(states[i].row): states[i].row for i in order}.values())
         samples: list[Any] = [None] * len(states)
-        for i, sample in zip(order, drawn, strict=True):
-            samples[i] = sample
-            states[i].pending.extend(sample.ids)
-            states[i].hidden = None
+        for group in self._rows.groups(rows):
+            members = {id(row) for row in group}
+            chosen = [i for i in order if id(states[i].row) in members]
+            self._prefill([states[i] for i in chosen], group)
+            # twigs of one row stand side by side, in the order of the rows' places
+            chosen.sort(key=lambda i: (states[i].row.slot, states[i].length))
+            drawn = self._decode(
+                [states[i] for i in chosen], sampling, np.array([seeds[i] for i in chosen], dtype=np.uint64)
+            )
+            for i, sample in zip(chosen, drawn, strict=True):
+                samples[i] = sample
+                states[i].pending.extend(sample.ids)
+                states[i].hidden = None
         return samples
 
-    def _prefill(self, states: list[_Node]) -> None:
+    def _prefill(self, states: list[_Node], rows: list[Row]) -> None:
         """Compute keys and values up to every node's length, and the hidden state it draws from."""
-        waiting: dict[int, list[_Node]] = defaultdict(list)
+        self._rows.place(rows)
+        waiting: dict[int, list[_Node]] = defaultdict(list)  # by slot
         for state in states:
-            if state.hidden is None:
-                waiting[state.row].append(state)
-        segments: list[tuple[int, int, int]] = []  # row, start, stop
-        for row, nodes in waiting.items():
-            computed = self._rows[row].computed
+            if state.hidden is None or state.row.computed < state.length:
+                assert state.row.slot is not None
+                waiting[state.row.slot].append(state)
+        segments: list[Segment] = []
+        for slot, nodes in waiting.items():
+            computed = nodes[0].row.computed
             target = max(node.length for node in nodes)
             if target > computed:
-                segments.append((row, computed, target))
+                segments.append(Segment(slot, computed, target))
             # A node inside what is computed needs its last hidden state back: that one token again.
-            segments.extend((row, n - 1, n) for n in {node.length for node in nodes} if n <= computed)
-        segments.sort(key=lambda s: (s[2] - s[1], s[0]))
-        for chunk in _chunks(segments, self.prefill_tokens):
-            hidden = self._forward_segments(chunk)
-            for (row, start, stop), states_T in zip(chunk, hidden, strict=True):
-                self._rows[row].computed = max(self._rows[row].computed, stop)
-                for node in waiting[row]:
+            segments.extend(Segment(slot, n - 1, n) for n in {node.length for node in nodes} if n <= computed)
+        layout = EndToEnd if self._head.device.type == "cpu" else SideBySide
+        for chunk in layout.passes(segments, self.prefill_tokens):
+            plan = layout(self._rows.store, chunk)
+            self.computed_tokens += sum(segment.length for segment in chunk)
+            ids = plan.ids([waiting[slot][0].row.ids[start:stop] for slot, start, stop in chunk])
+            hidden = plan.split(self._run(ids, plan.place, plan))
+            for (slot, start, stop), states_T in zip(chunk, hidden, strict=True):
+                row = waiting[slot][0].row
+                row.computed = max(row.computed, stop)
+                for node in waiting[slot]:
                     if start < node.length <= stop:
                         node.hidden = states_T[node.length - 1 - start]
-
-    def _forward_segments(self, segments: list[tuple[int, int, int]]) -> Tensor:
-        assert self._store is not None
-        device = self._head.device
-        lengths = [stop - start for _, start, stop in segments]
-        width = max(lengths)
-        self._store.reserve(len(self._rows), max(stop for _, _, stop in segments))
-        ids = torch.zeros(len(segments), width, dtype=torch.long)
-        for i, (row, start, stop) in enumerate(segments):
-            ids[i, : stop - start] = torch.tensor(self._rows[row].ids[start:stop])
-        rows, starts = (torch.tensor([s[j] for s in segments], device=device) for j in (0, 1))
-        plan = Prefill(self._store, rows, starts, torch.tensor(lengths, device=device))
-        self.computed_tokens += sum(lengths)
-        return self._run(ids.to(device), plan.place, plan)
 
     def _run(self, ids: Tensor, positions: Tensor, plan: Any) -> Tensor:
         return self._backbone(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state
 
     def _decode(self, states: list[_Node], sampling: Sampling, seeds_N: np.ndarray) -> list[Sample]:
         """Draw all samples step by step. Samples that have written the same so far are one twig (axis _U) until they part."""
-        assert self._store is not None
         device = self._head.device
-        rows_R, row_N = torch.unique(torch.tensor([s.row for s in states], device=device), return_inverse=True)
-        trunk = Trunk.gather(self._store, rows_R, max(s.length for s in states))
-        heads, twig_N = _distinct([(s.row, s.length) for s in states])
+        rows_N = torch.tensor([s.row.slot for s in states], device=device)
+        trunk = Trunk.of(self._rows.store, rows_N, max(s.length for s in states))
+        heads, twig_N = _distinct([(id(s.row), s.length) for s in states])
         length_U = torch.tensor([states[i].length for i in heads], device=device)
-        plan = Decode(trunk, row_N[heads], length_U, sampling.max_tokens)
+        plan = Decode(trunk, trunk.row_N[heads], length_U, sampling.max_tokens)
         hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
         samples = [Sample([], [], truncated=True) for _ in states]
         live = np.arange(len(states))
@@ -246,7 +219,10 @@ class TreeEngine:
                 samples[i].logprobs.append(logp)
                 if token in self.end_ids:
                     going[place], samples[i].truncated = False, False
-            if not going.any() or step + 1 == sampling.max_tokens:
+            last = not going.any() or step + 1 == sampling.max_tokens
+            for i, twig in zip(live[~going | last], twig_N[~going | last], strict=True):
+                states[i].kept = plan.twig(twig) if not states[i].pending and step else None
+            if last:
                 break
             live, written = live[going], tokens_N.cpu().numpy()[going]
             twigs, twig_N = np.unique(twig_N[going] * len(self._head) + written, return_inverse=True)
@@ -267,31 +243,3 @@ def _distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
             number[key] = len(first)
             first.append(place)
     return first, np.array([number[key] for key in keys])
-
-
-def _common(a: list[int], b: list[int]) -> int:
-    """Length of the common prefix, by bisection on slice equality (compared in C)."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _chunks(segments: list[tuple[int, int, int]], budget: int) -> list[list[tuple[int, int, int]]]:
-    """Cut segments, sorted by length, into passes of like length and at most ``budget`` padded tokens."""
-    passes: list[list[tuple[int, int, int]]] = []
-    for segment in segments:
-        width = segment[2] - segment[1]
-        last = passes[-1] if passes else None
-        shortest = last[0][2] - last[0][1] if last else 0
-        if last is None or (len(last) + 1) * width > budget or width > LIKE * shortest + 2:
-            passes.append([segment])
-        else:
-            last.append(segment)
-    return passes

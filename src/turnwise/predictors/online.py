@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -14,11 +14,12 @@ from turnwise.models.policy import load_backbone
 from turnwise.predictors.critic import Critic
 from turnwise.predictors.quality import Prediction, quality
 from turnwise.predictors.rows import branchable, pack_histories
-from turnwise.predictors.targets import Target, targets
+from turnwise.predictors.targets import Target, success_of, targets
 from turnwise.predictors.vocabulary import translation
+from turnwise.rewards.base import Reward
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.seeds import seed_of
-from turnwise.types import RolloutTree
+from turnwise.types import Rewards, RolloutTree
 
 Example = tuple[RolloutTree, int, Target]
 """A tree, a turn of it (-1: its state), and what came of the history that ends there."""
@@ -29,7 +30,7 @@ class OnlinePredictor(Callback):
 
     Args:
         critic: see :class:`turnwise.predictors.critic.Critic`.
-        epochs, prefix_share, batch, clip_norm, row_tokens, batch_tokens: see :class:`turnwise.settings.Predictor`.
+        epochs, prefix_share, batch, clip_norm, reward_max, row_tokens, batch_tokens: see :class:`turnwise.settings.Predictor`.
         seed: of the order of examples and of the prefixes that are drawn.
         translate: trees in the critic's tokens, where those are not the policy's.
     """
@@ -41,6 +42,7 @@ class OnlinePredictor(Callback):
         prefix_share: float = 0.06,
         batch: int = 32,
         clip_norm: float = 1.0,
+        reward_max: float = 1.0,
         row_tokens: int = 2048,
         batch_tokens: int = 8192,
         seed: int = 0,
@@ -48,9 +50,14 @@ class OnlinePredictor(Callback):
     ) -> None:
         self.critic, self.optimizer = critic, critic.configure_optimizers()
         self.epochs, self.prefix_share, self.batch, self.clip_norm = epochs, prefix_share, batch, clip_norm
+        self.reward_max = reward_max
         self.row_tokens, self.batch_tokens, self.seed, self.translate = row_tokens, batch_tokens, seed, translate
         self._known: dict[str, dict[int, float]] = {}  # what this collection has asked, by state and turn
         self._score_seconds = 0.0
+
+    def success(self, reward: Reward) -> Callable[[RolloutTree], Rewards]:
+        """``reward`` in the predictor's unit, in which 1 is the most that can be won."""
+        return lambda tree: {"total": success_of(tree, reward(tree), self.reward_max)}
 
     # -- asked while rollouts run --------------------------------------------------------------------------------------
 
@@ -82,7 +89,7 @@ class OnlinePredictor(Callback):
         roots: list[Example] = []
         prefixes: list[Example] = []
         for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
-            for turn, target in targets(tree, rewards).items():
+            for turn, target in targets(tree, success_of(tree, rewards, self.reward_max)).items():
                 if turn < 0:
                     roots.append((tree, turn, target))
                 elif target.leaves > 1:  # one outcome says little of a history (the paper's "informative" nodes)
@@ -163,6 +170,7 @@ def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device
         prefix_share=settings.prefix_share,
         batch=settings.batch,
         clip_norm=settings.clip_norm,
+        reward_max=settings.reward_max,
         row_tokens=settings.row_tokens,
         batch_tokens=settings.batch_tokens,
         seed=seed,

@@ -31,11 +31,11 @@ def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
     return values
 
 
-def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
-    """Rewards of a tree of depth one from the verdict ``key`` on each action.
+def single_actions(tree: RolloutTree, reward: str) -> list[int]:
+    """The leaves of a tree of depth one, for a reward that compares one action with the demonstrated one.
 
     Raises:
-        ValueError: the tree is deeper, or a valid leaf has no verdict.
+        ValueError: the tree is deeper.
     """
     deep = next((i for i, turn in enumerate(tree.turns) if turn.parent >= 0), None)
     if deep is not None:
@@ -44,6 +44,16 @@ def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
             "one action with the demonstrated one. Roll out one turn a state (states=expert_turns or pivots) or use "
             "reward=outcome"
         )
+    return tree.leaves()
+
+
+def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
+    """Rewards of a tree of depth one from the verdict ``key`` on each action.
+
+    Raises:
+        ValueError: the tree is deeper, or a valid leaf has no verdict.
+    """
+    single_actions(tree, reward)
     remedy = f"reward={reward} needs states with a demonstrated action: use states=expert_turns or pivots"
     values = recorded(tree, key, remedy)
     return {key: values, "total": values}

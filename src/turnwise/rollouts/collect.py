@@ -3,7 +3,7 @@
     states    = select(iteration)               where to act
     trees     = play(states)                    how often, where to branch, when to stop
     rewards   = reward(tree)                    named, per leaf
-    credit    = advantage(tree, rewards)        per turn
+    credit    = advantage(trees, rewards)       per turn
     update    = pack(trees, credit)             each token once
 
 No line asks which method is running: a method is the parts that stand here.
@@ -11,10 +11,10 @@ No line asks which method is running: a method is the parts that stand here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from turnwise.advantages.base import Advantage
+from turnwise.advantages.base import Advantage, credit_all
 from turnwise.rewards.base import Reward
 from turnwise.rollouts.pack import Update, pack
 from turnwise.types import Credit, Rewards, RolloutTree, State
@@ -31,13 +31,18 @@ Play = Callable[[Sequence[State], object], list[RolloutTree]]
 @dataclass(slots=True)
 class Experience:
     """What an iteration collected. The lists are aligned; ``dropped`` counts trees that a refill replaced, ``skipped`` states
-    that no rollout was spent on."""
+    that no rollout was spent on.
+
+    ``memory`` is what the advantage wants to know at the next iteration, ``metrics`` what it says of this one.
+    """
 
     trees: list[RolloutTree] = field(default_factory=list)
     rewards: list[Rewards] = field(default_factory=list)
     credits: list[Credit] = field(default_factory=list)
     dropped: int = 0
     skipped: int = 0
+    memory: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +61,24 @@ class Collector:
     batch_tokens: int = 8192
     max_refills: int = 4
 
-    def collect(self, iteration: int) -> Experience:
-        """Play the states of this iteration and give each turn its credit."""
+    def collect(self, iteration: int, memory: Mapping[str, float] | None = None) -> Experience:
+        """Play the states of this iteration and give each turn its credit. ``memory`` is the last experience's."""
+        memory = memory or {}
         wanted = self.select(iteration)
-        experience = self._play(wanted, (iteration, 0))
+        experience = Experience()
+        self._extend(experience, wanted, (iteration, 0), memory)
         if not self.advantage.wants_refill:
             return experience
         for attempt in range(1, self.max_refills + 1):
-            missing = len(wanted) - _drop_empty(experience)
+            kept = {
+                t.state.id for t, credit in zip(experience.trees, experience.credits, strict=True) if _counts(t, credit)
+            }
+            missing = len(wanted) - len(kept)
             if missing <= 0:
                 break
-            seen = {tree.state.id for tree in experience.trees}
             # Refills read the order of states far beyond any run, so that no later iteration repeats their draw.
-            further = [s for s in self.select(REFILLS + iteration * self.max_refills + attempt) if s.id not in seen]
-            extra = self._play(further[:missing], (iteration, attempt))
-            experience.trees += extra.trees
-            experience.rewards += extra.rewards
-            experience.credits += extra.credits
-            experience.skipped += extra.skipped
+            further = [s for s in self.select(REFILLS + iteration * self.max_refills + attempt) if s.id not in kept]
+            self._extend(experience, further[:missing], (iteration, attempt), memory)
         _drop_empty(experience)
         return experience
 
@@ -81,19 +86,35 @@ class Collector:
         """The packed micro-batches of one optimiser step."""
         return pack(experience.trees, experience.credits, self.row_tokens, self.batch_tokens)
 
-    def _play(self, states: Sequence[State], key: object) -> Experience:
+    def _extend(
+        self, experience: Experience, states: Sequence[State], key: object, memory: Mapping[str, float]
+    ) -> None:
+        """Play further states; the credit is that of the whole batch, which a rule may compare within itself."""
         played = self.play(states, key)
         trees = [tree for tree in played if tree.turns]
-        rewards = [self.reward(tree) for tree in trees]
-        credits = [self.advantage(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
-        return Experience(trees, rewards, credits, skipped=len(played) - len(trees))
+        experience.skipped += len(played) - len(trees)
+        experience.trees += trees
+        experience.rewards += [self.reward(tree) for tree in trees]
+        credited = credit_all(self.advantage, experience.trees, experience.rewards, memory)
+        experience.credits, experience.memory, experience.metrics = credited.credits, credited.memory, credited.metrics
 
 
-def _drop_empty(experience: Experience) -> int:
-    """Leave out the trees that carry no weight; answers how many are left."""
-    keep = [i for i, credit in enumerate(experience.credits) if any(credit.weight)]
+def _counts(tree: RolloutTree, credit: Credit) -> bool:
+    """Whether a tree fills a place of the batch: it carries weight, or a gate stopped it.
+
+    A stopped tree keeps its place: its state is not replaced by an easier one, or what the gate saved would be spent again.
+    """
+    return tree.stopped or any(credit.weight)
+
+
+def _drop_empty(experience: Experience) -> None:
+    """Leave out the trees that fill no place."""
+    keep = [
+        i
+        for i, (tree, credit) in enumerate(zip(experience.trees, experience.credits, strict=True))
+        if _counts(tree, credit)
+    ]
     experience.dropped += len(experience.trees) - len(keep)
     experience.trees = [experience.trees[i] for i in keep]
     experience.rewards = [experience.rewards[i] for i in keep]
     experience.credits = [experience.credits[i] for i in keep]
-    return len(keep)

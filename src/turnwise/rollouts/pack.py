@@ -8,7 +8,7 @@ whose log-prob it needs, so merging changes no number. Targets are not deduplica
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ class Items:
     sequence_K: Tensor  # the sample's number within the whole update (Credit.sample)
     clip_low_K: Tensor | None = None
     clip_high_K: Tensor | None = None
+    views: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # other advantages of the same tokens, (K,) each, for diagnostics
 
 
 @dataclass(slots=True)
@@ -48,6 +51,8 @@ class Packed:
 
     def to(self, device: torch.device) -> Packed:
         def move(x: object) -> object:
+            if isinstance(x, dict):
+                return {name: value.to(device) for name, value in x.items()}
             return x.to(device) if isinstance(x, Tensor) else x
 
         items = Items(**{f.name: move(getattr(self.items, f.name)) for f in fields(Items)})  # type: ignore[arg-type]
@@ -78,6 +83,7 @@ class _Item:
     clip: tuple[float, float] | None
     turn: int
     sequence: int
+    views: dict[str, float]
 
 
 class _Row:
@@ -178,8 +184,11 @@ def _add_items(
     clip = None
     if credit.clip_low is not None and credit.clip_high is not None:
         clip = (credit.clip_low[t], credit.clip_high[t])
+    views = {name: values[t] for name, values in (credit.views or {}).items()}
     for node, logprob in zip(nodes, tree.turns[t].logprobs, strict=True):
-        row.items.append(_Item(node, parent, logprob, credit.advantage[t], credit.weight[t], clip, turn, sequence))
+        row.items.append(
+            _Item(node, parent, logprob, credit.advantage[t], credit.weight[t], clip, turn, sequence, views)
+        )
         parent = node
 
 
@@ -226,6 +235,10 @@ def _batch(rows: list[_Row]) -> Packed:
     if any(item.clip for item in items):
         clip = torch.tensor([item.clip or (float("nan"), float("nan")) for item in items])
         packed = replace(packed, clip_low_K=clip[:, 0], clip_high_K=clip[:, 1])
+    for name in sorted(
+        {name for item in items for name in item.views}
+    ):  # a tree without this view is credited as it is
+        packed.views[name] = torch.tensor([item.views.get(name, item.advantage) for item in items])
     return Packed(
         ids_BS=torch.from_numpy(ids),
         position_BS=torch.from_numpy(position),

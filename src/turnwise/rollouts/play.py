@@ -88,7 +88,7 @@ class Player:
         Args:
             states: where to act; their ids must differ, for they name the groups.
             allocator: how often, and where a tree branches once its own first rollouts have ended.
-            gate: when to stop a whole tree.
+            gate: when to stop a whole tree; asked as long as its first rollouts run.
             key: names this collection (run seed, iteration); with state, branch and turn it seeds every draw.
             on_turns: told the number of turns after each round, for progress.
         """
@@ -161,7 +161,8 @@ class Player:
                 on_turns(len(live))
             touched = {id(r.tree): r.tree for r in live}
             for tree in touched.values():
-                tree.stopped = tree.stopped or gate(tree)
+                if id(tree) in first:  # a gate compares first rollouts: continuations of one would look alike
+                    tree.stopped = tree.stopped or gate(tree)
             live = [r for r in going if not r.tree.stopped]
             # A tree branches as soon as its own first rollouts have ended; its branches join those of the other trees.
             busy = {id(r.tree) for r in live}
@@ -189,11 +190,17 @@ class Player:
             return False
 
     def _judge(self, state: State, turn: Turn) -> None:
-        """The verdicts on one local action. The verifier is deterministic, and most samples of a state are alike."""
+        """The verdicts on one local action. The verifier is deterministic, and most samples of a state are alike.
+
+        A dialogue from a file names no world that could have one: its actions are left to a reward that compares texts.
+        """
+        turn.done = True
         if state.expert is None:
             raise ValueError(
                 f"state {state.id!r} has no demonstrated action to judge by: use states=expert_turns or pivots"
             )
+        if not state.task.env:
+            return
         verdict = self._verdicts.get((state.id, turn.text))
         if verdict is None:
             session = self._stand(state.task, state.actions)
@@ -203,7 +210,6 @@ class Player:
             )
             self._verdicts[state.id, turn.text] = verdict
         turn.info["functional"], turn.info["strict"] = float(verdict[0]), float(verdict[1])
-        turn.done = True
 
     def _step(self, rollout: _Rollout, turn: Turn) -> bool:
         assert rollout.session is not None

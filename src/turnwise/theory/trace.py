@@ -78,7 +78,8 @@ def root_activation(value_A: Array, rollouts_A: NDArray[np.int64]) -> Array:
 
 def prefix_activation(value_A: Array, reward_A: Array, continuations_A: NDArray[np.int64]) -> Array:
     """Probability that some continuation of each prefix ends otherwise than the rollout that visited it (Eq. 35)."""
-    return 1 - np.where(reward_A > 0.5, value_A, 1 - value_A) ** continuations_A
+    same_A = np.where(reward_A > 0.5, value_A, 1 - value_A)
+    return np.asarray(1 - same_A**continuations_A, dtype=np.float64)
 
 
 def gradient_energy(activation_A: Array, scale: float = 1.0) -> float:

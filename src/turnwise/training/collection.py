@@ -65,6 +65,7 @@ class Collection:
         self.sampled = parts["allocator"] is not None
         self.by_root = {} if self.sampled else paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
+        self.memory: dict[str, float] = {}  # the advantage's; it travels in the checkpoint (training/stream.py)
         self.collector = Collector(
             select=lambda iteration: batch(roots, iteration, seed, rollout.states, rollout.trajectories),
             play=self._play if self.sampled else self._demonstrate,
@@ -79,10 +80,11 @@ class Collection:
         began, before = time.monotonic(), astuple(self.player.tally)
         if self.sampled:
             self.player.engine.load_weights(self.module.model, self.module.version)
-        experience = self.collector.collect(iteration)
+        experience = self.collector.collect(iteration, self.memory)
         for tree in experience.trees if self.sampled else ():
             if tree.version != self.module.version:
                 raise RuntimeError(f"rollouts of policy {tree.version} would train policy {self.module.version}")
+        self.memory = dict(experience.memory)
         packed = self.collector.update(experience)
         spent = [now - then for now, then in zip(astuple(self.player.tally), before, strict=True)]
         cost = dict(zip(("turns", "tokens", "faults"), spent, strict=True))

@@ -77,14 +77,18 @@ class Run:
         )
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
         self.predictor = self._predictor()
-        value = self.predictor.values if self.predictor else None
-        self.parts["allocator"] = build(cfg, "allocator", value=value, reward=self.parts["reward"])
+        given = {}
+        if self.predictor and self.parts["reward"]:
+            given = {"value": self.predictor.values, "reward": self.predictor.success(self.parts["reward"])}
+        self.parts["allocator"] = build(cfg, "allocator", **given)
         update = self.settings["update"]
         self.module = PolicyModule(
             model,
             self.parts["loss"],
             learning_rate=update.learning_rate,
             warmup=update.warmup,
+            decay=update.decay,
+            steps=self.cfg.trainer.max_epochs,
             weight_decay=update.weight_decay,
             clip_norm=update.clip_norm,
             temperature=self.settings["rollout"].sampling.temperature or 1.0,
@@ -188,7 +192,7 @@ class Run:
                 self.seed,
                 learners,
             )
-            data = Rollouts(collection, self.evaluate_during)
+            data = Rollouts(collection, self.evaluate_during, collection)
             trainer = instantiate(
                 self.cfg.trainer,
                 callbacks=[self.recorder, *learners, *callbacks, bar],

@@ -11,17 +11,21 @@ from typing import Any
 
 import torch
 from lightning import LightningModule
+from torch import Tensor
 
-from turnwise.losses.base import Loss, LossInputs, Mean, merge_metrics
-from turnwise.models.score import reference_score, score
+from turnwise.losses.base import Loss, LossInputs, Max, Mean, merge_metrics
+from turnwise.models.policy import adapter_off
+from turnwise.models.score import score
 from turnwise.rollouts.pack import Packed, Update
+from turnwise.training.passes import Passes
 
 
 class PolicyModule(LightningModule):
     """Args:
     model: a causal LM under tree attention, with or without an adapter.
     loss: reads credit; says whether it needs reference log-probs.
-    learning_rate, warmup, clip_norm: AdamW at a constant rate after ``warmup`` steps, gradients clipped to ``clip_norm``.
+    learning_rate, warmup, decay, clip_norm: of AdamW; see ``settings.Update``.
+    steps: updates of the whole run, of which ``decay`` is a share.
     temperature: of the sampling.
     max_skips: consecutive updates with a gradient that is not finite, after which training stops.
     """
@@ -32,6 +36,8 @@ class PolicyModule(LightningModule):
         loss: Loss,
         learning_rate: float = 1e-4,
         warmup: int = 0,
+        decay: float = 0.0,
+        steps: int = 1,
         clip_norm: float = 1.0,
         weight_decay: float = 0.0,
         temperature: float = 1.0,
@@ -42,9 +48,11 @@ class PolicyModule(LightningModule):
         self.strict_loading = False  # a checkpoint holds what is trained, not the frozen base
         self.model = model
         self.loss = loss
-        self.learning_rate, self.warmup, self.clip_norm = learning_rate, warmup, clip_norm
+        self.learning_rate, self.clip_norm = learning_rate, clip_norm
+        self.warmup, self.decay, self.steps = warmup, decay, steps
         self.weight_decay, self.temperature, self.max_skips = weight_decay, temperature, max_skips
         self.version = 0  # optimiser steps taken: the policy's version
+        self.passes = Passes()
         self.skipped = 0
         self._skips_in_a_row = 0
         self.last_metrics: dict[str, float] = {}
@@ -52,17 +60,19 @@ class PolicyModule(LightningModule):
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=self.learning_rate, weight_decay=self.weight_decay)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / (self.warmup + 1)))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate)
         return [optimizer], [schedule]
+
+    def rate(self, step: int) -> float:
+        """Share of the learning rate at a step: up over ``warmup`` steps, flat, down to 0 over the last ``decay`` of them."""
+        rising = (step + 1) / (self.warmup + 1)
+        falling = (self.steps - step) / (self.decay * self.steps) if self.decay else 1.0
+        return max(0.0, min(1.0, rising, falling))
 
     def training_step(self, update: Update, batch_idx: int = 0) -> None:
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
-        parts = []
-        for batch in update.batches:
-            output = self.loss(self.loss_inputs(batch, update))
-            self.manual_backward(output.loss)
-            parts.append({**output.metrics, "loss": Mean(output.loss.item(), 1 / len(update.batches))})
+        parts = self._add_gradients(update)
         norm = self._clip(optimizer)
         if math.isfinite(norm):
             optimizer.step()  # type: ignore[union-attr]
@@ -78,15 +88,60 @@ class PolicyModule(LightningModule):
         """Micro-batches move one at a time, when their turn comes: an update as a whole may not fit."""
         return batch
 
-    def loss_inputs(self, packed: Packed, update: Update) -> LossInputs:
-        """Log-probs of a micro-batch's items under the policy and, where the loss wants it, the reference."""
+    def _add_gradients(self, update: Update) -> list[dict[str, Mean | Max]]:
+        """Gradients of the whole update into the parameters; answers the metrics of each micro-batch."""
+        work = list(zip(update.batches, self.references(update), strict=True))
+
+        def loss(item: tuple[Packed, Tensor | None]) -> tuple[Tensor, dict[str, Mean | Max]]:
+            output = self.loss(self.loss_inputs(item[0], update, item[1]))
+            return output.loss, {**output.metrics, "loss": Mean(output.loss.item(), 1 / len(work))}
+
+        if self._in_threads:
+            return self.passes.add_gradients(loss, work, [p for p in self.model.parameters() if p.requires_grad])
+        parts = []
+        for item in work:  # the way that distributed training and scaled precision know
+            value, metrics = loss(item)
+            self.manual_backward(value)
+            parts.append(metrics)
+        return parts
+
+    @property
+    def _in_threads(self) -> bool:
+        alone = self._trainer is None or self.trainer.world_size == 1
+        return self.device.type == "cpu" and alone and not torch.is_autocast_enabled("cpu")
+
+    @torch.no_grad()
+    def references(self, update: Update) -> list[Tensor | None]:
+        """Log-probs (U,) of each micro-batch under pi_0, or None where the loss does not ask.
+
+        All before any gradient: the adapter is switched off for the whole model, whichever thread asks.
+        """
+        if not self.loss.needs_reference:
+            return [None] * len(update.batches)
+
+        def reference(packed: Packed) -> Tensor:
+            batch = packed.to(self.device)
+            return score(
+                self.model,
+                batch.ids_BS,
+                batch.position_BS,
+                batch.end_BS,
+                batch.source_U,
+                batch.target_U,
+                self.temperature,
+            )[0]
+
+        with adapter_off(self.model):
+            return list(
+                self.passes.map(reference, update.batches) if self._in_threads else map(reference, update.batches)
+            )
+
+    def loss_inputs(self, packed: Packed, update: Update, reference_U: Tensor | None = None) -> LossInputs:
+        """Log-probs of a micro-batch's items under the policy; ``reference_U`` from :meth:`references`."""
         batch = packed.to(self.device)
         tokens = (batch.ids_BS, batch.position_BS, batch.end_BS, batch.source_U, batch.target_U)
         items = batch.items
         logprobs_U, entropy_U = score(self.model, *tokens, temperature=self.temperature, entropy=True)
-        reference_U = None
-        if self.loss.needs_reference:
-            reference_U = reference_score(self.model, *tokens, temperature=self.temperature)
         return LossInputs(
             logprobs_K=logprobs_U[items.unique_K],
             old_logprobs_K=items.old_logprob_K,

@@ -15,7 +15,7 @@ from turnwise.evaluation.suites import repeat_rate
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update
 from turnwise.training.branches import branch_metrics, trajectories
-from turnwise.types import Message, RolloutTree
+from turnwise.types import Message, RolloutTree, Task
 
 
 class Recorder(Callback):
@@ -86,6 +86,7 @@ class Recorder(Callback):
             **reward_metrics(experience),
             **branch_metrics(experience),
             **learned,
+            **{f"train/{name}": value for name, value in experience.metrics.items()},
             "rollout/turns": self.counters["turns"],
             "rollout/tokens": self.counters["tokens"],
             "rollout/trajectories": self.counters["trajectories"],
@@ -130,10 +131,18 @@ def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def reward_metrics(experience: Experience) -> dict[str, float]:
-    """Means over the groups of one collection. A group is effective if its rewards disagree."""
-    totals = [[r for r in rewards["total"] if r == r] for rewards in experience.rewards if "total" in rewards]
+    """Means over the groups of one collection. A group is effective if its rewards disagree.
+
+    The rewards of a group that a gate stopped are those of half an episode: they are in no mean.
+    """
+    played = [rewards for tree, rewards in zip(experience.trees, experience.rewards, strict=True) if not tree.stopped]
+    totals = [[r for r in rewards["total"] if r == r] for rewards in played if "total" in rewards]
     totals = [total for total in totals if total]
-    metrics: dict[str, float] = {"train/groups": len(experience.trees), "train/groups_refilled": experience.dropped}
+    metrics: dict[str, float] = {
+        "train/groups": len(experience.trees),
+        "train/groups_refilled": experience.dropped,
+        "train/groups_cut": sum(tree.stopped for tree in experience.trees),
+    }
     if totals:
         means = [sum(total) / len(total) for total in totals]
         stds = [
@@ -144,6 +153,7 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
         metrics["train/effective_groups"] = sum(std > 1e-6 for std in stds) / len(stds)
     turns = [turn for tree in experience.trees for turn in tree.turns]
     if turns:
+        metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)
         metrics["train/truncated"] = sum(turn.truncated for turn in turns) / len(turns)
     paths = [[tree.turns[i].text for i in tree.path(leaf)] for tree in experience.trees for leaf in tree.leaves()]
     if paths:
@@ -162,6 +172,7 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
             "id": tree.state.id,
             "turn": tree.state.turn,
             "task": tree.state.task.id,
+            "type": task_type(tree.state.task),
             "messages": [{"role": m["role"], "content": m["content"]} for m in history],
         },
         "expert": tree.state.expert,
@@ -178,8 +189,16 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
             }
             for turn, advantage in zip(tree.turns, experience.credits[i].advantage, strict=True)
         ],
+        "stopped": tree.stopped,
+        "looks": [{"step": look.step, "values": dict(look.values), "stop": look.stop} for look in tree.looks],
         "rewards": {name: [None if v != v else v for v in values] for name, values in experience.rewards[i].items()},
     }
+
+
+def task_type(task: Task) -> str | None:
+    """The kind of task, where the world's tasks name one under ``data["goal"]["type"]``."""
+    goal = task.data.get("goal")
+    return str(goal["type"]) if isinstance(goal, Mapping) and "type" in goal else None
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
@@ -11,6 +11,12 @@ from torch.utils.data import DataLoader, IterableDataset
 from turnwise.rollouts.pack import Update
 
 Collect = Callable[[int], Update]
+
+
+class Remembering(Protocol):
+    """A collection with a memory from one iteration to the next."""
+
+    memory: dict[str, float]
 
 
 class Iteration(IterableDataset[Update]):
@@ -34,11 +40,21 @@ class Rollouts(LightningDataModule):
     """Args:
     collect: iteration -> its update, sampled from the policy as it is when called.
     evaluate: what ``validation_step`` runs; one call measures the policy.
+    remembering: whose memory travels in the checkpoint.
     """
 
-    def __init__(self, collect: Collect, evaluate: Callable[[], dict[str, float]]) -> None:
+    def __init__(
+        self, collect: Collect, evaluate: Callable[[], dict[str, float]], remembering: Remembering | None = None
+    ) -> None:
         super().__init__()
-        self.collect, self.evaluate = collect, evaluate
+        self.collect, self.evaluate, self.remembering = collect, evaluate, remembering
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.remembering is None else dict(self.remembering.memory)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self.remembering is not None:
+            self.remembering.memory = dict(state_dict)
 
     def train_dataloader(self) -> Any:
         assert self.trainer is not None

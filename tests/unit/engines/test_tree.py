@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.base import Sampling
+from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
+from turnwise.engines.store import Store
 from turnwise.engines.tree import TreeEngine
 
 MakeModel = Callable[..., Any]
@@ -109,10 +111,9 @@ def test_no_stale_key_or_value_is_read_after_an_update(make_model: MakeModel, lo
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(TreeEngine, "_forget", lambda self: None)
-        rows, store = engine._rows, engine._store
+        patch.setattr(TreeEngine, "_forget", lambda self, store: None)
+        rows = engine._rows
         engine.load_weights(model, 1)
-        engine._store = store
         assert engine._rows is rows
         assert worst() > 1e-2
     engine.load_weights(model, 2)
@@ -171,6 +172,87 @@ def test_small_prefill_passes_give_the_same(make_model: MakeModel) -> None:
         engine = engine_of(model, prefill_tokens=budget)
         drawn.append(engine.sample([engine.open(h) for h in histories], Sampling(max_tokens=5), list(range(9))))
     assert [s.ids for s in drawn[0]] == [s.ids for s in drawn[1]]
+
+
+def test_both_layouts_of_new_tokens_give_the_same(make_model: MakeModel, monkeypatch: Any) -> None:
+    rng = random.Random(8)
+    model = make_model("qwen3", False)
+    histories = [ids(rng, n) for n in (9, 200, 31, 140)]  # longer than a block of queries, and shorter
+    histories.append(histories[1][:150] + ids(rng, 5))
+    found = []
+    for accelerator in (False, True):
+        engine = engine_of(model)
+        if accelerator:
+            monkeypatch.setattr("turnwise.engines.tree.EndToEnd", SideBySide)
+        nodes = [engine.open(history) for history in histories]
+        samples = engine.sample(nodes, Sampling(max_tokens=4), list(range(5)))
+        engine.extend(nodes[0], histories[2])
+        samples += engine.sample(nodes[:1], Sampling(max_tokens=4), [9])
+        found.append(samples)
+    for history, one, two in zip(histories, *found, strict=False):
+        assert one.ids == two.ids
+        assert one.logprobs == pytest.approx(two.logprobs, abs=1e-5)
+        assert one.logprobs == pytest.approx(plain_logprobs(model, history, one.ids, 1.0), abs=1e-4)
+    assert found[0][-1].ids == found[1][-1].ids
+
+
+def test_passes_keep_every_segment_and_their_budget() -> None:
+    rng = random.Random(0)
+    segments = [Segment(row, start := rng.randrange(50), start + rng.randrange(1, 40)) for row in range(60)]
+    for layout in (EndToEnd, SideBySide):
+        cut = layout.passes(segments, 100)
+        assert sorted(s for part in cut for s in part) == segments
+        assert all(sum(s.length for s in part) <= 100 for part in cut)
+    assert [len(part) for part in EndToEnd.passes([Segment(0, 0, 150), Segment(1, 0, 5)], 100)] == [1, 1]
+
+
+def play_in(engine: TreeEngine, histories: list[list[int]]) -> list[Any]:
+    """Three turns with forks that diverge, over nodes that are asked for in turn."""
+    rng = random.Random(11)
+    nodes = [engine.open(history) for history in histories for _ in range(2)]
+    found = []
+    for turn in range(3):
+        found += engine.sample(nodes, Sampling(max_tokens=5), [100 * turn + i for i in range(len(nodes))])
+        for node in nodes:
+            engine.extend(node, ids(rng, 30))
+        found += engine.sample(nodes[turn : turn + 2], Sampling(max_tokens=5), [7, 8])
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_a_memory_budget_costs_time_and_changes_nothing(make_model: MakeModel, rows: int) -> None:
+    rng = random.Random(12)
+    model = make_model("qwen3", False)
+    spine = ids(rng, 60)
+    histories = [spine, spine[:40], ids(rng, 33), ids(rng, 90)]
+    free, tight = engine_of(model), engine_of(model)
+    want = play_in(free, histories)
+    row_bytes = 256 * tight._store.token_bytes  # every history here stays within 256 tokens
+    tight.budget = rows * row_bytes
+    tight.load_weights(model, 1)
+    most = 0
+    resize = Store.resize
+
+    def watched(store: Store, *args: Any) -> None:
+        nonlocal most
+        resize(store, *args)
+        most = max(most, store.bytes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "resize", watched)
+        tight._store = None
+        tight.load_weights(model, 2)
+        got = play_in(tight, histories)
+    assert [s.ids for s in got] == [s.ids for s in want]
+    for one, two in zip(got, want, strict=True):
+        assert one.logprobs == pytest.approx(two.logprobs, abs=1e-5)
+    assert most <= rows * row_bytes
+    assert tight.computed_tokens > free.computed_tokens
+
+
+def test_a_budget_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(ValueError, match="memory_gb must be above 0"):
+        TreeEngine([END], memory_gb=0)
 
 
 def test_an_empty_history_is_refused(make_model: MakeModel) -> None:

@@ -95,6 +95,25 @@ def packed_inputs(model: Any, update: Update) -> list[LossInputs]:
     return inputs
 
 
+def test_views_stand_beside_the_advantage_they_differ_from() -> None:
+    rng = random.Random(3)
+    trees = local_groups(rng)
+    credits = credit_of(trees, rng)
+    credits[0].views = {"other": [10.0 * (t + 1) for t in range(len(trees[0].turns))]}
+    update = pack(trees, credits)
+    told = {}  # by turn of the update, in the order of packing: state by state
+    for batch in update.batches:
+        assert batch.items.views.keys() == {"other"}
+        moved = batch.to(torch.device("cpu")).items
+        for at, credited, viewed in zip(moved.turn_K, moved.advantage_K, moved.views["other"], strict=True):
+            told[int(at)] = (float(credited), float(viewed))
+    own = [advantage for credit in credits for advantage in credit.advantage]
+    other = [*(credits[0].views or {})["other"], *own[len(trees[0].turns) :]]
+    assert [told[k][0] for k in sorted(told)] == pytest.approx(own)
+    assert [told[k][1] for k in sorted(told)] == pytest.approx(other)
+    assert pack(trees, credit_of(trees, rng)).batches[0].items.views == {}
+
+
 def unpacked(
     model: Any, trees: list[RolloutTree], credits: list[Credit]
 ) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:

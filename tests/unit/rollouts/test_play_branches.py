@@ -116,6 +116,23 @@ class StopAfterOne:
         return tree.state.id == self.name
 
 
+@dataclass(frozen=True)
+class Onlooker:
+    """A gate that never stops, and what it was shown."""
+
+    branched: list[bool] = field(default_factory=list)
+
+    def __call__(self, tree: RolloutTree) -> bool:
+        self.branched.append(any(len(born) > 1 for turn, born in tree.children().items() if turn >= 0))
+        return False
+
+
+def test_a_gate_looks_at_first_rollouts_only(player: Player, states: list[State]) -> None:
+    gate = Onlooker()
+    player.play(states, TreePO(roots=2), gate, "k")
+    assert len(gate.branched) == 2 + 4 + 6 and not any(gate.branched)
+
+
 def test_a_stopped_tree_is_not_expanded(player: Player, states: list[State]) -> None:
     allocator = Watched(roots=2)
     trees = player.play(states, allocator, StopAfterOne(states[1].id), "k")

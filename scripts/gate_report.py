@@ -1,0 +1,103 @@
+"""What a buffer of rollouts says of gates that stop a group in the middle: tables, then one JSON object as the last line.
+
+python scripts/gate_report.py data=outputs/grpo/seed0
+python scripts/gate_report.py data=outputs/grpo/seed0/rollouts/train.jsonl k=6 steps=2,4,6,8 floor=0.9
+python scripts/gate_report.py data=PATH-OF-THE-AUTHORS-RESULTS
+
+data        a file of recorded rollouts, the folder of a run, or the folder of the authors' CSV files
+k           step at which the gate looks (10); threshold of d_K (0.12) and, for the OR rule, ended (0.9)
+steps       K of the table of signals (5,10,15,20); a released table has its own
+thresholds  of the sweep at step k (0.05,0.08,0.10,0.12,0.14,0.18)
+floor       least precision of a tuned gate (0.8)
+horizon     turns of an episode; unset: the longest rollout
+resamples   of the bootstrap (2000), and its seed (0)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from turnwise.analysis.gate_report import Settings, gate_report
+from turnwise.errors import InputError
+from turnwise.reports.gates import gate_tables
+from turnwise.reports.tables import to_rich
+
+PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "k": int,
+    "threshold": float,
+    "ended": float,
+    "steps": lambda text: tuple(int(part) for part in text.split(",")),
+    "thresholds": lambda text: tuple(float(part) for part in text.split(",")),
+    "floor": float,
+    "horizon": int,
+    "resamples": int,
+    "seed": int,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 done, 2 when an argument or the data cannot be used."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0 if arguments else 2
+    try:
+        data, settings = parse(arguments)
+        report = gate_report(data, settings)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)  # a file or a pipe has no width of its own
+    for table in gate_tables(report):
+        console.print(to_rich(table))
+        console.print(*table.notes, "", sep="\n", markup=False, highlight=False)
+    print(json.dumps(report, allow_nan=False))
+    return 0
+
+
+def parse(arguments: list[str]) -> tuple[Path, Settings]:
+    """``key=value`` arguments as the data's path and the settings.
+
+    Raises:
+        InputError: an argument is no such pair, a key unknown or given twice, a value of the wrong kind, or ``data`` missing.
+    """
+    given: dict[str, str] = {}
+    for argument in arguments:
+        key, sign, value = argument.partition("=")
+        if not sign or key not in {"data", *PARSERS}:
+            raise InputError(f"{argument}: give key=value, with a key of data, {', '.join(PARSERS)}")
+        if key in given:
+            raise InputError(f"{argument}: {key} is given twice")
+        given[key] = value
+    if not given.get("data"):
+        raise InputError(
+            "data=PATH is missing: a file of rollouts, a run's folder, or the folder of the authors' files"
+        )
+    data = Path(given.pop("data"))
+    values = {}
+    for key, value in given.items():
+        try:
+            values[key] = PARSERS[key](value)
+        except ValueError as error:
+            raise InputError(f"{key}={value}: not {_kind(key)}") from error
+    try:
+        return data, Settings(**values)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _kind(key: str) -> str:
+    many = {"steps": "whole numbers with commas between", "thresholds": "numbers with commas between"}
+    return many.get(key) or ("a whole number" if PARSERS[key] is int else "a number")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

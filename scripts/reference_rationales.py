@@ -1,0 +1,135 @@
+"""Ask any OpenAI-compatible endpoint for the reasoning behind every assistant turn of a trajectory file.
+
+    python scripts/reference_rationales.py demos.jsonl --url http://127.0.0.1:8000/v1 --model qwen3-32b
+
+Writes one JSON object a turn: {"trajectory", "turn", "rationale", "model"}. Answers are kept in the cache as they come:
+interrupted, or with turns missing, the same command asks only for the rest. The key, where one is needed, is read from the
+environment variable that --key-variable names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from turnwise.data.trajectories import read_trajectories
+from turnwise.errors import InputError
+from turnwise.judges.cache import Cache
+from turnwise.judges.client import ChatClient
+from turnwise.judges.rationales import Step, Written, steps, write_rationales
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 done, 1 turns are missing (run again), 2 a file or option cannot be used."""
+    args = parser().parse_args(arguments)
+    out = args.out or args.trajectories.with_suffix(".rationales.jsonl")
+    console = Console(stderr=True)
+    try:
+        read = read_trajectories(args.trajectories)
+        for problem in read.problems:
+            console.print(f"left out: {problem}", markup=False, highlight=False)
+        client = client_of(args)
+        wanted = list(steps(read.trajectories))
+        cache = Cache(args.cache)
+        written = asyncio.run(ask(client, args, wanted, cache, console))
+        cache.close()
+        write(out, wanted, written, args.model)
+    except (InputError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    report = client.tally.report()
+    spent = f"{report['prompt_tokens']:.0f} + {report['completion_tokens']:.0f} tokens, cost {client.cost:.4g}"
+    print(f"{out}: {len(written.rationales)} of {len(wanted)} rationales, {written.cached} cached; {spent}")
+    if written.missing:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(written.missing.items()))
+        print(f"missing: {reasons}; the same command asks for them again", file=sys.stderr)
+    return 1 if written.missing else 0
+
+
+def client_of(args: argparse.Namespace) -> ChatClient:
+    """The client that the options describe.
+
+    Raises:
+        InputError: an option is out of range.
+    """
+    try:
+        return ChatClient(
+            args.url,
+            key_variable=args.key_variable,
+            concurrency=args.concurrency,
+            time_limit=args.time_limit,
+            attempt_limit=args.time_limit,
+            price_in=args.price_in,
+            price_out=args.price_out,
+            budget=args.budget,
+        )
+    except ValueError as error:
+        raise InputError(f"--{str(error).replace('_', '-', 1)}") from error
+
+
+async def ask(
+    client: ChatClient, args: argparse.Namespace, wanted: list[Step], cache: Cache, console: Console
+) -> Written:
+    """All answers, with a bar on the terminal."""
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("rationales", total=len(wanted))
+        try:
+            return await write_rationales(
+                client,
+                args.model,
+                wanted,
+                cache,
+                args.temperature,
+                args.max_tokens,
+                advance=lambda: progress.advance(bar),
+            )
+        finally:
+            await client.close()
+
+
+def write(path: Path, wanted: list[Step], written: Written, model: str) -> None:
+    """The rationales in the order of their turns, whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            for step in wanted:
+                text = written.rationales.get((step.trajectory, step.turn))
+                if text is not None:
+                    row = {"trajectory": step.trajectory, "turn": step.turn, "rationale": text, "model": model}
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("trajectories", type=Path, help="JSON lines or Parquet (docs/data.md)")
+    add("--url", required=True, help="base of the API, such as http://127.0.0.1:8000/v1")
+    add("--model", required=True, help="its name at the endpoint")
+    add("--out", type=Path, help="default: beside the trajectories, .rationales.jsonl")
+    add("--cache", type=Path, default=Path("outputs/cache/rationales.sqlite"), help="answers so far")
+    add("--key-variable", default="TURNWISE_JUDGE_KEY", help="environment variable that holds the API key")
+    add("--concurrency", type=int, default=16, help="questions at once")
+    add("--time-limit", type=float, default=300.0, help="s a question, all its attempts included")
+    add("--temperature", type=float, default=0.0)
+    add("--max-tokens", type=int, default=1024)
+    add("--price-in", type=float, default=0.0, help="money a million tokens, for the report and --budget")
+    add("--price-out", type=float, default=0.0)
+    add("--budget", type=float, help="money after which nothing is asked")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What saved rollouts say about a rule that was not in force: pure functions from groups to tables."""

@@ -1,0 +1,38 @@
+"""Bootstrap over groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+CHUNK = 2_000_000  # numbers drawn at a time
+
+Statistic = Callable[..., np.ndarray]
+"""Columns (..., n) -> values (..., m): the same statistic of every row of resampled columns."""
+
+
+def intervals(
+    statistic: Statistic, columns: Sequence[np.ndarray], resamples: int, seed: int, confidence: float = 0.95
+) -> list[list[float] | None]:
+    """Percentile intervals (Efron 1979) of the m values of a statistic, rows of the columns drawn together.
+
+    Resamples in which a value is not defined (no group cut, one class missing) are left out of its interval, which
+    ``scipy.stats.bootstrap`` cannot do; None where it is never defined, or where there are fewer than two rows.
+    """
+    n = len(columns[0])
+    width = np.atleast_1d(statistic(*columns)).shape[-1]
+    if n < 2:
+        return [None] * width
+    rng = np.random.default_rng(seed)
+    step = max(1, CHUNK // n)
+    drawn = []
+    for start in range(0, resamples, step):
+        rows = rng.integers(0, n, (min(step, resamples - start), n))
+        drawn.append(statistic(*(column[rows] for column in columns)))
+    tail = (1 - confidence) / 2
+    found: list[list[float] | None] = []
+    for values in np.concatenate(drawn).T:
+        defined = values[~np.isnan(values)]
+        found.append([float(q) for q in np.quantile(defined, [tail, 1 - tail])] if len(defined) else None)
+    return found

@@ -1,0 +1,68 @@
+"""Step decomposition: a dialogue of K assistant turns as K single-step instances (AWPO, arXiv:2512.19126, section 4.1).
+
+The tokens of a step are a :class:`turnwise.types.State` (``states.expert_turns``); here are its messages, for whoever judges
+what is done there. Both go by the same id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from turnwise.data.tool_schema import arguments_of, function_of
+from turnwise.data.toolcalls.base import ToolCallError, checked_call, split_thinking
+from turnwise.types import Message, ToolCall, Trajectory
+
+_REASONING = ("reasoning_content", "reasoning", "thinking")  # where chat messages keep it apart from the content
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One assistant turn with everything before it."""
+
+    id: str  # "{trajectory}#t{turn}", as its State's
+    prompt: tuple[Message, ...]  # the full preceding context
+    rationale: str | None  # the demonstrated reasoning; None where there is none
+    content: str  # the demonstrated text without reasoning and structured calls
+    calls: tuple[ToolCall, ...]  # the demonstrated calls that stand in ``tool_calls``
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+
+def steps_of(trajectory: Trajectory) -> list[Step]:
+    """The K steps of a trajectory, in order. What follows its last assistant turn is left out.
+
+    Reasoning is read from a message's own key (``reasoning_content``, ``reasoning`` or ``thinking``), else from the thinking
+    block that its content begins with. Calls that stand in the content as text are left to a parser of their format.
+
+    Raises:
+        ValueError: a call is none; the message names the step. Trajectories that were read from a file hold no such call.
+    """
+    steps: list[Step] = []
+    for at, message in enumerate(trajectory.messages):
+        if message["role"] != "assistant":
+            continue
+        name = f"{trajectory.id}#t{len(steps)}"
+        rationale, content = _reasoning(message)
+        calls = tuple(_call(call, name) for call in message.get("tool_calls") or ())
+        steps.append(Step(name, trajectory.messages[:at], rationale, content, calls, trajectory.tools))
+    return steps
+
+
+def _reasoning(message: Message) -> tuple[str | None, str]:
+    content = str(message.get("content") or "")
+    for key in _REASONING:
+        if isinstance(message.get(key), str) and message[key].strip():
+            return message[key].strip(), content
+    try:
+        thinking, content = split_thinking(content)
+    except ToolCallError:  # a demonstration of any length, or one that only thinks, is its own business
+        return None, content
+    return thinking or None, content
+
+
+def _call(call: Mapping[str, Any], step: str) -> ToolCall:
+    try:
+        return checked_call(function_of(call).get("name"), arguments_of(call))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"step {step!r}: {error}") from error

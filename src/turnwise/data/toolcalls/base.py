@@ -1,0 +1,168 @@
+"""A reply of the policy as thinking, prose and tool calls: what every format shares.
+
+A reply is text that somebody else's model wrote, so nothing about it is trusted: it is never evaluated, its size, its number
+of calls and the depth of its arguments are bounded, and whatever is wrong with it is one :class:`ToolCallError`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from turnwise.types import ToolCall
+
+MAX_CHARS = 65_536  # of a reply
+MAX_CALLS = 64
+MAX_DEPTH = 32  # of nested lists and objects in the arguments
+MAX_NAME = 256  # characters of the name of a tool or of a parameter
+
+OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
+
+
+class ToolCallError(ValueError):
+    """The reply is not in its format. The only exception that a parser raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply in its parts: calls that stand in the thinking are no calls."""
+
+    thinking: str
+    content: str  # what stands outside the calls, without outer whitespace
+    calls: tuple[ToolCall, ...]
+
+
+class Parser(Protocol):
+    """A format: text -> its parts.
+
+    ``tools`` are the definitions that the policy was shown; formats whose values are untyped read their types there.
+
+    Raises:
+        ToolCallError: the text is no reply in this format.
+    """
+
+    def __call__(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply: ...
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """The thinking and what follows it, both without outer whitespace.
+
+    Thinking is all up to the last ``</think>``, as for :meth:`turnwise.data.chat.ChatTokens.decode`.
+
+    Raises:
+        ToolCallError: the text is longer than ``MAX_CHARS``, or its thinking never ends.
+    """
+    if len(text) > MAX_CHARS:
+        raise ToolCallError(f"the reply has {len(text)} characters, more than {MAX_CHARS}")
+    thinking, _, rest = text.rpartition(CLOSE_THINKING)
+    rest = rest.strip()
+    if rest.startswith(OPEN_THINKING):
+        raise ToolCallError(f"{OPEN_THINKING} is never closed")
+    return thinking.strip().removeprefix(OPEN_THINKING).strip(), rest
+
+
+def checked_call(name: Any, arguments: Any) -> ToolCall:
+    """A call whose name is a name and whose arguments are a JSON object.
+
+    Raises:
+        ToolCallError: they are not.
+    """
+    _check_name(name, "the name of a tool")
+    if not isinstance(arguments, Mapping):
+        raise ToolCallError(f"the arguments of {name!r} must be an object, got {type(arguments).__name__}")
+    for parameter in arguments:
+        _check_name(parameter, f"a parameter of {name!r}")
+    _check_value(arguments, 0)
+    return ToolCall(name, dict(arguments))
+
+
+def checked_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    """The calls of a reply.
+
+    Raises:
+        ToolCallError: there are more than ``MAX_CALLS``.
+    """
+    if len(calls) > MAX_CALLS:
+        raise ToolCallError(f"the reply has {len(calls)} calls, more than {MAX_CALLS}")
+    return tuple(calls)
+
+
+def decode_json(text: str, start: int) -> tuple[Any, int]:
+    """The JSON value that begins at ``start`` (whitespace apart), and the place after it.
+
+    Raises:
+        ToolCallError: there is none; an object names a key twice; NaN and infinities are no JSON either.
+    """
+    start = skip_space(text, start)
+    try:
+        return _DECODER.raw_decode(text, start)
+    except RecursionError as error:
+        raise ToolCallError("JSON nested too deeply") from error
+    except ValueError as error:  # JSONDecodeError, and what the hooks below refuse
+        raise ToolCallError(f"broken JSON at character {start}: {error}") from error
+
+
+def skip_space(text: str, at: int) -> int:
+    """The place of the first character from ``at`` on that is no whitespace."""
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+def expect(text: str, at: int, token: str) -> int:
+    """The place after ``token``, which must come next, whitespace apart.
+
+    Raises:
+        ToolCallError: something else comes.
+    """
+    at = skip_space(text, at)
+    if not text.startswith(token, at):
+        raise ToolCallError(f"expected {token!r} at character {at}, found {text[at : at + 20]!r}")
+    return at + len(token)
+
+
+def _check_name(name: Any, what: str) -> None:
+    if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME:
+        found = repr(name[:40]) if isinstance(name, str) else type(name).__name__  # deep lists have no repr
+        raise ToolCallError(f"{what} must be text of 1 to {MAX_NAME} characters, got {found}")
+    _check_value(name, 0)
+
+
+def _check_value(value: Any, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ToolCallError(f"arguments nested deeper than {MAX_DEPTH}")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ToolCallError(f"the keys of an object must be text, got {key!r}")
+            _check_value(key, depth)
+            _check_value(item, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_value(item, depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ToolCallError(f"{value} is no JSON number")
+    elif isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ToolCallError("half a surrogate pair in a name or value") from error
+    elif value is not None and not isinstance(value, bool | int | float):
+        raise ToolCallError(f"{type(value).__name__} is no JSON value")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object names a key twice")
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse)

@@ -1,0 +1,97 @@
+"""BFCL and Llama's pythonic form: calls written as Python, read as a syntax tree and never evaluated."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnwise.data.toolcalls.base import MAX_DEPTH, Reply, ToolCallError, checked_call, checked_calls, split_thinking
+from turnwise.types import ToolCall
+
+_BEGINS = re.compile(r"\[|[^\W\d][\w.]{0,255}\(")
+_NAMES = {"true": True, "false": False, "null": None}
+
+
+def bfcl_python(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
+    """``[f(a=1, b="x"), g.h()]`` or a single ``f(a=1)``.
+
+    Arguments are named literals; tuples become lists, and JSON's ``true``, ``false`` and ``null`` are understood. A reply that
+    begins with neither ``[`` nor a name and ``(`` is prose. Python is typed: ``tools`` are not read.
+
+    Raises:
+        ToolCallError: a reply that begins as a call does not go on as one; an argument without a name, or no literal.
+    """
+    thinking, rest = split_thinking(text)
+    if not _BEGINS.match(rest):
+        return Reply(thinking, rest, ())
+    body = _parsed(rest)
+    nodes = body.elts if isinstance(body, ast.List) else [body]
+    return Reply(thinking, "", checked_calls([_call(node) for node in nodes]))
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the policy's backslashes
+            return ast.parse(text, mode="eval").body
+    # The interpreter bounds the nesting of brackets, of its parser's stack and of the tree, and says so in three ways.
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ToolCallError(f"no Python expression: {error}") from error
+
+
+def _call(node: ast.expr) -> ToolCall:
+    if not isinstance(node, ast.Call):
+        raise ToolCallError(f"expected a call, found {type(node).__name__}")
+    name = _dotted(node.func)
+    if node.args:
+        raise ToolCallError(f"an argument of {name!r} has no name")
+    arguments: dict[str, Any] = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise ToolCallError(f"** in the call of {name!r}")
+        if keyword.arg in arguments:
+            raise ToolCallError(f"parameter {keyword.arg!r} stands twice")
+        arguments[keyword.arg] = _literal(keyword.value, 0)
+    return checked_call(name, arguments)
+
+
+def _dotted(node: ast.expr) -> str:
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        raise ToolCallError(f"a tool's name must be dotted names, found {type(node).__name__}")
+    return ".".join([node.id, *reversed(parts)])
+
+
+def _literal(node: ast.expr, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise ToolCallError(f"arguments nested deeper than {MAX_DEPTH}")
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return value
+        case ast.Name(id=name) if name in _NAMES:
+            return _NAMES[name]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as value)) if (
+            not isinstance(value, bool)
+        ):
+            return -value if isinstance(sign, ast.USub) else value
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_literal(item, depth + 1) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            names = [_key(key, depth) for key in keys]
+            if len(set(names)) < len(names):
+                raise ToolCallError("an object names a key twice")
+            return {name: _literal(item, depth + 1) for name, item in zip(names, values, strict=True)}
+    raise ToolCallError(f"an argument must be a literal, found {type(node).__name__}")
+
+
+def _key(node: ast.expr | None, depth: int) -> str:
+    key = None if node is None else _literal(node, depth + 1)
+    if not isinstance(key, str):
+        raise ToolCallError("the keys of an object must be text")
+    return key

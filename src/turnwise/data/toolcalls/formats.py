@@ -1,0 +1,21 @@
+"""The formats by name. A new one is a file beside this and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from turnwise.data.toolcalls.base import Parser
+from turnwise.data.toolcalls.bfcl_python import bfcl_python
+from turnwise.data.toolcalls.hermes import hermes
+from turnwise.data.toolcalls.llama_json import llama_json
+from turnwise.data.toolcalls.qwen_xml import qwen_xml
+
+Format = Literal["hermes", "qwen_xml", "llama_json", "bfcl_python"]
+
+PARSERS: Mapping[str, Parser] = {
+    "hermes": hermes,
+    "qwen_xml": qwen_xml,
+    "llama_json": llama_json,
+    "bfcl_python": bfcl_python,
+}

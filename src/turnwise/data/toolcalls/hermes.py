@@ -1,0 +1,42 @@
+"""Hermes and Qwen chat templates: one JSON object between ``<tool_call>`` and ``</tool_call>`` for each call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnwise.data.toolcalls.base import (
+    Reply,
+    ToolCallError,
+    checked_call,
+    checked_calls,
+    decode_json,
+    expect,
+    split_thinking,
+)
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+
+def hermes(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
+    """``<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>``, any number of them, prose around them.
+
+    The object holds these two keys and no other. Where it ends is JSON's own affair, so a closing tag inside a text argument
+    closes nothing. JSON is typed: ``tools`` are not read.
+
+    Raises:
+        ToolCallError: a call is broken, or a tag stands alone.
+    """
+    thinking, rest = split_thinking(text)
+    prose, calls, at = [], [], 0
+    while (start := rest.find(OPEN, at)) >= 0:
+        prose.append(rest[at:start])
+        value, at = decode_json(rest, start + len(OPEN))
+        if not isinstance(value, Mapping) or value.keys() != {"name", "arguments"}:
+            raise ToolCallError("a call must be an object with the keys name and arguments, and no other")
+        calls.append(checked_call(value["name"], value["arguments"]))
+        at = expect(rest, at, CLOSE)
+    prose.append(rest[at:])
+    if any(CLOSE in part for part in prose):
+        raise ToolCallError(f"{CLOSE} without {OPEN}")
+    return Reply(thinking, " ".join(filter(None, map(str.strip, prose))), checked_calls(calls))

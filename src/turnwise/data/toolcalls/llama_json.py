@@ -1,0 +1,58 @@
+"""Llama 3: the whole reply is one or more JSON objects, or it is prose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnwise.data.toolcalls.base import (
+    Reply,
+    ToolCallError,
+    checked_call,
+    checked_calls,
+    decode_json,
+    skip_space,
+    split_thinking,
+)
+from turnwise.types import ToolCall
+
+TAG = "<|python_tag|>"
+_ENDS = ("<|eom_id|>", "<|eot_id|>")
+
+
+def llama_json(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
+    """``{"name": "f", "parameters": {"a": 1}}``, further calls after whitespace or ``;``, all maybe behind
+    ``<|python_tag|>``.
+
+    ``arguments`` is taken for ``parameters``, and ``"type": "function"`` may stand beside them. A reply that begins with
+    neither the tag nor ``{`` is prose. JSON is typed: ``tools`` are not read.
+
+    Raises:
+        ToolCallError: a reply that begins as a call does not go on as one.
+    """
+    thinking, rest = split_thinking(text)
+    for end in _ENDS:
+        rest = rest.removesuffix(end).rstrip()
+    if not rest.startswith((TAG, "{")):
+        if TAG in rest:
+            raise ToolCallError(f"{TAG} after prose")
+        return Reply(thinking, rest, ())
+    at = len(TAG) if rest.startswith(TAG) else 0
+    calls = []
+    while True:
+        value, at = decode_json(rest, at)
+        calls.append(_call(value))
+        at = skip_space(rest, at)
+        if rest.startswith(";", at):
+            at = skip_space(rest, at + 1)
+        if at == len(rest):
+            return Reply(thinking, "", checked_calls(calls))
+
+
+def _call(value: Any) -> ToolCall:
+    if not isinstance(value, Mapping) or value.get("type", "function") != "function":
+        raise ToolCallError("a call must be an object with the keys name and parameters")
+    keys = value.keys() - {"type"}
+    if keys not in ({"name", "parameters"}, {"name", "arguments"}):
+        raise ToolCallError(f"a call must have the keys name and parameters, got {sorted(keys)[:8]}")
+    return checked_call(value["name"], value["parameters"] if "parameters" in keys else value["arguments"])

@@ -1,0 +1,157 @@
+"""Plans that compute new tokens of many rows in one pass and keep their keys and values.
+
+A CPU lays the segments end to end: no padding is computed, and each segment reads its own row where it lies. That takes a few
+operations a segment, which an accelerator would spend waiting; there the segments stand side by side, padded to one length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from turnwise.engines.store import Store, pick_rows
+
+BLOCK = 128  # queries whose scores are held at once
+LIKE = 1.3  # longest over shortest segment of a padded pass: padding is computed like any token
+
+
+class Segment(NamedTuple):
+    """Tokens ``start`` to ``stop`` of a row of the store."""
+
+    row: int
+    start: int
+    stop: int
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+
+class Prefill(Protocol):
+    """A pass over M segments; an attention plan (see ``models.attention``) that also says how its tokens are laid out."""
+
+    place: Tensor  # positions, shaped like ``ids``
+
+    def ids(self, tokens: Sequence[Sequence[int]]) -> Tensor: ...
+
+    def split(self, hidden: Tensor) -> Sequence[Tensor]:
+        """The last hidden states of each segment, (length, D)."""
+        ...
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor: ...
+
+
+class EndToEnd:
+    """One sequence (1, T) of all segments' tokens."""
+
+    def __init__(self, store: Store, segments: Sequence[Segment]) -> None:
+        self.store, self.segments = store, segments
+        self.lengths = [segment.length for segment in segments]
+        place_T = torch.cat([torch.arange(segment.start, segment.stop) for segment in segments])
+        self.rows_T = torch.repeat_interleave(
+            torch.tensor([segment.row for segment in segments]), torch.tensor(self.lengths)
+        )
+        self.place = place_T[None]
+        self.blocks: list[tuple[int, int, int, int]] = []  # row, place in the pass, start and stop in the row
+        at = 0
+        for row, start, stop in segments:
+            self.blocks += [(row, at + s - start, s, min(s + BLOCK, stop)) for s in range(start, stop, BLOCK)]
+            at += stop - start
+        longest = min(BLOCK, max(self.lengths))
+        self.future = torch.full((longest, longest), -torch.inf).triu(1)  # (t, t), added to the scores of new tokens
+
+    def ids(self, tokens: Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor([[token for segment in tokens for token in segment]])
+
+    def split(self, hidden: Tensor) -> Sequence[Tensor]:
+        return hidden[0].split(self.lengths)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        _, H, T, D = query.shape
+        H_kv = key.shape[1]
+        keys, values = self.store.keys[layer], self.store.values[layer]
+        keys[self.rows_T, :, self.place[0]] = key[0].transpose(0, 1)
+        values[self.rows_T, :, self.place[0]] = value[0].transpose(0, 1)
+        # The heads of a group stand side by side as queries, so that no key is repeated for them.
+        grouped = (query[0] * scaling).view(H_kv, H // H_kv, T, D)
+        out = torch.empty_like(grouped)
+        for row, at, start, stop in self.blocks:
+            t = stop - start
+            part = grouped[:, :, at : at + t].reshape(H_kv, -1, D)
+            scores = part @ keys[row, :, :stop].transpose(1, 2)  # (H_kv, G t, stop)
+            if t > 1:
+                scores.view(H_kv, -1, t, stop)[..., start:].add_(self.future[:t, :t])
+            out[:, :, at : at + t] = (scores.softmax(-1) @ values[row, :, :stop]).view(H_kv, -1, t, D)
+        return out.view(1, H, T, D)
+
+    @staticmethod
+    def passes(segments: Sequence[Segment], budget: int) -> list[list[Segment]]:
+        """Cut into passes of at most ``budget`` tokens; a longer segment has one of its own."""
+        found: list[list[Segment]] = []
+        room = 0
+        for segment in segments:
+            if not found or segment.length > room:
+                found.append([])
+                room = budget
+            found[-1].append(segment)
+            room -= segment.length
+        return found
+
+
+class SideBySide:
+    """M rows (M, T), right-padded to the longest segment.
+
+    Padding is written nowhere and seen by nobody: only real tokens reach the store.
+    """
+
+    def __init__(self, store: Store, segments: Sequence[Segment]) -> None:
+        self.store = store
+        self.lengths = [segment.length for segment in segments]
+        device = store.keys[0].device
+        self.rows, start_M, length_M = torch.tensor(
+            [(s.row, s.start, s.length) for s in segments], device=device
+        ).unbind(1)
+        step_T = torch.arange(max(self.lengths), device=device)
+        self.real = step_T[None] < length_M[:, None]  # (M, T)
+        self.place = start_M[:, None] + step_T[None]  # (M, T)
+        self.end = max(segment.stop for segment in segments)
+        seen = torch.arange(self.end, device=device)
+        self.mask = (seen[None, None] <= self.place[:, :, None])[:, None]  # (M, 1, T, end)
+
+    def ids(self, tokens: Sequence[Sequence[int]]) -> Tensor:
+        ids = torch.zeros(self.place.shape, dtype=torch.long)
+        for i, segment in enumerate(tokens):
+            ids[i, : len(segment)] = torch.tensor(segment)
+        return ids.to(self.place.device)
+
+    def split(self, hidden: Tensor) -> Sequence[Tensor]:
+        return [states[:length] for states, length in zip(hidden, self.lengths, strict=True)]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        M, H, T, D = query.shape
+        H_kv = key.shape[1]
+        keys, values = self.store.keys[layer], self.store.values[layer]
+        rows = self.rows[:, None].expand_as(self.place)[self.real]
+        places = self.place[self.real]
+        keys[rows, :, places] = key.transpose(1, 2)[self.real]
+        values[rows, :, places] = value.transpose(1, 2)[self.real]
+        k, v = pick_rows(keys, self.rows, self.end), pick_rows(values, self.rows, self.end)
+        query = query.reshape(M, H_kv, H // H_kv * T, D)
+        mask = self.mask.repeat(1, 1, H // H_kv, 1)
+        return F.scaled_dot_product_attention(query, k, v, attn_mask=mask, scale=scaling).view(M, H, T, D)
+
+    @staticmethod
+    def passes(segments: Sequence[Segment], budget: int) -> list[list[Segment]]:
+        """Cut, shortest first, into passes of like length and at most ``budget`` padded tokens."""
+        found: list[list[Segment]] = []
+        for segment in sorted(segments, key=lambda s: (s.length, s.row)):
+            last = found[-1] if found else None
+            if last is None or (len(last) + 1) * segment.length > budget or segment.length > LIKE * last[0].length + 2:
+                found.append([segment])
+            else:
+                last.append(segment)
+        return found

@@ -1,0 +1,124 @@
+"""Which histories have keys and values in the store, and which one gives way when it is full.
+
+A row that gives way keeps its ids and loses its place: whoever stands on it computes it again, so a small budget costs time and
+never changes a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from turnwise.engines.store import Store
+
+KEY = 16  # tokens; histories are looked up by their beginning
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """One history. Several nodes may stand on it at different lengths."""
+
+    ids: list[int]
+    computed: int = 0  # tokens whose keys and values are stored
+    users: int = 0  # nodes that stand on it; one without users is still found by its ids, until its place is needed
+    slot: int | None = None  # its place in the store
+    used: int = 0  # when it was last asked for
+
+
+class Rows:
+    """Args:
+    store: holds the keys and values.
+    budget: bytes that the store may take; None: no limit. A single history that needs more gets it.
+    """
+
+    def __init__(self, store: Store, budget: int | None = None) -> None:
+        self.store, self.budget = store, budget
+        self._index: dict[tuple[int, ...], list[Row]] = defaultdict(list)
+        self._placed: list[Row | None] = [None] * store.rows  # by slot
+        self._clock = 0
+
+    def find(self, ids: list[int]) -> tuple[Row | None, int]:
+        """The row that shares the longest beginning with ``ids``, and how many tokens that is."""
+        best, shared = None, 0
+        for row in self._index.get(tuple(ids[:KEY]), ()):
+            common = common_length(row.ids, ids)
+            if common > shared:
+                best, shared = row, common
+        return best, shared
+
+    def add(self, ids: list[int], source: Row | None = None, length: int = 0) -> Row:
+        """A new row of ``ids``; what ``source`` has computed of its first ``length`` tokens is copied if there is room."""
+        row = Row(ids)
+        self._index[tuple(ids[:KEY])].append(row)
+        known = min(length, source.computed) if source is not None else 0
+        if known and source is not None and self._limit(len(ids)) >= 2:
+            self.place([row, source])
+            assert source.slot is not None and row.slot is not None
+            self.store.copy_row(source.slot, row.slot, known)
+            row.computed = known
+        return row
+
+    def place(self, rows: Collection[Row]) -> None:
+        """Give each of these rows a place that holds all its ids. Rows that nobody asks for give way, the oldest first."""
+        self._clock += 1
+        for row in rows:
+            row.used = self._clock
+        tokens = max((len(row.ids) for row in rows), default=0)
+        missing = [row for row in rows if row.slot is None]
+        self._make_room(len(missing), tokens, rows)
+        empty = [slot for slot, row in enumerate(self._placed) if row is None]
+        for row, slot in zip(missing, empty, strict=False):
+            row.slot, self._placed[slot] = slot, row
+
+    def groups(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """Cut distinct rows into lists that fit the budget together."""
+        longest = max((len(row.ids) for row in rows), default=0)
+        size = min(self._limit(longest), max(1, len(rows)))
+        return [list(rows[i : i + size]) for i in range(0, len(rows), size)]
+
+    def _limit(self, tokens: int) -> int:
+        """How many rows the budget allows, if the longest has so many tokens."""
+        if self.budget is None:
+            return 1_000_000_000
+        return max(1, self.budget // (self.store.capacity_for(tokens) * self.store.token_bytes))
+
+    def _make_room(self, count: int, tokens: int, pinned: Collection[Row]) -> None:
+        kept = set(map(id, pinned))
+        placed = [row for row in self._placed if row is not None]
+        leaving = sorted((row for row in placed if id(row) not in kept), key=lambda row: (row.users > 0, row.used))
+        limit, needed, slots = self._limit(tokens), len(placed) + count, len(self._placed)
+        while leaving and (needed > limit or (needed > slots and leaving[0].users == 0)):
+            self._evict(leaving.pop(0))
+            needed -= 1
+        if needed > slots:
+            slots = max(needed, min(limit, math.ceil(1.5 * slots)))  # growth copies, so it goes in leaps
+        slots = max(needed, min(slots, limit))
+        if slots != len(self._placed) or tokens > self.store.tokens:
+            staying = [row for row in self._placed if row is not None]
+            self.store.resize([row.slot for row in staying if row.slot is not None], slots, tokens)
+            self._placed = [*staying, *[None] * (slots - len(staying))]
+            for slot, row in enumerate(staying):
+                row.slot = slot
+
+    def _evict(self, row: Row) -> None:
+        assert row.slot is not None
+        self._placed[row.slot] = None
+        row.slot, row.computed = None, 0
+        if row.users == 0:
+            self._index[tuple(row.ids[:KEY])].remove(row)
+
+
+def common_length(a: list[int], b: list[int]) -> int:
+    """Length of the common prefix, by bisection on slice equality (compared in C)."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,76 @@
+"""The first K steps of a group of rollouts: what a gate may know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnwise.types import RolloutTree
+
+ENDED = ""  # the common action and observation of rollouts that are over; no real one is empty
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """A group as it stands after ``step`` turns. All tuples are ``_G``.
+
+    A rollout that has ended keeps the actions that it took, so its prefix may be shorter; its last action and observation
+    are then ``ENDED``, whatever they were. The released table of arXiv:2605.05802 is
+    consistent with no other reading.
+    """
+
+    step: int
+    actions: tuple[tuple[str, ...], ...]  # of each rollout, its first ``step`` actions as symbols
+    last_actions: tuple[str, ...]  # at this very step
+    last_observations: tuple[str, ...]
+    ended: tuple[bool, ...]
+
+
+def symbol(text: str) -> str:
+    """An action as a symbol: reasoning up to ``</think>`` left out, whitespace normalised."""
+    return " ".join(text.rpartition("</think>")[2].split())
+
+
+def prefixes(
+    actions: Sequence[Sequence[str]], observations: Sequence[Sequence[str]], ended: Sequence[bool], step: int
+) -> Prefixes:
+    """The group after ``step`` turns, from what each rollout did and saw (turns beyond ``step`` are not read).
+
+    Args:
+        actions, observations: one sequence a rollout, in order of turns.
+        ended: whether it is over after its first ``step`` turns or before.
+    """
+    return Prefixes(
+        step,
+        tuple(tuple(symbol(text) for text in taken[:step]) for taken in actions),
+        tuple(ENDED if over else symbol(taken[step - 1]) for taken, over in zip(actions, ended, strict=True)),
+        tuple(ENDED if over else seen[step - 1] for seen, over in zip(observations, ended, strict=True)),
+        tuple(ended),
+    )
+
+
+def group_at(tree: RolloutTree, step: int) -> Prefixes | None:
+    """The group of ``tree`` if this is the moment to look at it, else None.
+
+    The moment is when the unfinished rollouts have just taken turn ``step``. There is none where no rollout is left to stop,
+    where fewer than two are valid, or where rollouts branched below the root: those share a prefix by construction, and
+    their agreement says nothing.
+    """
+    if len(tree.turns) < step or any(look.step == step for look in tree.looks):
+        return None
+    every = [tree.path(leaf) for leaf in tree.leaves()]
+    if sum(map(len, every)) != len(tree.turns):
+        return None
+    paths = [[tree.turns[i] for i in path] for path in every if path[-1] not in tree.invalid]
+    if len(paths) < 2 or max(map(len, paths)) != step:
+        return None
+    # what the world answered is appended only where a rollout goes on
+    ended = [len(path) < step or not path[-1].observation_ids for path in paths]
+    if all(ended):
+        return None
+    return prefixes(
+        [[turn.text for turn in path] for path in paths],
+        [[turn.observation for turn in path] for path in paths],
+        ended,
+        step,
+    )

@@ -1,0 +1,128 @@
+"""Answers on disk by the content of their questions: SQLite, shared by processes, whole after any crash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import InputError
+
+VERSION = 1
+BUSY = 30.0  # s that a write waits for another process
+_TABLE = """
+CREATE TABLE IF NOT EXISTS answers (
+    key TEXT PRIMARY KEY,
+    about TEXT NOT NULL,
+    value TEXT NOT NULL,
+    written REAL NOT NULL
+) WITHOUT ROWID
+"""
+
+
+class CacheError(OSError):
+    """The cache could not be read or written just now (no space left, locked for too long). The answer itself is fine."""
+
+
+def key_of(question: Mapping[str, Any]) -> str:
+    """The address of a question: SHA-256 of its canonical JSON."""
+    text = json.dumps(question, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Cache:
+    """Question -> answer, both JSON.
+
+    An entry is one transaction in write-ahead mode: a killed process leaves it whole or not at all, and power loss costs at
+    most the last entries. The first answer to a question stands: ``put`` returns what is stored, so that processes that
+    asked at the same time go on with the same one. For a local disk: write-ahead mode does not work over network file systems.
+
+    Raises:
+        InputError: ``path`` is not such a cache, or cannot be opened.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(self.path, BUSY, isolation_level=None, check_same_thread=False)
+            self._prepare()
+        except (OSError, sqlite3.Error) as error:
+            raise InputError(
+                f"{self.path}: cannot be used as a cache ({error}); remove the file or name another one"
+            ) from error
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The stored answer, None where there is none.
+
+        Raises:
+            CacheError: it cannot be read just now.
+        """
+        with self._lock:
+            try:
+                row = self._connection.execute("SELECT value FROM answers WHERE key = ?", (key,)).fetchone()
+            except sqlite3.Error as error:
+                raise CacheError(f"{self.path}: {error}") from error
+        return json.loads(row[0]) if row else None
+
+    def put(self, key: str, about: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Store an answer, unless there is one already; returns the stored one.
+
+        Args:
+            key: of :func:`key_of`.
+            about: model and version, for those who look into the file.
+            value: the answer.
+
+        Raises:
+            CacheError: it cannot be written just now.
+        """
+        text = json.dumps(value, allow_nan=False)
+        with self._lock:
+            try:
+                self._connection.execute(
+                    "INSERT INTO answers VALUES (?, ?, ?, ?) ON CONFLICT (key) DO NOTHING",
+                    (key, about, text, time.time()),
+                )
+                row = self._connection.execute("SELECT value FROM answers WHERE key = ?", (key,)).fetchone()
+            except sqlite3.Error as error:
+                raise CacheError(f"{self.path}: {error}") from error
+        return json.loads(row[0])
+
+    def __len__(self) -> int:
+        with self._lock:
+            return int(self._connection.execute("SELECT COUNT(*) FROM answers").fetchone()[0])
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _prepare(self) -> None:
+        run = self._connection.execute
+        self._patiently("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = NORMAL")
+        self._patiently("BEGIN IMMEDIATE")
+        version = run("PRAGMA user_version").fetchone()[0]
+        tables = {row[0] for row in run("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if version not in (0, VERSION) or (version == 0 and tables):
+            raise sqlite3.DatabaseError(f"it is another program's, or of version {version}, not {VERSION}")
+        run(_TABLE)
+        run(f"PRAGMA user_version = {VERSION}")
+        run("COMMIT")
+
+    def _patiently(self, statement: str) -> None:
+        """While another process sets the file up, SQLite may refuse at once instead of waiting."""
+        deadline = time.monotonic() + BUSY
+        while True:
+            try:
+                self._connection.execute(statement)
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)

@@ -1,0 +1,258 @@
+"""One client for any OpenAI-compatible chat endpoint: a vLLM or llama.cpp server, or a hosted model."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import logging
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from turnwise.judges.tally import Fault, Tally
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY = 4 * 2**20  # bytes of an answer
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_FINAL = ("rejected", "skipped", "budget")  # asking again would not help
+
+
+class ChatFault(Exception):
+    """A question without an answer. ``after``: seconds that the server asked to be left alone."""
+
+    def __init__(self, kind: Fault, detail: str, after: float | None = None) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind, self.after = kind, after
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the model wrote, and why it stopped."""
+
+    text: str
+    finish: str
+
+
+@dataclass(slots=True)
+class ChatClient:
+    """Asks ``url``/chat/completions; used by one event loop.
+
+    A question holds one of ``concurrency`` places for at most ``time_limit`` seconds, all its attempts and pauses included.
+    Between attempts it waits ``backoff`` seconds, twice as long each time, with jitter; where the server names a time
+    (Retry-After), all questions wait for it. After ``give_up_after`` failed questions in a row nothing is asked for
+    ``cooldown`` seconds, so that a dead endpoint does not hold up a run.
+
+    Args:
+        url: base of the API, as ``http://127.0.0.1:8000/v1``.
+        key_variable: environment variable that holds the API key; unset, no key is sent. The key is kept in no field.
+        attempts: requests a question, the first included.
+        attempt_limit: s of one request.
+        price_in, price_out: money a million tokens, for the report and the budget.
+        budget: money after which nothing is asked; null: no limit.
+    """
+
+    url: str
+    key_variable: str = "TURNWISE_JUDGE_KEY"
+    concurrency: int = 16
+    attempts: int = 4
+    attempt_limit: float = 60.0
+    time_limit: float = 120.0
+    backoff: float = 0.5
+    give_up_after: int = 16
+    cooldown: float = 60.0
+    price_in: float = 0.0
+    price_out: float = 0.0
+    budget: float | None = None
+    tally: Tally = field(default_factory=Tally, init=False, repr=False)
+    _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
+    _places: asyncio.Semaphore | None = field(default=None, init=False, repr=False)
+    _random: random.Random = field(default_factory=random.Random, init=False, repr=False)  # draws of a run are seeded
+    _failed: int = field(default=0, init=False, repr=False)  # questions in a row
+    _shut_until: float = field(default=0.0, init=False, repr=False)
+    _quiet_until: float = field(default=0.0, init=False, repr=False)
+    _told: set[str] = field(default_factory=set, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(
+                f"url must begin with http:// or https:// and a host, got {parts._replace(query='').geturl()!r}"
+            )
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError(
+                f"url must hold no user, password or query; put the key into the variable {self.key_variable}"
+            )
+        for name in ("concurrency", "attempts", "give_up_after"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("time_limit", "attempt_limit"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
+        for name in ("backoff", "cooldown", "price_in", "price_out", "budget"):
+            if getattr(self, name) is not None and not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+
+    @property
+    def cost(self) -> float:
+        """Money spent so far."""
+        return self.tally.cost(self.price_in, self.price_out)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[float]:
+        """Wait for a place; gives the time (of :func:`time.monotonic`) by which the question must be done.
+
+        Raises:
+            ChatFault: nothing is asked now: the endpoint has failed too often, or the budget is spent.
+        """
+        if self._places is None:
+            self._places = asyncio.Semaphore(self.concurrency)
+        async with self._places:
+            if time.monotonic() < self._shut_until:
+                raise self._fault(ChatFault("skipped", f"{self._failed} questions in a row have failed"))
+            if self.budget is not None and self.cost >= self.budget:
+                raise self._fault(ChatFault("budget", f"{self.budget:g} is spent"))
+            yield time.monotonic() + self.time_limit
+
+    async def ask(self, request: Mapping[str, Any], deadline: float) -> Reply:
+        """Post one chat completion request.
+
+        Args:
+            request: the body, ``model`` and ``messages`` among its keys.
+            deadline: of :meth:`place`.
+
+        Raises:
+            ChatFault: the last fault, when no attempt is left or the time is up.
+        """
+        attempt = 0
+        while True:
+            attempt += 1
+            await asyncio.sleep(max(0.0, min(self._quiet_until, deadline) - time.monotonic()))
+            try:
+                reply = await self._post(request, min(self.attempt_limit, deadline - time.monotonic()))
+            except ChatFault as fault:
+                self._fault(fault)
+                pause = self.backoff * 2 ** (attempt - 1) * self._random.uniform(0.5, 1.0)
+                if fault.after is not None:
+                    pause = fault.after
+                    self._quiet_until = max(self._quiet_until, time.monotonic() + pause)
+                if fault.kind in _FINAL or attempt >= self.attempts or time.monotonic() + pause >= deadline:
+                    self._give_up()
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                self._failed = 0
+                return reply
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _post(self, request: Mapping[str, Any], limit: float) -> Reply:
+        if limit <= 0:
+            raise ChatFault("timeout", f"no time left of {self.time_limit:g} s")
+        began = self.tally.began()
+        try:
+            async with self._open().post(
+                f"{self.url.rstrip('/')}/chat/completions",
+                json=request,
+                timeout=aiohttp.ClientTimeout(total=limit),
+                allow_redirects=False,  # a redirect would carry the key elsewhere
+            ) as response:
+                if response.status != 200:
+                    raise _refusal(response)
+                body = bytearray()
+                async for piece in response.content.iter_chunked(2**16):
+                    body += piece
+                    if len(body) > MAX_BODY:
+                        raise ChatFault("garbage", f"an answer above {MAX_BODY} bytes")
+        except TimeoutError:
+            raise ChatFault("timeout", f"no answer within {limit:.1f} s") from None
+        except (aiohttp.ClientConnectionError, OSError) as error:
+            raise ChatFault("unreachable", type(error).__name__) from None
+        except aiohttp.ClientError as error:  # broken chunks, a broken status line
+            raise ChatFault("garbage", type(error).__name__) from None
+        finally:
+            self.tally.ended(began)
+        return self._read(bytes(body))
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            key = os.environ.get(self.key_variable)
+            self._session = aiohttp.ClientSession(
+                headers={"Authorization": f"Bearer {key}"} if key else None,
+                connector=aiohttp.TCPConnector(limit=self.concurrency),
+                trust_env=urlsplit(self.url).hostname not in _LOCAL,  # proxies of the environment
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+    def _read(self, body: bytes) -> Reply:
+        try:
+            answer = json.loads(body)
+            choice = answer["choices"][0]
+            text = choice["message"].get("content") or ""
+            if not isinstance(text, str):
+                raise TypeError
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise ChatFault("garbage", f"{len(body)} bytes that are no chat completion") from None
+        self.tally.answered += 1
+        self._meter(answer.get("usage"))
+        return Reply(text, str(choice.get("finish_reason") or ""))
+
+    def _meter(self, usage: Any) -> None:
+        try:
+            spent = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+        except (TypeError, LookupError, ValueError):
+            self.tally.unmetered += 1
+            return
+        self.tally.prompt_tokens += max(0, spent[0])
+        self.tally.completion_tokens += max(0, spent[1])
+
+    def _give_up(self) -> None:
+        self._failed += 1
+        if self._failed >= self.give_up_after:
+            self._shut_until = time.monotonic() + self.cooldown
+
+    def _fault(self, fault: ChatFault) -> ChatFault:
+        """Count a fault; the first of each kind is told, without anything that the server or the request said."""
+        self.tally.faults[fault.kind] += 1
+        if fault.kind not in self._told:
+            self._told.add(fault.kind)
+            logger.warning("judge at %s: %s; counted as %s from now on", self.url, fault, fault.kind)
+        return fault
+
+
+def _refusal(response: aiohttp.ClientResponse) -> ChatFault:
+    status = response.status
+    if status == 429:
+        return ChatFault("rate_limited", "status 429", _retry_after(response.headers.get("Retry-After")))
+    if status >= 500:
+        return ChatFault("server_error", f"status {status}", _retry_after(response.headers.get("Retry-After")))
+    if status == 408:
+        return ChatFault("timeout", "status 408")
+    hint = ", look at the key" if status in (401, 403) else ""
+    return ChatFault("rejected", f"status {status}{hint}")
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds from a Retry-After header, in either of its forms; None where it says nothing usable."""
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if seconds == seconds else None

@@ -1,0 +1,169 @@
+"""The judge that asks a model behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnwise.judges.background import Background
+from turnwise.judges.base import Candidate, gather
+from turnwise.judges.cache import Cache, CacheError, key_of
+from turnwise.judges.client import ChatClient, ChatFault
+from turnwise.judges.fence import new_code
+from turnwise.judges.prompt import AnswerError, Structured, question, read_score, repair, response_format
+from turnwise.judges.rubric import Rubric, load_rubric, snap
+
+logger = logging.getLogger(__name__)
+
+_COUNTS = ("asked", "scored", "failed", "cached", "shared", "repaired", "cache_errors")
+_OURS = ("model", "messages", "temperature", "max_tokens", "response_format", "stream", "n")
+
+
+@dataclass(slots=True)
+class EndpointJudge:
+    """Scores from a judging model (AWPO, arXiv:2512.19126, App. B.2), cached by content.
+
+    Questions run in a thread of their own and overlap with whatever the caller does next. An answer that is no score gets
+    one repair attempt. A candidate without a score is None, counted by its reason, and never stored: a later run asks again.
+
+    Args:
+        client: where and how to ask.
+        model: its name there; part of every question's address, so give different models different names.
+        rubric: a file of ``judges/rubrics``.
+        cache: the file that keeps answers; null: none, and every run asks again.
+        structured: how the server is made to answer in JSON; ``none`` for one that refuses ``response_format``.
+        temperature, max_tokens: of the answer; a model that reasons before it answers needs many tokens.
+        extra: further keys of the request, such as ``chat_template_kwargs`` or ``seed``.
+    """
+
+    client: ChatClient
+    model: str
+    rubric: str = "tool_use_v1"
+    cache: str | None = None
+    structured: Structured = "json_schema"
+    temperature: float = 0.0
+    max_tokens: int = 1024
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    _rubric: Rubric = field(init=False, repr=False)
+    _store: Cache | None = field(default=None, init=False, repr=False)
+    _background: Background | None = field(default=None, init=False, repr=False)
+    _pending: dict[str, asyncio.Task[tuple[float | None, str]]] = field(default_factory=dict, init=False, repr=False)
+    _counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError("model must name the judging model, got an empty name")
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+        if self.max_tokens < 16:
+            raise ValueError(f"max_tokens must be at least 16, got {self.max_tokens}")
+        if taken := sorted(set(self.extra) & set(_OURS)):
+            raise ValueError(f"extra must not set {', '.join(taken)}: the judge sets them itself")
+        self._rubric = load_rubric(self.rubric)
+
+    def submit(self, candidate: Candidate) -> Future[float | None]:
+        """Ask, and return at once.
+
+        Raises:
+            InputError: at the first candidate, where the cache cannot be opened.
+        """
+        if self._background is None:
+            self._store = Cache(self.cache) if self.cache else None
+            self._background = Background("judge")
+        return self._background.submit(self._judge(candidate))
+
+    def __call__(self, candidates: Iterable[Candidate]) -> list[float | None]:
+        return gather(self, candidates)
+
+    def report(self) -> dict[str, float]:
+        counts = {name: self._counts[name] for name in _COUNTS}
+        reasons = {name: count for name, count in sorted(self._counts.items()) if name.startswith("failed/")}
+        return {**counts, **reasons, **self.client.tally.report(), "cost": self.client.cost}
+
+    def close(self) -> None:
+        """Cancel what is running: its futures give None. The judge can be used again afterwards."""
+        if self._background is not None:
+            self._background.close(self.client.close())
+            self._background = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    async def _judge(self, candidate: Candidate) -> float | None:
+        self._counts["asked"] += 1
+        key = key_of(self._request(question(self._rubric, candidate, code="")))
+        task = self._pending.get(key)
+        if task is not None:
+            self._counts["shared"] += 1
+        else:
+            task = self._pending[key] = asyncio.create_task(self._answer(key, candidate))
+            task.add_done_callback(lambda _: self._pending.pop(key))
+        try:
+            score, reason = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            score, reason = None, "closed"
+        self._counts["failed" if score is None else "scored"] += 1
+        if score is None:
+            self._counts[f"failed/{reason}"] += 1
+        return score
+
+    async def _answer(self, key: str, candidate: Candidate) -> tuple[float | None, str]:
+        """The score, and in its absence the reason."""
+        stored = self._cached(key)
+        if stored is not None:
+            self._counts["cached"] += 1
+            return snap(stored["score"]), ""
+        messages = question(self._rubric, candidate, new_code())
+        try:
+            async with self.client.place() as deadline:
+                reply = await self.client.ask(self._request(messages), deadline)
+                try:
+                    raw = read_score(reply.text)
+                except AnswerError as error:
+                    self._counts["repaired"] += 1
+                    reply = await self.client.ask(self._request(repair(messages, reply.text, error)), deadline)
+                    raw = read_score(reply.text)
+        except ChatFault as fault:
+            return None, fault.kind
+        except AnswerError as error:
+            return None, error.kind
+        return snap(self._keep(key, {"score": raw})["score"]), ""
+
+    def _request(self, messages: list[dict[str, str]]) -> dict[str, Any]:
+        """The body of a request; with an empty code in its messages, the content that a question is addressed by."""
+        return {
+            "model": self.model,
+            "messages": messages,
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            **response_format(self.structured),
+            **self.extra,
+        }
+
+    def _cached(self, key: str) -> dict[str, Any] | None:
+        try:
+            return self._store.get(key) if self._store is not None else None
+        except CacheError as error:
+            self._tell(error)
+            return None
+
+    def _keep(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return (
+                self._store.put(key, f"{self.model} {self._rubric.version}", value)
+                if self._store is not None
+                else value
+            )
+        except CacheError as error:
+            self._tell(error)
+            return value
+
+    def _tell(self, error: CacheError) -> None:
+        if not self._counts["cache_errors"]:
+            logger.warning("judge: the cache fails (%s); scores are used and not kept", error)
+        self._counts["cache_errors"] += 1

@@ -1,0 +1,128 @@
+"""The question to a judging model, and its answer read strictly."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from turnwise.judges.base import Candidate
+from turnwise.judges.fence import fenced
+from turnwise.judges.rubric import Rubric
+from turnwise.types import Message, ToolCall
+
+Structured = Literal["json_schema", "json_object", "none"]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"score": {"type": "number", "minimum": 0, "maximum": 1}},
+    "required": ["score"],
+    "additionalProperties": False,
+}
+_CODE_BLOCK = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
+_QUOTED = 500  # characters of an unusable answer that are shown back
+
+
+class AnswerError(ValueError):
+    """The model's answer is no score. ``kind`` is ``invalid`` or ``out_of_range``."""
+
+    def __init__(self, kind: Literal["invalid", "out_of_range"], what: str) -> None:
+        super().__init__(what)
+        self.kind = kind
+
+
+class _Verdict(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    score: float = Field(ge=0, le=1, allow_inf_nan=False)
+
+
+def question(
+    rubric: Rubric, candidate: Candidate, code: str, section: Callable[[str, str, str], str] = fenced
+) -> list[dict[str, str]]:
+    """The chat messages. The rubric alone is the system message, so that a server computes it once for all candidates.
+
+    ``section`` is the fence: (name, text, code) -> the part of the prompt that holds the text.
+    """
+    reference = candidate.reference or "(no reference rationale: judge the reasoning by the true calls)"
+    sections = [
+        ("tools", tools_text(candidate.tools)),
+        ("conversation", transcript(candidate.prompt)),
+        ("reference_rationale", reference),
+        ("true_calls", calls_text(candidate.reference_calls)),
+        ("reply", candidate.text),
+    ]
+    body = "\n\n".join(section(name, text, code) for name, text in sections)
+    ask = 'Grade the section "reply" by the rules you were given. Answer with one JSON object: {"score": ...}'
+    return [
+        {"role": "system", "content": rubric.text},
+        {"role": "user", "content": f"The code of this request is {code}.\n\n{body}\n\n{ask}"},
+    ]
+
+
+def repair(messages: Sequence[dict[str, str]], answer: str, error: AnswerError) -> list[dict[str, str]]:
+    """The second and last question, after an answer that was no score."""
+    ask = f'That is not an answer: {error}. Reply with one JSON object and nothing else: {{"score": ...}}'
+    shown = answer.strip()[:_QUOTED] or "(empty)"
+    return [*messages, {"role": "assistant", "content": shown}, {"role": "user", "content": ask}]
+
+
+def response_format(structured: Structured) -> dict[str, Any]:
+    """The part of the request that asks the server itself to keep to the schema."""
+    if structured == "json_schema":
+        schema = {"name": "verdict", "strict": True, "schema": SCHEMA}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    return {"response_format": {"type": "json_object"}} if structured == "json_object" else {}
+
+
+def read_score(answer: str) -> float:
+    """The score of an answer that is one JSON object, maybe in a code block, maybe after reasoning up to ``</think>``.
+
+    Nothing is searched for inside prose: a score that stands there may be one that the judge was told to repeat.
+
+    Raises:
+        AnswerError: the answer is anything else, or its score is not in [0, 1].
+    """
+    text = answer.rpartition("</think>")[2].strip()
+    block = _CODE_BLOCK.match(text)
+    try:
+        return _Verdict.model_validate_json(block[1] if block else text).score
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] in ("greater_than_equal", "less_than_equal", "finite_number"):
+            raise AnswerError("out_of_range", "the score lies outside the range of the rubric") from error
+        if first["type"] == "json_invalid":
+            raise AnswerError("invalid", "it is not one JSON object") from error
+        raise AnswerError("invalid", 'it must hold "score", a number') from error
+
+
+def transcript(messages: Iterable[Message]) -> str:
+    """A conversation as text, a heading before each message."""
+    parts = []
+    for message in messages:
+        calls = [_json(call) for call in message.get("tool_calls") or ()]
+        parts.append("\n".join([f"[{message['role']}]", *filter(None, [str(message.get("content") or "")]), *calls]))
+    return "\n\n".join(parts) or "(empty)"
+
+
+def calls_text(calls: Iterable[ToolCall]) -> str:
+    """Tool calls, one JSON object a line."""
+    return "\n".join(_json({"name": call.name, "arguments": call.arguments}) for call in calls) or "(no call)"
+
+
+def tools_text(tools: Iterable[Mapping[str, Any]]) -> str:
+    """Tool definitions, one JSON object a line."""
+    return "\n".join(_json(tool) for tool in tools) or "(not listed)"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot stand in a prompt: messages, tools and calls are JSON values")

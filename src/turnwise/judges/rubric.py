@@ -1,0 +1,58 @@
+"""The scale that every judge shares: weights, tiers and caps (AWPO, arXiv:2512.19126, App. B.2), and the text for models.
+
+The text lies in ``rubrics/<name>.txt``. A changed text is another version, so no score given under the old one is reused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from turnwise.errors import InputError
+
+TIERS = (1.00, 0.90, 0.75, 0.50, 0.25, 0.00)
+WEIGHTS = {"reasoning": 0.35, "tools": 0.30, "parameters": 0.25, "conduct": 0.10}
+
+# The best score that a flaw leaves.
+PARAMETER_DIFFERS = 0.75
+TOOL_MISSING = 0.50
+TOOL_INVENTED = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    """The instructions of a judging model. ``version`` is the name with eight hex digits of the text."""
+
+    name: str
+    text: str
+    version: str
+
+
+@cache
+def load_rubric(name: str) -> Rubric:
+    """A rubric of the package.
+
+    Raises:
+        InputError: there is none of this name; the message lists those that there are.
+    """
+    folder = files("turnwise.judges") / "rubrics"
+    texts = {item.name.removesuffix(".txt"): item for item in folder.iterdir() if item.name.endswith(".txt")}
+    if name not in texts:
+        raise InputError(f"rubric: there is no {name!r}; choose one of {', '.join(sorted(texts))}")
+    text = texts[name].read_text(encoding="utf-8")
+    return Rubric(name, text, f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}")
+
+
+def snap(score: float) -> float:
+    """The nearest tier; half-way, the lower one.
+
+    Raises:
+        ValueError: ``score`` is not in [0, 1].
+    """
+    if not (math.isfinite(score) and 0 <= score <= 1):
+        raise ValueError(f"score must be in [0, 1], got {score}")
+    # rounded, for in floating point 0.95 lies nearer to 0.90 than to 1.00
+    return min(TIERS, key=lambda tier: (round(abs(tier - score), 9), tier))

@@ -1,0 +1,80 @@
+"""Do the outcome and the mixed reward pull the same way? The cosine of their gradients on what is trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from turnwise.rollouts.pack import Update
+from turnwise.training.module import PolicyModule
+
+
+class GradientCosine(Callback):
+    """Logs ``train/gradient_cosine``: cos(g_out, g_mix) of AWPO's appendix (arXiv:2512.19126, Eqs. 55-58), exact, over the whole
+    update and all trained parameters, before the step is taken.
+
+    The gradients are the loss's own, with the advantages of two views of the update (:class:`turnwise.types.Credit`) in place of
+    the ones it is trained on. It costs a forward pass and two backward passes over the update.
+
+    Args:
+        every: iterations between two measurements.
+        views: names of the two views; where an update has them not, or one gradient is zero, nothing is logged.
+    """
+
+    def __init__(self, every: int = 10, views: tuple[str, str] | list[str] = ("outcome", "mixed")) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        if len(views) != 2:
+            raise ValueError(f"views must name two of them, got {list(views)}")
+        self.every, self.views = every, tuple(views)
+        self._cosine: float | None = None
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._cosine = None
+        if trainer.current_epoch % self.every == 0:
+            assert isinstance(pl_module, PolicyModule)
+            with trainer.precision_plugin.train_step_context(), torch.random.fork_rng():
+                self._cosine = gradient_cosine(pl_module, batch, *self.views)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._cosine is not None:
+            pl_module.last_metrics["gradient_cosine"] = self._cosine  # type: ignore[operator, index]
+
+
+def gradient_cosine(module: PolicyModule, update: Update, first: str, second: str) -> float | None:
+    """The cosine of the gradients that two views of an update would give; None where it is not defined."""
+    if not all({first, second} <= packed.items.views.keys() for packed in update.batches):
+        return None
+    g, h = view_gradients(module, update, (first, second))
+    norms = _dot(g, g), _dot(h, h)
+    return _dot(g, h) / math.sqrt(norms[0] * norms[1]) if all(norms) else None
+
+
+def view_gradients(module: PolicyModule, update: Update, views: tuple[str, ...]) -> list[list[Tensor]]:
+    """For each view, the gradient that its advantages put into each trained parameter; KL and entropy terms are left out."""
+    parameters = [p for p in module.model.parameters() if p.requires_grad]
+    totals = [[torch.zeros_like(p) for p in parameters] for _ in views]
+    for packed, reference in zip(update.batches, module.references(update), strict=True):
+        inputs = module.loss_inputs(packed, update, reference)
+        # what is left of the loss without advantages is no view's doing
+        rest = module.loss(replace(inputs, advantage_K=torch.zeros_like(inputs.logprobs_K))).loss
+        for view, total in zip(views, totals, strict=True):
+            advantage_K = packed.items.views[view].to(inputs.logprobs_K.device)
+            loss = module.loss(replace(inputs, advantage_K=advantage_K)).loss - rest
+            for sum_, gradient in zip(
+                total, torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True), strict=True
+            ):
+                if gradient is not None:
+                    sum_ += gradient
+    return totals
+
+
+def _dot(g: list[Tensor], h: list[Tensor]) -> float:
+    return math.fsum(float((a.double() * b.double()).sum()) for a, b in zip(g, h, strict=True))

@@ -1,0 +1,60 @@
+"""K assistant turns become K steps, each with all that stood before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turnwise.data.chat import ChatTokens
+from turnwise.data.messages import parse_trajectory
+from turnwise.data.steps import Step, steps_of
+from turnwise.states.expert_turns import expert_turns
+from turnwise.types import ToolCall, Trajectory
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}}}}
+CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
+DIALOGUE = {
+    "id": "dialogue",
+    "tools": [TOOL],
+    "messages": [
+        {"role": "system", "content": "You have tools."},
+        {"role": "user", "content": "Weather in Paris?"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL], "reasoning_content": " Ask the tool. "},
+        {"role": "tool", "content": "7 degrees"},
+        {"role": "assistant", "content": "<think>Now answer.</think>\n\nIt is 7 degrees."},
+        {"role": "user", "content": "Thanks."},
+        {"role": "assistant", "content": "You are welcome."},
+        {"role": "user", "content": "Bye."},
+    ],
+}
+
+
+def test_every_turn_is_a_step_with_its_whole_context() -> None:
+    trajectory = parse_trajectory(DIALOGUE, "file:1")
+    messages = trajectory.messages
+    assert steps_of(trajectory) == [
+        Step("dialogue#t0", messages[:2], "Ask the tool.", "", (ToolCall("weather", {"city": "Paris"}),), (TOOL,)),
+        Step("dialogue#t1", messages[:4], "Now answer.", "It is 7 degrees.", (), (TOOL,)),
+        Step("dialogue#t2", messages[:6], None, "You are welcome.", (), (TOOL,)),
+    ]
+
+
+def test_a_step_is_the_state_of_the_same_id() -> None:
+    """The state's tokens are the step's messages as the template shows them."""
+    from transformers import AutoTokenizer
+
+    assets = Path(__file__).parents[3] / "src" / "turnwise" / "assets" / "tiny"
+    chat = ChatTokens(AutoTokenizer.from_pretrained(assets))
+    trajectory = parse_trajectory(DIALOGUE, "file:1")
+    states = expert_turns(trajectory, chat.spines(trajectory.messages, trajectory.tools), chat.decode)
+    steps = steps_of(trajectory)
+    assert [state.id for state in states] == [step.id for step in steps]
+    for state, step in zip(states, steps, strict=True):
+        assert list(state.ids) == chat.prompt(step.prompt, step.tools)
+
+
+def test_a_call_that_is_none_is_named() -> None:
+    broken = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}
+    with pytest.raises(ValueError, match=r"step 'd#t0': arguments are not JSON"):
+        steps_of(Trajectory("d", ({"role": "user", "content": "u"}, broken)))

@@ -1,0 +1,69 @@
+"""A real HTTP server, candidates, and a judge whose pauses are short."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from turnwise.judges.base import Candidate
+from turnwise.judges.client import ChatClient
+from turnwise.judges.endpoint import EndpointJudge
+from turnwise.types import ToolCall
+
+ROOT = Path(__file__).parents[3]
+
+
+def _load() -> ModuleType:
+    name = "judge_server"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / "judge_server.py")
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def judge_server() -> ModuleType:
+    return _load()
+
+
+def make_candidate(n: int = 0, **changes: Any) -> Candidate:
+    """A reply that finds the first of two true words: the naive endpoint gives 0.25 + 0.5 x (share of words found)."""
+    fields: dict[str, Any] = {
+        "id": f"c{n}",
+        "prompt": ({"role": "system", "content": "use tools"}, {"role": "user", "content": f"weather in town {n}?"}),
+        "text": f"I look up the weather of town {n}. weather",
+        "thinking": f"I look up the weather of town {n}. weather",
+        "calls": (ToolCall("weather", {"town": str(n)}),),
+        "reference": f"The user asks for the weather in town {n}, so I look it up.",
+        "reference_calls": (ToolCall("weather", {"town": str(n)}),),
+    }
+    return Candidate(**{**fields, **changes})
+
+
+@pytest.fixture
+def candidate() -> Callable[..., Candidate]:
+    return make_candidate
+
+
+@pytest.fixture
+def make_judge() -> Iterator[Callable[..., EndpointJudge]]:
+    """(url, client settings, judge settings) -> a judge, closed with the test."""
+    judges = []
+
+    def make(url: str, client: dict[str, Any] | None = None, **settings: Any) -> EndpointJudge:
+        quick = {"attempts": 2, "attempt_limit": 20.0, "time_limit": 40.0, "backoff": 0.01, "give_up_after": 1000}
+        judge = EndpointJudge(ChatClient(url, **{**quick, **(client or {})}), "naive", **settings)
+        judges.append(judge)
+        return judge
+
+    yield make
+    for judge in judges:
+        judge.close()

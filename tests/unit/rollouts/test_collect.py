@@ -1,0 +1,69 @@
+"""A rule that compares the trees of an update: what it is shown, what it remembers, and how a batch fills up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from turnwise.advantages.awpo import PEAK, Awpo
+from turnwise.advantages.group import GroupAdvantage
+from turnwise.rollouts.collect import REFILLS, Collector
+from turnwise.types import Rewards, RolloutTree, State, Task, Turn
+
+# rewards of a state's two rollouts; "same" teaches nothing
+PAYS = {"same": (2.0, 2.0), "easy": (1.0, 2.0), "hard": (0.0, 1.0), "other": (0.0, 0.5)}
+
+
+def state(name: str) -> State:
+    return State(name, Task("toy", name, "train"), (1, 2, 3))
+
+
+def play(states: Sequence[State], key: object) -> list[RolloutTree]:
+    return [RolloutTree(s, [Turn(-1, [4], [-1.0]), Turn(-1, [5], [-1.0])]) for s in states]
+
+
+def reward(tree: RolloutTree) -> Rewards:
+    paid = list(PAYS[tree.state.id])
+    return {"outcome": paid, "reasoning": [0.5 * p for p in paid], "total": paid}
+
+
+def collector(first: Sequence[str], further: Sequence[str], rule: object, refills: int = 4) -> Collector:
+    def select(number: int) -> list[State]:
+        return [state(name) for name in (further if number >= REFILLS else first)]
+
+    return Collector(select, play, reward, rule, max_refills=refills)  # type: ignore[arg-type]
+
+
+def test_a_batch_rule_sees_the_update_and_its_memory_comes_back() -> None:
+    rule = Awpo(eps=0.0, difficulty=False)
+    first = collector(["easy", "hard"], [], rule).collect(0)
+    assert first.memory == {PEAK: 1.5}
+    # s_mix = 1.5 s_out, so rho = 0.6; "easy" is at the peak
+    assert first.metrics["mix_weight"] == pytest.approx(0.3)
+    assert first.credits[0].clip_low == first.credits[1].clip_low == pytest.approx([0.18 + 0.7 * 0.02] * 2)
+    second = collector(["hard"], [], rule).collect(1, first.memory)
+    assert second.memory == first.memory
+    assert second.metrics["mix_weight"] == pytest.approx(0.6)
+    assert collector(["hard"], [], rule).collect(1).metrics["mix_weight"] == 0  # without memory it is its own peak
+
+
+def test_a_refilled_batch_is_credited_as_one() -> None:
+    rule = Awpo(eps=0.0, difficulty=False, zero_variance="refill")
+    found = collector(["same", "hard"], ["hard", "other"], rule).collect(0)
+    assert [tree.state.id for tree in found.trees] == ["hard", "other"]
+    assert found.dropped == 1
+    assert found.memory == {PEAK: 2.0}  # what was thrown away was seen all the same
+    assert found.metrics["mix_weight"] == pytest.approx(0.6)  # of both that are left: neither is at the peak
+    assert found.credits[0].clip_low == found.credits[1].clip_low
+    assert len(found.rewards) == len(found.credits) == 2
+
+
+def test_refills_are_bounded_and_a_tree_rule_needs_no_memory() -> None:
+    rule = GroupAdvantage(zero_variance="refill")
+    found = collector(["same", "hard"], ["same"], rule, refills=3).collect(0, {"kept": 1.0})
+    assert [tree.state.id for tree in found.trees] == ["hard"]
+    assert found.dropped == 4  # the first, and one a refill
+    assert found.memory == {"kept": 1.0} and found.metrics == {}
+    kept = collector(["same", "hard"], ["other"], GroupAdvantage(zero_variance="drop")).collect(0)
+    assert [tree.state.id for tree in kept.trees] == ["same", "hard"] and kept.dropped == 0

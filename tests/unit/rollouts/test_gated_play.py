@@ -1,0 +1,128 @@
+"""A gate inside real rollouts: the shipped policy plays household tasks with and without it, under the same seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from turnwise.advantages.group import GroupAdvantage
+from turnwise.allocators.uniform import Uniform
+from turnwise.analysis.recorded import read_recorded
+from turnwise.data.chat import ChatTokens
+from turnwise.engines.base import Sampling
+from turnwise.engines.tree import TreeEngine
+from turnwise.envs.household import HouseholdEnv
+from turnwise.evaluation.suites import openings
+from turnwise.gates.base import Gate
+from turnwise.gates.divergence import Divergence
+from turnwise.gates.never import Never
+from turnwise.gates.signals import DISTANCE
+from turnwise.models.policy import load_policy
+from turnwise.rewards.outcome import Outcome
+from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.play import Player
+from turnwise.states.task_starts import task_starts
+from turnwise.tiny.load import tiny_path
+from turnwise.training.recorder import reward_metrics, tree_record
+from turnwise.types import RolloutTree, State
+
+K, HORIZON, GROUP = 3, 6, 4
+
+
+@pytest.fixture(scope="module")
+def player() -> Player:
+    model, tokenizer = load_policy(str(tiny_path()), "float32", 0, 1, 0.0, seed=0)
+    chat = ChatTokens(tokenizer)
+    engine = TreeEngine(end_ids=chat.stop_ids)
+    engine.load_weights(model.eval(), 0)
+    return Player(engine, HouseholdEnv(horizon=HORIZON), chat, Sampling(temperature=1.0, max_tokens=24))
+
+
+@pytest.fixture(scope="module")
+def states(player: Player) -> list[State]:
+    opening = openings(player.environment, player.chat)
+    return task_starts(player.environment.tasks("train", 4), lambda task: opening(task)[1])
+
+
+def play(player: Player, states: Sequence[State], gate: Gate) -> tuple[list[RolloutTree], int]:
+    before = player.tally.turns
+    trees = player.play(states, Uniform(GROUP), gate, "same seeds")
+    return trees, player.tally.turns - before
+
+
+def steps(tree: RolloutTree, upto: int) -> list[list[tuple[list[int], list[float], str]]]:
+    """What each rollout did in its first turns: tokens, log-probs, answers."""
+    paths = [[tree.turns[i] for i in tree.path(leaf)[:upto]] for leaf in tree.leaves()]
+    return sorted([(turn.action_ids, turn.logprobs, turn.observation) for turn in path] for path in paths)
+
+
+@pytest.fixture(scope="module")
+def arms(player: Player, states: list[State]) -> tuple[list[RolloutTree], list[RolloutTree], int, int, float]:
+    """Both arms, their turns, and the threshold: midway between the least d_K and the next."""
+    free, whole = play(player, states, Never())
+    seen, _ = play(player, states, probe := Divergence(k=K, threshold=0.0))
+    assert probe.threshold == 0 and not any(tree.stopped for tree in seen)
+    first, second = sorted(tree.looks[0].values[DISTANCE] for tree in seen)[:2]
+    assert first < second, "the sampled groups do not differ; take other tasks"
+    threshold = (first + second) / 2
+    gated, part = play(player, states, Divergence(k=K, threshold=threshold))
+    return free, gated, whole, part, threshold
+
+
+def test_the_first_steps_of_both_arms_are_identical(arms) -> None:
+    free, gated, _, _, _ = arms
+    for without, with_gate in zip(free, gated, strict=True):
+        assert steps(without, K) == steps(with_gate, K)
+        if not with_gate.stopped:
+            assert steps(without, HORIZON) == steps(with_gate, HORIZON)
+
+
+def test_one_group_is_stopped_where_it_stood_and_its_turns_are_saved(arms) -> None:
+    free, gated, whole, part, threshold = arms
+    (cut,) = [i for i, tree in enumerate(gated) if tree.stopped]
+    assert max(len(gated[cut].path(leaf)) for leaf in gated[cut].leaves()) == K
+    assert gated[cut].looks[0].stop and gated[cut].looks[0].values[DISTANCE] < threshold
+    assert whole - part == len(free[cut].turns) - len(gated[cut].turns) > 0
+
+
+def collector(trees: list[RolloutTree], zero_variance: str) -> Collector:
+    by_id = {tree.state.id: tree for tree in trees}
+    return Collector(
+        select=lambda iteration: [tree.state for tree in trees] if iteration == 0 else [],
+        play=lambda states, key: [by_id[state.id] for state in states],
+        reward=Outcome(),
+        advantage=GroupAdvantage(zero_variance=zero_variance),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("zero_variance", ["keep", "drop", "refill"])
+def test_a_stopped_group_trains_nothing_keeps_its_place_and_is_counted(arms, zero_variance: str) -> None:
+    gated = arms[1]
+    experience = collector(gated, zero_variance).collect(0)
+    (cut,) = [i for i, tree in enumerate(experience.trees) if tree.stopped]
+    assert not any(experience.credits[cut].weight)
+    metrics = reward_metrics(experience)
+    assert metrics["train/groups_cut"] == 1
+    if zero_variance != "refill":
+        rewards = [rewards["total"] for i, rewards in enumerate(experience.rewards) if i != cut]
+        assert metrics["train/reward_mean"] == pytest.approx(sum(map(sum, rewards)) / (GROUP * len(rewards)))
+
+
+def test_a_recorded_buffer_says_what_the_gate_saw(arms, tmp_path: Path) -> None:
+    free, gated, whole, _, _ = arms
+    path = tmp_path / "train.jsonl"
+    for trees, expected in ((free, len(free)), (gated, len(free) - 1)):
+        experience = collector(trees, "keep").collect(0)
+        rows = [tree_record(0, lambda state: [], experience, i) for i in range(len(trees))]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        buffer = read_recorded([path], [K], HORIZON)
+        assert len(buffer.groups) == expected
+        kept = [i for i, tree in enumerate(trees) if not tree.stopped]
+        seen = [gated[i].looks[0].values[DISTANCE] for i in kept]
+        assert buffer.values(K, DISTANCE).tolist() == pytest.approx(seen)
+        if trees is free:
+            assert buffer.turns.sum() == whole
+            assert all(group.kind for group in buffer.groups)

@@ -1,0 +1,142 @@
+"""AWPO's statements held against their definitions on random groups, and against numbers worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from turnwise.theory.awpo import (
+    Array,
+    advantage,
+    cosine_floor,
+    decomposition,
+    dispersion,
+    gate_ratio,
+    gradient_cosine,
+    mean_product,
+    ratio_floor,
+)
+
+OUT = np.array([0.0, 0.0, 1.0, 1.0])
+NOISE = np.array([0.0, 1.0, 0.0, 1.0])  # uncorrelated with OUT: s_out = 1/2, s_mix = sqrt(1/2)
+EPS = st.sampled_from([0.0, 1e-6, 1e-2, 1.0])
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> tuple[Array, Array]:
+    """Outcomes on the grid of a graded reward, a judge's scores on its own; both with spread, and their sum too."""
+    size = draw(st.integers(2, 8))
+    out = np.array(draw(st.lists(st.integers(0, 8), min_size=size, max_size=size))) / 4
+    reasoning = np.array(draw(st.lists(st.integers(0, 20), min_size=size, max_size=size))) / 20
+    assume(np.ptp(out) > 0 and np.ptp(out + reasoning) > 0)
+    return out, reasoning
+
+
+few = settings(max_examples=60, deadline=None)
+
+
+def test_lemma_3_1_by_hand() -> None:
+    anchor, perturbation, residual = decomposition(OUT, NOISE, 0.0)
+    assert anchor == pytest.approx(math.sqrt(0.5) * np.array([-1, -1, 1, 1]))
+    assert perturbation == pytest.approx(math.sqrt(0.5) * np.array([-1, 1, -1, 1]))
+    assert residual == pytest.approx(np.zeros(4))
+
+
+@few
+@given(groups(), EPS)
+def test_lemma_3_1(group: tuple[Array, Array], eps: float) -> None:
+    out, reasoning = group
+    anchor, perturbation, residual = decomposition(out, reasoning, eps)
+    assert anchor + perturbation + residual == pytest.approx(advantage(out + reasoning, eps), abs=1e-12)
+
+
+@few
+@given(groups())
+def test_the_residual_vanishes_linearly(group: tuple[Array, Array]) -> None:
+    sizes = [np.abs(decomposition(*group, eps)[2]).max() for eps in (1e-4, 1e-5)]
+    assert sizes[1] == pytest.approx(sizes[0] / 10, rel=0.01)
+    assert np.abs(decomposition(*group, 0.0)[2]).max() == 0
+
+
+def test_the_perturbation_can_reverse_the_ranking() -> None:
+    """What the gate is there for: the better outcome gets the smaller advantage."""
+    out, reasoning = np.array([0.0, 0.25]), np.array([1.0, 0.0])
+    assert advantage(out, 0)[1] > 0 > advantage(out + reasoning, 0)[1]
+    assert gate_ratio(out, reasoning, 0) == pytest.approx(0.75)
+
+
+@few
+@given(groups(), EPS)
+def test_identity_46(group: tuple[Array, Array], eps: float) -> None:
+    out, reasoning = group
+    direct = float(np.mean(advantage(out, eps) * advantage(out + reasoning, eps)))
+    assert mean_product(out, reasoning, eps) == pytest.approx(direct, abs=1e-12)
+    assert abs(direct) <= 1 + 1e-12  # (50)
+    assert np.corrcoef(out, out + reasoning)[0, 1] == pytest.approx(mean_product(out, reasoning, 0.0), abs=1e-9)
+
+
+def test_identity_46_by_hand() -> None:
+    assert mean_product(OUT, NOISE, 0.0) == pytest.approx(math.sqrt(0.5))  # 0.25 / (0.5 sqrt(0.5)), no covariance
+    assert mean_product(OUT, -OUT / 2, 0.0) == pytest.approx(1.0)  # (0.25 - 0.125) / (0.5 * 0.25)
+
+
+@few
+@given(groups(), EPS, st.floats(0.05, 0.95))
+def test_theorem_3_5(group: tuple[Array, Array], eps: float, epsilon_mix: float) -> None:
+    out, reasoning = group
+    ratio = dispersion(out) / dispersion(out + reasoning)
+    if gate_ratio(out, reasoning, eps) <= epsilon_mix:
+        assert ratio >= ratio_floor(epsilon_mix, dispersion(out + reasoning), eps) - 1e-12
+    if eps == 0 and abs(ratio - ratio_floor(epsilon_mix)) > 1e-9:  # then the gate is the bound: neither is the tighter
+        assert (gate_ratio(out, reasoning, 0.0) <= epsilon_mix) == (ratio >= ratio_floor(epsilon_mix))
+
+
+def test_theorem_3_5_by_hand() -> None:
+    assert ratio_floor(0.75) == pytest.approx(1 / 3)
+    assert ratio_floor(0.75, s_mix=0.5, eps=0.1) == pytest.approx(1 / 3 - 0.2)
+    assert gate_ratio(OUT, NOISE, 0.0) == pytest.approx(math.sqrt(0.5) / (0.5 + math.sqrt(0.5)))
+
+
+def test_the_floor_does_not_bound_the_correlation_of_a_judge_who_disagrees() -> None:
+    """Without Assumption 3.2 the gate lets a reversed ranking through: s_out / s_mix is above its floor, the mean product not."""
+    out, reasoning = np.array([0.0, 0.3]), np.array([1.0, 0.0])
+    assert gate_ratio(out, reasoning, 0.0) < 0.75
+    assert dispersion(out) / dispersion(out + reasoning) > ratio_floor(0.75)
+    assert mean_product(out, reasoning, 0.0) == pytest.approx(-1)
+
+
+@few
+@given(st.integers(0, 2**32 - 1), st.floats(0, 0.95))
+def test_the_cosine_floor(seed: int, delta: float) -> None:
+    """Features whose Gram matrix on the plane of both coefficient vectors has its eigenvalues in [1 - delta, 1 + delta]."""
+    rng = np.random.default_rng(seed)
+    frame = np.linalg.qr(rng.normal(size=(2, 2)))[0]
+    gram = frame @ np.diag([1 - delta, 1 + delta * rng.uniform(-1, 1)]) @ frame.T
+    a, b = rng.normal(size=(2, 2))
+    correlation = float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+    features = np.linalg.cholesky(gram).T
+    assert gradient_cosine(a, b, features) >= cosine_floor(correlation, delta) - 1e-9
+
+
+def test_equation_63_does_not_hold_where_its_numerator_is_negative() -> None:
+    """Orthogonal coefficients, Gram matrix I - delta (off the diagonal): the cosine is -delta, below -delta / (1 + delta)."""
+    delta = 0.5
+    features = np.linalg.cholesky(np.array([[1.0, -delta], [-delta, 1.0]])).T
+    cosine = gradient_cosine(np.array([1.0, 0.0]), np.array([0.0, 1.0]), features)
+    assert cosine == pytest.approx(-delta)
+    assert cosine < -delta / (1 + delta)
+    assert cosine >= cosine_floor(0.0, delta) == -1.0
+
+
+def test_what_is_undefined_is_refused() -> None:
+    with pytest.raises(ValueError, match="no spread"):
+        decomposition(OUT, -OUT, 0.0)
+    for epsilon_mix, s_mix in ((0.0, 1.0), (1.0, 1.0), (0.5, 0.0)):
+        with pytest.raises(ValueError, match="must be"):
+            ratio_floor(epsilon_mix, s_mix)
+    with pytest.raises(ValueError, match="delta must be"):
+        cosine_floor(0.0, 1.0)

@@ -1,0 +1,71 @@
+"""What an advantage remembers travels in the checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from turnwise.advantages.awpo import PEAK, Awpo
+from turnwise.losses.clipped import Clipped
+from turnwise.models.attention import use_tree_attention
+from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.pack import Update
+from turnwise.training.module import PolicyModule
+from turnwise.training.stream import Rollouts
+from turnwise.types import Rewards, RolloutTree, State, Task, Turn
+
+MEANS = [1.5, 0.5, 0.75]  # of the outcome, by iteration
+
+
+class Collection:
+    """The memory's part of a real one."""
+
+    def __init__(self) -> None:
+        self.memory: dict[str, float] = {}
+        self.seen: list[dict[str, float]] = []
+
+    def __call__(self, iteration: int) -> Update:
+        def reward(tree: RolloutTree) -> Rewards:
+            return {"outcome": [MEANS[iteration] - 0.5, MEANS[iteration] + 0.5], "reasoning": [0.0, 0.5]}
+
+        collector = Collector(
+            select=lambda number: [State(str(number), Task("toy", "0", "train"), (7, 8, 9))],
+            play=lambda states, key: [RolloutTree(s, [Turn(-1, [t], [-4.5]) for t in (10, 11)]) for s in states],
+            reward=reward,
+            advantage=Awpo(),
+        )
+        self.seen.append(dict(self.memory))
+        experience = collector.collect(iteration, self.memory)
+        self.memory = dict(experience.memory)
+        return collector.update(experience)
+
+
+def train(model: Any, folder: Path, epochs: int, resume: bool = False) -> Collection:
+    collection = Collection()
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=epochs,
+        reload_dataloaders_every_n_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        default_root_dir=str(folder),
+    )
+    checkpoint = folder / "last.ckpt"
+    data = Rollouts(collection, dict, collection)
+    trainer.fit(PolicyModule(model, Clipped()), data, ckpt_path=str(checkpoint) if resume else None, weights_only=True)
+    trainer.save_checkpoint(checkpoint)
+    return collection
+
+
+def test_a_resumed_run_knows_the_peak(make_model: Any, tmp_path: Path) -> None:
+    model = make_model("qwen3", lora=True)
+    use_tree_attention(model)
+    assert train(model, tmp_path, epochs=1).memory == {PEAK: 1.5}
+    resumed = train(model, tmp_path, epochs=3, resume=True)
+    assert resumed.seen == [{PEAK: 1.5}, {PEAK: 1.5}]
+    assert resumed.memory == {PEAK: 1.5}

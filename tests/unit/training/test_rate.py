@@ -1,0 +1,19 @@
+"""The learning rate over a run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from turnwise.losses.clipped import Clipped
+from turnwise.training.module import PolicyModule
+
+
+def test_the_rate_rises_stays_and_falls_by_hand():
+    module = PolicyModule(torch.nn.Linear(1, 1), Clipped(), warmup=1, decay=0.5, steps=8)
+    assert [module.rate(step) for step in range(9)] == [0.5, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0]
+
+
+def test_without_decay_the_rate_stays():
+    module = PolicyModule(torch.nn.Linear(1, 1), Clipped(), warmup=3, steps=10)
+    assert [module.rate(step) for step in (0, 1, 3, 9, 50)] == pytest.approx([0.25, 0.5, 1, 1, 1])
