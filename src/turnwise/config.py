@@ -6,6 +6,7 @@ A part's constructor is its own schema (see :mod:`turnwise.config_check`); only 
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -129,7 +130,7 @@ def build(cfg: DictConfig, key: str, **given: Any) -> Any:
     Args:
         cfg: of the run.
         key: a group, such as ``loss`` or ``logger.wandb``.
-        given: what only the program can supply, for parts whose file says ``_partial_``.
+        given: what only the program can supply. A part whose file says ``_partial_`` takes what its constructor names of it.
 
     Raises:
         ConfigError: the constructor refused what it was given.
@@ -142,7 +143,10 @@ def build_node(node: Any, key: str, **given: Any) -> Any:
     """As :func:`build`, from the node that lies under ``key``."""
     try:
         part = instantiate(node)
-        return part(**given) if isinstance(part, partial) else part
+        if not isinstance(part, partial):
+            return part
+        named = inspect.signature(part.func).parameters
+        return part(**{name: value for name, value in given.items() if name in named})
     except InstantiationException as error:
         reason = error.__cause__ if isinstance(error.__cause__, ValueError | TypeError) else error
         raise ConfigError([f"{key}: {first_line(reason)}"]) from error

@@ -79,15 +79,20 @@ def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
         parameter = signature.parameters.get(name)
         if parameter is not None and value != _UNSET and not matches(value, parameter.annotation):
             mistakes.append(f"{path}.{name}: expected {describe(parameter.annotation)}, got {value!r}")
-    ours = target.startswith("turnwise.") and signature.is_dataclass and not node.get("_partial_")
+    ours = target.startswith("turnwise.") and signature.is_dataclass
     if sound and ours and _UNSET not in given.values():
         wrong = {mistake.split(":")[0].rpartition(".")[2] for mistake in mistakes}
-        mistakes += _ranges({key: value for key, value in node.items() if key not in wrong}, path, signature)
+        later = [name for name, p in signature.parameters.items() if p.required and node.get("_partial_")]
+        kept = {key: value for key, value in node.items() if key not in wrong and key != "_partial_"}
+        mistakes += _ranges(dict.fromkeys(later) | kept, path, signature)
     return mistakes
 
 
 def _ranges(node: dict[str, Any], path: str, signature: Signature) -> list[str]:
-    """What the part says of its values: built, and built again without each value that it refused."""
+    """What the part says of its values: built, and built again without each value that it refused.
+
+    What only the program can supply stands as null: range checks are of what a person sets.
+    """
     mistakes: list[str] = []
     while all(name in node for name, parameter in signature.parameters.items() if parameter.required):
         try:

@@ -8,6 +8,7 @@ from typing import Any
 _LOCAL_REWARDS = {"Exact", "Functional", "Graded"}  # compare one action with the demonstrated one
 _GROUP_RULES = {"GroupAdvantage", "Awpo"}
 _JUDGED_RULES = {"Awpo"}  # weigh a judge's score against the outcome
+_PREDICTED = {"Trace", "Pcl"}  # ask a predictor
 _DEMONSTRATED_STATES = {"ExpertTurns", "Pivots"}  # know a demonstrated action
 
 
@@ -15,7 +16,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
     """Mistakes of a resolved configuration that no single part can see."""
     states, reward, loss = _part(cfg, "states"), _part(cfg, "reward"), _part(cfg, "loss")
     turns = _value(cfg, "rollout", "turns")
-    mistakes = []
+    mistakes = _predicted(cfg, turns)
     if reward in _LOCAL_REWARDS and states not in _DEMONSTRATED_STATES:
         mistakes.append(
             f"reward={_short(reward)}: compares with a demonstrated action, which {states} has none of; "
@@ -97,6 +98,38 @@ def _judging(cfg: Mapping[str, Any]) -> list[str]:
             "rollout.turns=1, or set judge=none and advantage=group"
         ]
     return []
+
+
+def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
+    """Of allocators that spend one budget over all states, by what a predictor says of them."""
+    allocator = _part(cfg, "allocator")
+    mistakes = []
+    if allocator in _PREDICTED and not _part(cfg, "predictor"):
+        mistakes.append(
+            f"allocator={_short(allocator)}: asks a predictor where outcomes are mixed, and predictor is null; "
+            "set predictor=tiny, or choose allocator=uniform"
+        )
+    if allocator in _PREDICTED and _part(cfg, "advantage") and _value(cfg, "advantage", "zero_variance") == "refill":
+        mistakes.append(
+            f"advantage.zero_variance: allocator={_short(allocator)} has spent its budget when a refill would ask for more "
+            "states; set drop or keep"
+        )
+    branches = {"Trace": "expansion", "TreePO": "branches"}.get(allocator or "")
+    if branches and turns == 1 and (_value(cfg, "allocator", branches) or 0) > 0:
+        mistakes.append(
+            f"allocator.{branches}: with rollout.turns=1 no rollout has a turn to branch at; "
+            f"set allocator.{branches}=0, or rollout.turns=null"
+        )
+    states, prompts = _value(cfg, "rollout", "states"), _value(cfg, "allocator", "prompts")
+    if allocator == "Pcl" and isinstance(prompts, int) and isinstance(states, int) and prompts > states:
+        mistakes.append(
+            f"allocator.prompts: {prompts} of rollout.states={states} candidates cannot be chosen; "
+            f"set rollout.states to {2 * prompts}, twice as many, as in TRACE's experiments"
+        )
+    most = _value(cfg, "predictor", "reward_max")
+    if _part(cfg, "reward") == "Graded" and isinstance(most, int | float) and most < 2:
+        mistakes.append(f"predictor.reward_max: reward=graded pays up to 2; set predictor.reward_max=2, got {most}")
+    return mistakes
 
 
 def _part(cfg: Mapping[str, Any], name: str) -> str | None:

@@ -101,6 +101,13 @@ class RolloutTree:
         parents = {turn.parent for turn in self.turns}
         return [i for i in range(len(self.turns)) if i not in parents]
 
+    def children(self) -> dict[int, list[int]]:
+        """The turns that continue each turn, in order of birth; -1 is the root."""
+        children: dict[int, list[int]] = {i: [] for i in range(-1, len(self.turns))}
+        for i, turn in enumerate(self.turns):
+            children[turn.parent].append(i)
+        return children
+
     def path(self, leaf: int) -> list[int]:
         """Turn indices from the root's first turn down to ``leaf``."""
         path = []
@@ -115,7 +122,8 @@ class Credit:
     """What a rule says of each turn of one tree. The loss reads this and never asks which rule it was.
 
     All lists are ``_N``, aligned with ``RolloutTree.turns``. A turn with weight 0 is in no loss and in no count.
-    ``clip_low`` and ``clip_high`` override the loss's own clip range where they are given. ``views`` are advantages that other
+    ``clip_low`` and ``clip_high`` override the loss's own clip range where they are given. ``sample`` names the sample whose
+    tokens a turn's are counted with; without it that is the first leaf below the turn. ``views`` are advantages that other
     rules would have given the same turns, by name: no loss reads them, diagnostics do.
     """
 
@@ -123,6 +131,7 @@ class Credit:
     weight: list[float]
     clip_low: list[float] | None = None
     clip_high: list[float] | None = None
+    sample: list[int] | None = None  # turns of one sample lie on one path
     views: Mapping[str, list[float]] | None = None
 
 

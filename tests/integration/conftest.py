@@ -61,7 +61,7 @@ def small(random_policy: Path, tmp_path: Path) -> Callable[..., list[str]]:
 
     def overrides(method: str, *more: str, out: str = "run") -> list[str]:
         kept = [o for o in SMALL if not (method == "sft" and o.startswith("allocator"))]
-        everywhere = ["states.keep=all", "states.k=2"] if method == "pivotrl" else []
+        everywhere = {"pivotrl": ["states.keep=all", "states.k=2"], "trace": ["allocator.budget=8"]}.get(method, [])
         return [
             f"method={method}",
             f"policy.model={random_policy}",

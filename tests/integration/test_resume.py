@@ -16,7 +16,7 @@ import pytest
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
-CLOCKS = ("time", "seconds/", "rollout/tokens_per_s")
+CLOCKS = ("time", "seconds/", "rollout/tokens_per_s", "predictor/share")
 
 
 def command(overrides: list[str]) -> list[str]:
@@ -58,12 +58,14 @@ def train_lines(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_kill_nine_changes_nothing(small: Callable[..., list[str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["pivotrl", "trace"])
+def test_kill_nine_changes_nothing(method: str, small: Callable[..., list[str]], tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     settings = ("trainer.max_epochs=6", "name=resume", "policy.model=tiny", "eval.attempts=0")
-    finish(small("pivotrl", *settings, out="whole"))
-    overrides = small("pivotrl", *settings, out="killed")
-    kill_when(overrides, lambda: any((killed / "profile").glob("shard-*")))
+    finish(small(method, *settings, out="whole"))
+    overrides = small(method, *settings, out="killed")
+    if method == "pivotrl":
+        kill_when(overrides, lambda: any((killed / "profile").glob("shard-*")))
     kill_when(overrides, lambda: train_lines(killed) >= 2)
     kill_when(overrides, lambda: train_lines(killed) >= 4)
     kill_when(overrides, (killed / "adapter").exists)

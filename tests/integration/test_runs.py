@@ -24,7 +24,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("method", ["pivotrl", "local", "sft", "grpo"])
+@pytest.mark.parametrize("method", ["pivotrl", "local", "sft", "grpo", "trace"])
 def test_a_method_leaves_everything_that_a_run_promises(
     method: str, small: Overrides, composed: Compose, tmp_path: Path
 ) -> None:

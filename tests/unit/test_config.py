@@ -67,7 +67,7 @@ def test_build_makes_a_part_or_none_and_says_which_key_it_refused() -> None:
     )
     assert build(cfg, "judge") is None
     assert type(build(cfg, "gate")).__name__ == "Never"
-    assert build(cfg, "later", numerator=3).numerator == 3
+    assert build(cfg, "later", numerator=3, somebody_elses=1).numerator == 3
     with pytest.raises(ConfigError, match=r"^allocator: group_size must be at least 1, got 0$") as caught:
         build(cfg, "allocator")
     assert isinstance(caught.value, InputError)

@@ -24,6 +24,10 @@ def mistakes(*overrides: str) -> list[str]:
     [
         ("+loss.clip_hgih=.3", "loss.clip_hgih: Clipped has no such parameter; did you mean 'clip_high'?"),
         ("+allocator.budget=3", "allocator.budget: Uniform has no such parameter; it takes group_size"),
+        (
+            "allocator=trace predictor=tiny allocator.budget=1",
+            "allocator: budget must be at least 2, the smallest group",
+        ),
         ("+gate.depth=3", "gate.depth: Never has no such parameter; it takes none"),
         ("loss.clip_high=abc", "loss.clip_high: expected float, got 'abc'"),
         ("loss.ratio=tokn", "loss.ratio: expected one of token, sequence, action, got 'tokn'"),
@@ -48,7 +52,7 @@ def mistakes(*overrides: str) -> list[str]:
     ],
 )
 def test_one_mistake_is_one_message(override: str, message: str) -> None:
-    found = mistakes(override)
+    found = mistakes(*override.split())
     assert len(found) == 1
     assert found[0].startswith(message)
 

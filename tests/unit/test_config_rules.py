@@ -34,6 +34,13 @@ CONF = Path(__file__).parents[2] / "conf"
         (["method=sft", "judge=endpoint"], ["judge"]),
         (["method=grpo", "reward.of=return", "advantage=awpo", "judge=offline"], ["judge"]),
         (["method=grpo", "rollout.sampling.temperature=0"], ["rollout.sampling.temperature"]),
+        (["method=trace", "predictor=none"], ["allocator=trace"]),
+        (["method=grpo", "allocator=pcl", "rollout.states=128"], ["allocator=pcl"]),
+        (["method=grpo", "allocator=pcl", "predictor=tiny"], ["allocator.prompts"]),
+        (["method=trace", "advantage.zero_variance=refill"], ["advantage.zero_variance"]),
+        (["method=toolrl", "predictor=tiny"], ["predictor.reward_max"]),
+        (["method=pivotrl", "allocator=treepo"], ["allocator.branches"]),
+        (["method=pivotrl", "allocator=trace", "predictor=tiny"], ["allocator.expansion"]),
     ],
 )
 def test_parts_that_exclude_each_other_are_refused_with_the_way_out(overrides: list[str], keys: list[str]) -> None:
@@ -54,6 +61,14 @@ def test_parts_that_exclude_each_other_are_refused_with_the_way_out(overrides: l
         ["method=mixed", "judge=none", "advantage=group"],
         ["method=pivotrl", "judge=offline", "advantage=awpo", "advantage.tau_low=0.2", "advantage.tau_high=0.8"],
         ["method=pivotrl", "judge=offline", "advantage=mixed"],
+        ["method=grpo", "allocator=pcl", "predictor=tiny", "rollout.states=128"],
+        ["method=grpo", "allocator=treepo", "advantage=tree_grpo", "advantage.zero_variance=refill"],
+        ["method=pivotrl", "allocator=trace", "allocator.expansion=0", "predictor=tiny"],
+        ["method=trace", "allocator=uniform", "predictor=none"],
+        ["method=awpo", "allocator=trace", "allocator.expansion=0", "predictor=tiny", "predictor.reward_max=2"],
+        ["method=grpo", "reward.of=return", "advantage=awpo"],
+        ["method=pivotrl", "advantage=awpo", "advantage.tau_low=0.2", "advantage.tau_high=0.8"],
+        ["method=pivotrl", "advantage=mixed"],
     ],
 )
 def test_the_ways_out_are_open(overrides: list[str]) -> None:

@@ -51,6 +51,7 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
     ("page", "overrides", "prefixes"),
     [
         ("methods", ["method=pivotrl"], ("states.", "loss.", "advantage.", "rollout.", "data.")),
+        ("methods", ["method=trace"], ("predictor.", "advantage.zero")),
         ("methods", ["method=awpo"], ("advantage.", "reward.")),
         ("data", [], ("data.",)),
         ("environments", ["env=household"], ("env.worlds", "env.horizon")),

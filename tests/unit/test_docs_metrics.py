@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import random
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 
 from turnwise.advantages.awpo import Awpo
 from turnwise.advantages.group import GroupAdvantage
@@ -21,7 +23,9 @@ from turnwise.judges.offline import OfflineJudge
 from turnwise.losses.base import Loss
 from turnwise.losses.clipped import Clipped
 from turnwise.losses.nll import Nll
-from turnwise.models.attention import use_tree_attention
+from turnwise.models.attention import backbone, use_tree_attention
+from turnwise.predictors.critic import Critic
+from turnwise.predictors.online import OnlinePredictor
 from turnwise.reports.result import write_result
 from turnwise.rewards.outcome import Outcome
 from turnwise.rollouts.collect import Collector
@@ -92,14 +96,28 @@ def judged(tree: RolloutTree) -> Rewards:
     return {**Outcome()(tree), "reasoning": [0.0, 0.5] * (len(tree.leaves()) // 2)}
 
 
-def train(folder: Path, model: Any, loss: Loss, awpo: bool = False) -> list[dict[str, Any]]:
-    """Two real iterations; the rows that the recorder wrote."""
+def branched(number: int) -> RolloutTree:
+    """Two rollouts of two turns and a branch after the first turn of one; as many of its leaves won as ``number`` says."""
+    grown = tree(number)
+    grown.turns = [Turn(parent, [7, 8], [-4.5] * 2, observation_ids=[9]) for parent in (-1, -1, 0, 0, 1)]
+    for leaf, won in zip((2, 3, 4), range(number, number - 3, -1), strict=True):
+        grown.turns[leaf].info, grown.turns[leaf].observation_ids = {"won": won > 0}, []
+    return grown
+
+
+def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool = False) -> list[dict[str, Any]]:
+    """Two real iterations, of trees that branch and with a predictor if asked; the rows that the recorder wrote."""
     use_tree_attention(model)
     imitates = isinstance(loss, Nll)
     recorder = Recorder(folder, lambda state: [{"role": "user", "content": state.id}])
+    predictor = None
+    if trees:
+        critic = Critic(copy.deepcopy(backbone(model)))
+        torch.nn.init.normal_(critic.head.weight)
+        predictor = OnlinePredictor(critic)
     collector = Collector(
-        select=lambda iteration: [tree(iteration).state],
-        play=lambda states, key: [tree(int(state.id[1:])) for state in states],
+        select=lambda iteration: [tree(iteration + i).state for i in range(3 if trees else 1)],
+        play=lambda states, key: [(branched if trees else tree)(int(state.id[1:])) for state in states],
         reward=(lambda tree: {}) if imitates else judged if awpo else Outcome(),
         advantage=Imitation() if imitates else Awpo() if awpo else GroupAdvantage(),
     )
@@ -109,8 +127,9 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False) -> list[dict
     def collect(iteration: int) -> Update:
         experience = collector.collect(iteration)
         update = collector.update(experience)
+        learned = predictor.learn(iteration, experience) if predictor else {}
         cost = {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}
-        recorder.collected(iteration, experience, update, cost, 0.5, judge)
+        recorder.collected(iteration, experience, update, cost, 0.5, judge, learned)
         return update
 
     trainer = L.Trainer(
@@ -148,9 +167,10 @@ def test_every_metric_is_explained_and_every_explained_metric_is_logged(
     rows = train(tmp_path / "clipped", make_model("qwen3", lora=True), Clipped(kl_beta=0.01))
     rows += train(tmp_path / "nll", make_model("qwen3", lora=False), Nll())
     rows += train(tmp_path / "awpo", make_model("qwen3", lora=True), Clipped(), awpo=True)
+    rows += train(tmp_path / "trees", make_model("qwen3", lora=True), Clipped(), trees=True)
     Recorder(tmp_path / "eval", None).write(2, "eval", summary(measured(0)))
     rows += read_lines(tmp_path / "eval" / "metrics.jsonl")
-    assert [row["phase"] for row in rows] == ["train"] * 6 + ["eval"]
+    assert [row["phase"] for row in rows] == ["train"] * 8 + ["eval"]
     assert compare(documented("metrics.jsonl"), {key for row in rows for key in row}) == (set(), set())
 
 

@@ -36,6 +36,8 @@ WITH = {
     "judge/endpoint": ["method=awpo"],
     "loss/nll": ["method=sft"],
     "allocator/none": ["method=sft"],
+    "allocator/trace": ["predictor=tiny"],
+    "allocator/pcl": ["predictor=tiny", "rollout.states=128"],
     "reward/none": ["method=sft"],
     "advantage/none": ["method=sft"],
 }
@@ -43,7 +45,7 @@ WITH = {
 
 def test_the_lists_are_not_empty() -> None:
     assert len(PARTS) > 30
-    assert {"pivotrl", "sft", "grpo", "local", "awpo", "mixed", "toolrl", "dapo", "dr_grpo"} <= set(METHODS)
+    assert {"pivotrl", "sft", "grpo", "local", "awpo", "mixed", "toolrl", "dapo", "dr_grpo", "trace"} <= set(METHODS)
     assert {"pivotrl_tab1", "pivotrl_tab4"} <= set(SWEEPS)
     assert len(EXPERIMENTS) >= 8
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from turnwise.types import RolloutTree, State
+from turnwise.types import Rewards, RolloutTree, State
+
+Value = Callable[[Sequence[RolloutTree]], Sequence[Sequence[float]]]
+"""Predicted success of each tree's histories: first that of its state, then that after each of its turns (1 + N).
+
+A turn that ended its episode has no history to go on from: its number means nothing.
+"""
+
+Judge = Callable[[RolloutTree], Rewards]
+"""Named rewards per leaf, ``total`` among them, NaN where the world failed (``rewards.base.Reward``)."""
 
 
 class Allocator(Protocol):
@@ -13,6 +23,19 @@ class Allocator(Protocol):
         """Rollouts to start at each state, before anything is sampled; 0 skips the state."""
         ...
 
-    def expand(self, tree: RolloutTree) -> Mapping[int, int]:
-        """Further branches once a tree's first rollouts have ended: turn index -> count, -1 being the root."""
+    def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
+        """Further branches of trees whose first rollouts have just ended: turn index -> count, -1 being the root.
+
+        Asked once a tree. Which trees are asked about together must not matter.
+        """
         ...
+
+
+def anchors(tree: RolloutTree) -> list[list[int]]:
+    """For each valid leaf the turns of its rollout that can be branched at: all but the last (TRACE Eq. 7)."""
+    return [tree.path(leaf)[:-1] for leaf in tree.leaves() if leaf not in tree.invalid]
+
+
+def counted(turns: Iterable[int]) -> dict[int, int]:
+    """How often each turn was named, in the order of the first time."""
+    return dict(Counter(turns))

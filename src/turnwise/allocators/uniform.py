@@ -21,5 +21,5 @@ class Uniform:
     def __call__(self, states: Sequence[State]) -> list[int]:
         return [self.group_size] * len(states)
 
-    def expand(self, tree: RolloutTree) -> Mapping[int, int]:
-        return {}
+    def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
+        return [{} for _ in trees]

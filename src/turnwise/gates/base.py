@@ -11,6 +11,8 @@ class Gate(Protocol):
     def __call__(self, tree: RolloutTree) -> bool:
         """Whether to stop the tree. Asked after each turn, when every unfinished rollout of the tree has taken it.
 
+        Not asked again once the tree's first rollouts have ended: continuations of one rollout would look alike.
+
         A gate that has decided says so in ``tree.looks`` and changes nothing else of the tree.
         """
         ...

@@ -42,7 +42,8 @@ class LossInputs:
 
     Ids are unique within the whole update, and a turn or a sequence never straddles two micro-batches. In a flat tree a
     sequence is a leaf's path. In a branching tree every token stands once: a turn that several leaves share counts in the
-    sequence of the first leaf whose path it is on, and its advantage is already the sum of what its branches give it.
+    sequence of the first leaf whose path it is on, unless its credit names another (``Credit.sample``), and its advantage
+    already holds what its branches give it.
     """
 
     logprobs_K: Tensor  # log pi, with gradient, at the sampling temperature

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from turnwise.errors import InputError
@@ -70,16 +70,7 @@ def load_policy(
     Raises:
         PolicyError: there is no such model, or it cannot be used; the message says what to do.
     """
-    disable_progress_bar()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-        policy = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), use_safetensors=True)
-    except (OSError, ValueError, ImportError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise PolicyError(
-            f"policy.model={model}: {first}. Give the id of a model on the Hugging Face hub or a folder that holds config.json, "
-            "model.safetensors and a tokenizer"
-        ) from error
+    policy, tokenizer = _load(AutoModelForCausalLM, model, dtype, "policy.model")
     use_tree_attention(policy)
     if rank == 0:
         return policy, tokenizer
@@ -92,3 +83,40 @@ def load_policy(
             ),
         )
     return adapted, tokenizer
+
+
+def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None = None) -> tuple[Any, Any]:
+    """The transformer of a predictor, a model without its head, under tree attention, and its tokenizer.
+
+    Args:
+        model: a Hugging Face id or a folder, as in :func:`load_policy`.
+        dtype: of the weights.
+        layers: how many of its layers are kept, the lowest; None keeps all.
+
+    Raises:
+        PolicyError: there is no such model, or it cannot be used.
+    """
+    backbone, tokenizer = _load(AutoModel, model, dtype, "predictor.model")
+    use_tree_attention(backbone)
+    if layers is not None:
+        if not isinstance(getattr(backbone, "layers", None), torch.nn.ModuleList) or layers > len(backbone.layers):
+            raise PolicyError(
+                f"predictor.layers={layers}: {model} has no so many layers to choose from "
+                f"({backbone.config.num_hidden_layers}); give fewer, or null for all"
+            )
+        backbone.layers = backbone.layers[:layers]
+        backbone.config.num_hidden_layers = layers
+    return backbone, tokenizer
+
+
+def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]:
+    disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        return kind.from_pretrained(model, dtype=getattr(torch, dtype), use_safetensors=True), tokenizer
+    except (OSError, ValueError, ImportError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise PolicyError(
+            f"{key}={model}: {first}. Give the id of a model on the Hugging Face hub or a folder that holds config.json, "
+            "model.safetensors and a tokenizer"
+        ) from error

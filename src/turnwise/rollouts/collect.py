@@ -30,7 +30,8 @@ Play = Callable[[Sequence[State], object], list[RolloutTree]]
 
 @dataclass(slots=True)
 class Experience:
-    """What an iteration collected. The lists are aligned; ``dropped`` counts trees that a refill replaced.
+    """What an iteration collected. The lists are aligned; ``dropped`` counts trees that a refill replaced, ``skipped`` states
+    that no rollout was spent on.
 
     ``memory`` is what the advantage wants to know at the next iteration, ``metrics`` what it says of this one.
     """
@@ -39,6 +40,7 @@ class Experience:
     rewards: list[Rewards] = field(default_factory=list)
     credits: list[Credit] = field(default_factory=list)
     dropped: int = 0
+    skipped: int = 0
     memory: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -88,7 +90,9 @@ class Collector:
         self, experience: Experience, states: Sequence[State], key: object, memory: Mapping[str, float]
     ) -> None:
         """Play further states; the credit is that of the whole batch, which a rule may compare within itself."""
-        trees = self.play(states, key)
+        played = self.play(states, key)
+        trees = [tree for tree in played if tree.turns]
+        experience.skipped += len(played) - len(trees)
         experience.trees += trees
         experience.rewards += [self.reward(tree) for tree in trees]
         credited = credit_all(self.advantage, experience.trees, experience.rewards, memory)

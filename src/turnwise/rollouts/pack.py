@@ -30,7 +30,7 @@ class Items:
     advantage_K: Tensor
     weight_K: Tensor
     turn_K: Tensor  # the turn's number within the whole update
-    sequence_K: Tensor  # the sample's number within the whole update: the first leaf below the turn
+    sequence_K: Tensor  # the sample's number within the whole update (Credit.sample)
     clip_low_K: Tensor | None = None
     clip_high_K: Tensor | None = None
     views: dict[str, Tensor] = field(
@@ -128,7 +128,7 @@ def pack(
         tree, credit = trees[index], credits[index]
         if tree.stopped or not any(credit.weight):
             continue
-        leaf_of = first_leaves(tree)
+        sample_of = credit.sample or first_leaves(tree)
         sequence_of: dict[int, int] = {}
         done: set[int] = set()
         for leaf in tree.leaves():
@@ -150,7 +150,7 @@ def pack(
                 nodes = row.trie.add(action, at)
                 if t in wanted:
                     done.add(t)
-                    sequence = sequence_of.setdefault(leaf_of[t], sequences)
+                    sequence = sequence_of.setdefault(sample_of[t], sequences)
                     sequences = max(sequences, sequence + 1)
                     _add_items(row, tree, credit, t, nodes, at, turns, sequence)
                     turns += 1

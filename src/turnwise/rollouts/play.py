@@ -105,8 +105,8 @@ class Player:
 
         Args:
             states: where to act; their ids must differ, for they name the groups.
-            allocator: how often, and where to branch once the first rollouts have ended.
-            gate: when to stop a whole tree.
+            allocator: how often, and where a tree branches once its own first rollouts have ended.
+            gate: when to stop a whole tree; asked as long as its first rollouts run.
             key: names this collection (run seed, iteration); with state, branch and turn it seeds every draw.
             on_turns: told the number of turns after each round, for progress.
             on_reply: told of each rollout that is one action (``max_turns`` 1) as soon as it is written, while others still
@@ -122,12 +122,7 @@ class Player:
         live: list[_Rollout] = []
         for i in order:
             live += self._start(trees[i], -1, counts[i], opened)
-        self._run(live, gate, key, opened, on_turns, on_reply)
-        grown: list[_Rollout] = []
-        for tree in trees:
-            for turn, count in {} if tree.stopped else allocator.expand(tree).items():
-                grown += self._start(tree, turn, count, opened)
-        self._run(grown, gate, key, opened, on_turns, on_reply)
+        self._run(live, allocator, gate, key, opened, on_turns, on_reply)
         self.engine.close(opened)
         if len(self._sessions) > KEPT:
             self.forget()
@@ -174,15 +169,27 @@ class Player:
             rollout.depth = len(rollout.tree.path(rollout.anchor))
             return True
 
+    def _expand(self, trees: list[RolloutTree], allocator: Allocator, opened: list[int]) -> list[_Rollout]:
+        """Further rollouts of trees whose first ones have all ended."""
+        if not trees:
+            return []
+        grown: list[_Rollout] = []
+        for tree, branches in zip(trees, allocator.expand(trees), strict=True):
+            for turn, count in branches.items():
+                grown += self._start(tree, turn, count, opened)
+        return grown
+
     def _run(
         self,
         live: list[_Rollout],
+        allocator: Allocator,
         gate: Gate,
         key: object,
         opened: list[int],
         on_turns: Callable[[int], None] | None,
         on_reply: OnReply | None,
     ) -> None:
+        first = {id(r.tree): r.tree for r in live}  # trees that have not been expanded
         while live:
             seeds = [
                 seed_of(key, r.tree.state.id, r.anchor, r.branch, r.depth, *[f"attempt {r.attempt}"] * bool(r.attempt))
@@ -195,8 +202,13 @@ class Player:
                 on_turns(len(live))
             touched = {id(r.tree): r.tree for r in live}
             for tree in touched.values():
-                tree.stopped = tree.stopped or gate(tree)
+                if id(tree) in first:  # a gate compares first rollouts: continuations of one would look alike
+                    tree.stopped = tree.stopped or gate(tree)
             live = [r for r in going if not r.tree.stopped]
+            # A tree branches as soon as its own first rollouts have ended; its branches join those of the other trees.
+            busy = {id(r.tree) for r in live}
+            ended = [first.pop(tree) for tree in list(first) if tree not in busy]
+            live += self._expand([tree for tree in ended if not tree.stopped], allocator, opened)
 
     def _take_turn(self, rollout: _Rollout, sample: Sample, opened: list[int]) -> bool:
         """Record the action, let the world answer; True if the rollout goes on."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
-from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.demonstrate import demonstration, paths
 from turnwise.rollouts.judged import Judged
 from turnwise.rollouts.pack import Update
@@ -29,6 +29,14 @@ class Imitation:
         return Credit([1.0] * len(tree.turns), [1.0] * len(tree.turns))
 
 
+class Learner(Protocol):
+    """Something that learns beside the policy from what was collected."""
+
+    def learn(self, iteration: int, experience: Experience) -> Mapping[str, float]:
+        """Metrics of what it learned."""
+        ...
+
+
 class Collection:
     """iteration -> the update that the current policy's experience gives.
 
@@ -39,6 +47,7 @@ class Collection:
         player, module, recorder: who plays, whose weights, who writes it down.
         seed: of the order of the states and of every draw.
         judged: the reward with a judge beside it, where there is one; it takes the place of the reward alone.
+        learners: what else learns from every collection.
     """
 
     def __init__(
@@ -52,8 +61,9 @@ class Collection:
         recorder: Recorder,
         seed: int,
         judged: Judged | None = None,
+        learners: Sequence[Learner] = (),
     ) -> None:
-        self.judged = judged
+        self.judged, self.learners = judged, learners
         self.parts, self.player, self.module, self.recorder, self.seed = parts, player, module, recorder, seed
         self.sampled = parts["allocator"] is not None
         self.by_root = {} if self.sampled else paths(states)
@@ -79,9 +89,13 @@ class Collection:
                 raise RuntimeError(f"rollouts of policy {tree.version} would train policy {self.module.version}")
         self.memory = dict(experience.memory)
         packed = self.collector.update(experience)
+        seconds = time.monotonic() - began
         cost = {name: count - before[name] for name, count in asdict(self.player.tally).items()}
         judge = self.judged.report() if self.judged else {}
-        self.recorder.collected(iteration, experience, packed, cost, time.monotonic() - began, judge)
+        learned = {
+            name: value for learner in self.learners for name, value in learner.learn(iteration, experience).items()
+        }
+        self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned)
         return packed
 
     def _play(self, states: Sequence[State], key: object) -> list[RolloutTree]:

@@ -24,6 +24,7 @@ from turnwise.data.steps import Step, steps_of
 from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.files import writing
 from turnwise.models.policy import load_policy
+from turnwise.predictors.online import OnlinePredictor, load_predictor
 from turnwise.reports.html import write_report
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
@@ -62,13 +63,14 @@ class Run:
         self.seed = int(cfg.seed)
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
-        self.settings = {name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval")}
-        names = ("states", "allocator", "gate", "reward", "judge", "advantage", "loss")
+        named = ("data", "rollout", "update", "policy", "eval", "predictor")
+        self.settings = {name: build(cfg, name) for name in named}
+        names = ("states", "gate", "reward", "judge", "advantage", "loss")
         self.parts = {name: build(cfg, name) for name in names}
         self.env = build(cfg, "env")
         policy = self.settings["policy"]
         lora = policy.lora
-        self.source = str(tiny_path() if policy.model == "tiny" else policy.model)
+        self.source = weights_of(policy.model)
         model, tokenizer = load_policy(
             self.source,
             policy.dtype,
@@ -78,6 +80,11 @@ class Run:
             seed=self.seed,
         )
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
+        self.predictor = self._predictor()
+        given = {}
+        if self.predictor and self.parts["reward"]:
+            given = {"value": self.predictor.values, "reward": self.predictor.success(self.parts["reward"])}
+        self.parts["allocator"] = build(cfg, "allocator", **given)
         update = self.settings["update"]
         self.module = PolicyModule(
             model,
@@ -109,6 +116,12 @@ class Run:
             self.player, self.module, self.chat, self.opening, self.settings["eval"], self.folder, phases, self.device
         )
         self.problems: Sequence[Any] = ()
+
+    def _predictor(self) -> OnlinePredictor | None:
+        settings = self.settings["predictor"]
+        if settings is None:
+            return None
+        return load_predictor(settings, weights_of(settings.model), self.tokenizer, self.seed, self.device)
 
     # -- where to act --------------------------------------------------------------------------------------------------
 
@@ -179,6 +192,7 @@ class Run:
         callbacks = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
         with self.phases.phase("train", epochs) as advance:
             bar = Advance(advance, self.recorder)
+            learners = [self.predictor] if self.predictor else []
             settings = self.settings
             collection = Collection(
                 states,
@@ -190,11 +204,12 @@ class Run:
                 self.recorder,
                 self.seed,
                 self.judged(),
+                learners,
             )
             data = Rollouts(collection, self.evaluate_during, collection)
             trainer = instantiate(
                 self.cfg.trainer,
-                callbacks=[self.recorder, *callbacks, bar],
+                callbacks=[self.recorder, *learners, *callbacks, bar],
                 logger=loggers or False,
                 plugins=[WholeCheckpointIO()],
                 default_root_dir=str(self.folder),
@@ -259,6 +274,11 @@ class Run:
             **provenance(),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
+
+
+def weights_of(model: str) -> str:
+    """Folder or id of a configured model."""
+    return str(tiny_path() if model == "tiny" else model)
 
 
 class Advance(L.Callback):

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
@@ -15,6 +16,7 @@ from turnwise.files import append, whole
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.judged import NOT_SUMS
 from turnwise.rollouts.pack import Update
+from turnwise.training.branches import branch_metrics, trajectories
 from turnwise.types import Message, RolloutTree, Task
 
 JUDGE = "judge/"  # of its metrics and counters
@@ -33,6 +35,7 @@ class Recorder(Callback):
         self.counters: dict[str, float] = {
             "turns": 0,
             "tokens": 0,
+            "trajectories": 0.0,
             "faults": 0,
             "retries": 0,
             "rollout_seconds": 0.0,
@@ -79,6 +82,7 @@ class Recorder(Callback):
         cost: Mapping[str, float],
         seconds: float,
         judge: Mapping[str, float],
+        learned: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Called by the collection when its rollouts are done.
 
@@ -87,6 +91,7 @@ class Recorder(Callback):
             cost: turns, tokens, faults and retries of this iteration.
             seconds: that it took.
             judge: the report of the judge since this process began; empty where there is none.
+            learned: metrics of what learned from it beside the policy.
         """
         for name, value in cost.items():
             self.counters[name] += value
@@ -94,13 +99,17 @@ class Recorder(Callback):
             if name not in NOT_SUMS:
                 self.counters[JUDGE + name] = self.counters.get(JUDGE + name, 0) + value - self._judge.get(name, 0)
         self._judge = dict(judge)
+        self.counters["trajectories"] += sum(map(trajectories, experience.trees)) if cost["turns"] else 0.0
         self.counters["rollout_seconds"] += seconds
         self._pending = {
             **reward_metrics(experience),
+            **branch_metrics(experience),
+            **learned,
             **{f"train/{name}": value for name, value in experience.metrics.items()},
             **{JUDGE + name: value for name, value in self.judge.items()},
             "rollout/turns": self.counters["turns"],
             "rollout/tokens": self.counters["tokens"],
+            "rollout/trajectories": self.counters["trajectories"],
             "rollout/faults": self.counters["faults"],
             "rollout/retries": self.counters["retries"],
             "rollout/tokens_per_s": cost["tokens"] / seconds if seconds else 0.0,
@@ -120,6 +129,7 @@ class Recorder(Callback):
         self.counters["update_seconds"] += seconds
         metrics = {f"train/{name}": value for name, value in pl_module.last_metrics.items()}  # type: ignore[union-attr, operator]
         metrics |= self._pending | {"seconds/update": seconds}
+        metrics |= predictor_share(metrics)
         self.write(trainer.current_epoch, "train", metrics)
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.current_epoch)  # type: ignore[arg-type]
@@ -131,6 +141,14 @@ class Recorder(Callback):
             return
         row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
         append_lines(path, [row])
+
+
+def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The share of an iteration's time that a predictor took, asked and taught; nothing where none is at work."""
+    if "seconds/predictor_learn" not in metrics:
+        return {}
+    asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]
+    return {"predictor/share": (asked + taught) / (metrics["seconds/rollout"] + taught + metrics["seconds/update"])}
 
 
 def reward_metrics(experience: Experience) -> dict[str, float]:

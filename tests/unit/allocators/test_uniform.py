@@ -11,7 +11,7 @@ def test_same_count_everywhere_and_no_expansion() -> None:
     allocator = Uniform(group_size=4)
     assert allocator(states) == [4, 4, 4]
     assert allocator([]) == []
-    assert allocator.expand(RolloutTree(states[0], [Turn(-1, [1], [-1.0])])) == {}
+    assert allocator.expand([RolloutTree(states[0], [Turn(-1, [1], [-1.0])])] * 2) == [{}, {}]
 
 
 def test_group_size_is_checked() -> None:

@@ -242,6 +242,24 @@ def test_clip_ranges_of_the_credit_travel_with_their_tokens() -> None:
     assert items.clip_low_K.tolist() == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("row_tokens", [2048, 12])
+def test_a_credit_may_name_the_samples(row_tokens: int) -> None:
+    """Turn 0 is shared by 1 and 2. By default it counts with its first leaf; named, it is a sample of its own."""
+    tree = RolloutTree(State("s", TASK, (1, 2)))
+    tree.turns = [Turn(-1, [3], [-1.0], observation_ids=[4]), Turn(0, [5, 6], [-2.0] * 2), Turn(0, [7], [-3.0])]
+    credit = Credit([1.0] * 3, [1.0] * 3)
+
+    def samples(credit: Credit) -> list[set[int]]:
+        update = pack([tree], [credit], row_tokens=row_tokens)
+        items = [(t, s) for b in update.batches for t, s in zip(b.items.turn_K.tolist(), b.items.sequence_K.tolist())]
+        assert update.counts.sequences == len({s for _, s in items})
+        return [{t for t, s in items if s == sample} for sample in sorted({s for _, s in items})]
+
+    assert samples(credit) == [{0, 1}, {2}]
+    credit.sample = [0, 1, 2]
+    assert samples(credit) == [{0}, {1}, {2}]
+
+
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=12))
 def test_a_trie_holds_each_path_and_its_ancestor_mask_is_exact(paths: list[list[int]]) -> None:
     trie = Trie()

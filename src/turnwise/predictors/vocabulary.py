@@ -1,0 +1,43 @@
+"""Trees in the tokens of another model, for a critic that does not share the policy's vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from turnwise.types import RolloutTree, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Args:
+    policy: the tokenizer whose ids trees hold.
+    critic: the tokenizer of the model that reads them.
+    """
+
+    policy: Any
+    critic: Any
+
+    def __call__(self, tree: RolloutTree) -> RolloutTree:
+        """The same tree, state and turns each tokenised anew. What they share in text they share in tokens."""
+        state = replace(tree.state, ids=self._ids(tree.state.ids))
+        turns = [
+            Turn(turn.parent, list(self._ids((*turn.action_ids, *turn.observation_ids))), []) for turn in tree.turns
+        ]
+        return replace(tree, state=state, turns=turns)
+
+    def _ids(self, ids: Sequence[int]) -> tuple[int, ...]:
+        return _retokenised(self.policy, self.critic, tuple(ids))
+
+
+@lru_cache(maxsize=65536)
+def _retokenised(policy: Any, critic: Any, ids: tuple[int, ...]) -> tuple[int, ...]:
+    text = policy.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return tuple(critic.encode(text, add_special_tokens=False))
+
+
+def translation(policy: Any, critic: Any) -> Translation | None:
+    """None where both read the same ids."""
+    return None if policy.get_vocab() == critic.get_vocab() else Translation(policy, critic)

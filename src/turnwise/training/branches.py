@@ -1,0 +1,78 @@
+"""What the trees of a collection look like: their cost in trajectories, where they branched, and what that brought out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from turnwise.rollouts.collect import Experience
+from turnwise.types import RolloutTree
+
+DEPTHS = ((1, 1), (2, 3), (4, 7), (8, 15), (16, None))  # turns before a branch
+QUARTERS = 4
+TOLERANCE = 1e-6  # rewards that differ by less are the same outcome
+
+
+def trajectories(tree: RolloutTree) -> float:
+    """Cost in the units of TRACE (arXiv:2606.11119, App. E.5): a rollout from the root is 1, a continuation one half."""
+    children = tree.children()
+    continuations = sum(len(born) - 1 for turn, born in children.items() if turn >= 0 and born)
+    return len(children[-1]) + continuations / 2
+
+
+def branch_metrics(experience: Experience) -> dict[str, float]:
+    """Metrics of the trees that branched below their roots; none where no tree did."""
+    trees = experience.trees
+    metrics: dict[str, float] = {"train/states_skipped": experience.skipped}
+    if trees:
+        metrics["train/roots_per_group"] = sum(len(tree.children()[-1]) for tree in trees) / len(trees)
+    placed = [place for tree in trees for place in branches(tree)]
+    metrics["train/continuations"] = len(placed)
+    if not placed:
+        return metrics
+    metrics["branch/depth"] = sum(depth for depth, _ in placed) / len(placed)
+    metrics["branch/position"] = sum(position for _, position in placed) / len(placed)
+    depths = Counter(_bucket(depth) for depth, _ in placed)
+    quarters = Counter(min(int(position * QUARTERS), QUARTERS - 1) + 1 for _, position in placed)
+    metrics |= {f"branch/depth_{name}": depths[name] / len(placed) for name in map(_name, DEPTHS)}
+    metrics |= {f"branch/quarter_{n}": quarters[n] / len(placed) for n in range(1, QUARTERS + 1)}
+    found = [contrast(tree, rewards["total"]) for tree, rewards in zip(trees, experience.rewards, strict=True)]
+    leaves = sum(below for below, _ in found)
+    if leaves:
+        metrics["train/effective_prefixes"] = sum(mixed for _, mixed in found) / leaves
+    return metrics
+
+
+def branches(tree: RolloutTree) -> list[tuple[int, float]]:
+    """Of each continuation the turns before it, as a number and as a share of the rollout that it left."""
+    children = tree.children()
+    placed = []
+    for turn, born in children.items():
+        if turn >= 0 and len(born) > 1:
+            depth = length = len(tree.path(turn))
+            at = turn
+            while children[at]:  # the first-born is the rollout that was there before
+                at, length = children[at][0], length + 1
+            placed += [(depth, depth / length)] * (len(born) - 1)
+    return placed
+
+
+def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
+    """Leaves below the turns that branched, and those of them below a turn whose outcomes disagree (Eq. 20, prefixes)."""
+    children = tree.children()
+    below: dict[int, list[float]] = {turn: [] for turn, born in children.items() if turn >= 0 and len(born) > 1}
+    for leaf, reward in zip(tree.leaves(), total, strict=True):
+        for turn in () if leaf in tree.invalid else tree.path(leaf)[:-1]:
+            if turn in below:
+                below[turn].append(reward)
+    mixed = [group for group in below.values() if group and max(group) - min(group) > TOLERANCE]
+    return sum(map(len, below.values())), sum(map(len, mixed))
+
+
+def _bucket(depth: int) -> str:
+    return next(_name((low, high)) for low, high in DEPTHS if high is None or depth <= high)
+
+
+def _name(bounds: tuple[int, int | None]) -> str:
+    low, high = bounds
+    return f"{low}+" if high is None else str(low) if low == high else f"{low}-{high}"
