@@ -127,9 +127,8 @@ class Predictor:
     the lowest ``layers`` of it (None: all).
     After every collection it takes ``epochs`` passes over all roots and a random few later histories, ``prefix_share`` of
     the whole, in batches of ``batch`` histories, with AdamW at a constant rate and gradients clipped to ``clip_norm``.
-    ``reward_max`` is what full success pays: predictions and rewards are compared as shares of it. ``row_tokens`` and
-    ``batch_tokens`` bound packed rows and forward passes. ``autocast`` computes in bfloat16 over weights
-    of ``dtype``.
+    ``reward_max`` is what full success pays: predictions and rewards are compared as shares of it. ``batch_tokens`` bounds
+    a forward pass. ``autocast`` computes in bfloat16 over weights of ``dtype``.
     """
 
     model: str
@@ -143,14 +142,13 @@ class Predictor:
     prefix_share: float = 0.06
     reward_max: float = 1.0
     batch: int = 32
-    row_tokens: int = 2048
-    batch_tokens: int = 8192
+    batch_tokens: int = 4096
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_norm", "reward_max"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
         _at_least(0, epochs=self.epochs, weight_decay=self.weight_decay)
-        _at_least(1, layers=self.layers, batch=self.batch, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
+        _at_least(1, layers=self.layers, batch=self.batch, batch_tokens=self.batch_tokens)
         if not 0 <= self.prefix_share < 1:
             raise ValueError(f"prefix_share must be in [0, 1), got {self.prefix_share}")

@@ -8,7 +8,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from turnwise.models.attention import PackedTree
+from turnwise.models.attention import Causal
 from turnwise.predictors.rows import Histories
 
 
@@ -36,11 +36,10 @@ class Critic(LightningModule):
 
     def forward(self, histories: Histories) -> Tensor:
         """Logits of the histories, (Q,); :meth:`values` are their sigmoids."""
-        ids, position, end, end_Q = (
-            x.to(self.device) for x in (histories.ids_BS, histories.position_BS, histories.end_BS, histories.end_Q)
-        )
+        ids_BS, end_Q = histories.ids_BS.to(self.device), histories.end_Q.to(self.device)
+        position_BS = torch.arange(ids_BS.shape[1], device=self.device).expand_as(ids_BS)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            out = self.backbone(input_ids=ids, position_ids=position, use_cache=False, plan=PackedTree(end))
+            out = self.backbone(input_ids=ids_BS, position_ids=position_BS, use_cache=False, plan=Causal())
         hidden_Q = out.last_hidden_state.flatten(0, 1)[end_Q]
         return self.head(hidden_Q.float()).squeeze(-1)
 

@@ -13,7 +13,7 @@ from lightning import Callback
 from turnwise.models.policy import load_backbone
 from turnwise.predictors.critic import Critic
 from turnwise.predictors.quality import Prediction, quality
-from turnwise.predictors.rows import branchable, pack_histories
+from turnwise.predictors.rows import branchable, read_spines
 from turnwise.predictors.targets import Target, success_of, targets
 from turnwise.predictors.vocabulary import translation
 from turnwise.rewards.base import Reward
@@ -30,7 +30,7 @@ class OnlinePredictor(Callback):
 
     Args:
         critic: see :class:`turnwise.predictors.critic.Critic`.
-        epochs, prefix_share, batch, clip_norm, reward_max, row_tokens, batch_tokens: see :class:`turnwise.settings.Predictor`.
+        epochs, prefix_share, batch, clip_norm, reward_max, batch_tokens: see :class:`turnwise.settings.Predictor`.
         seed: of the order of examples and of the prefixes that are drawn.
         translate: trees in the critic's tokens, where those are not the policy's.
     """
@@ -43,15 +43,13 @@ class OnlinePredictor(Callback):
         batch: int = 32,
         clip_norm: float = 1.0,
         reward_max: float = 1.0,
-        row_tokens: int = 2048,
-        batch_tokens: int = 8192,
+        batch_tokens: int = 4096,
         seed: int = 0,
         translate: Any = None,
     ) -> None:
         self.critic, self.optimizer = critic, critic.configure_optimizers()
         self.epochs, self.prefix_share, self.batch, self.clip_norm = epochs, prefix_share, batch, clip_norm
-        self.reward_max = reward_max
-        self.row_tokens, self.batch_tokens, self.seed, self.translate = row_tokens, batch_tokens, seed, translate
+        self.reward_max, self.batch_tokens, self.seed, self.translate = reward_max, batch_tokens, seed, translate
         self._known: dict[str, dict[int, float]] = {}  # what this collection has asked, by state and turn
         self._score_seconds = 0.0
 
@@ -76,7 +74,7 @@ class OnlinePredictor(Callback):
     def _score(self, trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]]) -> list[dict[int, float]]:
         read = [self.translate(tree) for tree in trees] if self.translate else trees
         found: list[dict[int, float]] = [{} for _ in trees]
-        for histories in pack_histories(read, wanted, self.row_tokens, self.batch_tokens):
+        for histories in read_spines(read, wanted, self.batch_tokens):
             for (number, turn), value in zip(histories.places, self.critic.values(histories).tolist(), strict=True):
                 found[number][turn] = value
         return found
@@ -132,7 +130,7 @@ class OnlinePredictor(Callback):
         read = [self.translate(tree) for tree in trees] if self.translate else trees
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        for histories in pack_histories(read, told, self.row_tokens, self.batch_tokens):
+        for histories in read_spines(read, told, self.batch_tokens):
             target_Q = torch.tensor([told[number][turn] for number, turn in histories.places])
             loss = self.critic.training_step((histories, target_Q))
             (loss / len(examples)).backward()
@@ -171,7 +169,6 @@ def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device
         batch=settings.batch,
         clip_norm=settings.clip_norm,
         reward_max=settings.reward_max,
-        row_tokens=settings.row_tokens,
         batch_tokens=settings.batch_tokens,
         seed=seed,
         translate=translation(tokenizer, own),

@@ -99,7 +99,7 @@ def test_prefixes_are_a_share_of_what_is_learned(critic: Build, grown: Grown, mo
 
 def test_micro_batches_do_not_change_the_step(critic: Build, grown: Grown) -> None:
     gradients = []
-    for bounds in ({}, {"row_tokens": 20, "batch_tokens": 40}):
+    for bounds in ({}, {"batch_tokens": 40}):
         online = OnlinePredictor(critic(), epochs=1, batch=64, **bounds)
         online.learn(0, experience(grown))  # one step; its gradient stands until the next
         gradients.append(torch.cat([p.grad.flatten() for p in online.critic.parameters() if p.grad is not None]))

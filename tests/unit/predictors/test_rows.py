@@ -11,7 +11,7 @@ import torch
 
 from turnwise.models.attention import backbone
 from turnwise.predictors.critic import Critic
-from turnwise.predictors.rows import branchable, pack_histories
+from turnwise.predictors.rows import branchable, read_spines
 from turnwise.types import RolloutTree
 
 Grown = Callable[..., RolloutTree]
@@ -37,16 +37,20 @@ def forest(grown: Grown) -> list[RolloutTree]:
     ]
 
 
-@pytest.mark.parametrize("row_tokens", [2048, 30], ids=["one row", "cut rows"])
+@pytest.mark.parametrize("batch_tokens", [8192, 90, 1])
 def test_values_are_those_of_each_history_alone(
-    make_model: Callable[..., Any], critic: Callable[..., Critic], kind: str, forest: list[RolloutTree], row_tokens: int
+    make_model: Callable[..., Any],
+    critic: Callable[..., Critic],
+    kind: str,
+    forest: list[RolloutTree],
+    batch_tokens: int,
 ) -> None:
     judge = critic(kind)
-    plain = backbone(make_model(kind, False))  # the same weights, ordinary causal attention
+    plain = backbone(make_model(kind, False))  # the same weights under the library's own attention
     wanted = [branchable(tree) for tree in forest]
     assert wanted == [[-1, 0, 1, 2, 3], [-1, 0, 1, 2, 5], [-1], [-1]]
     found = {}
-    for histories in pack_histories(forest, wanted, row_tokens, batch_tokens=90):
+    for histories in read_spines(forest, wanted, batch_tokens):
         found |= dict(zip(histories.places, judge.values(histories).tolist(), strict=True))
     assert found.keys() == {(n, turn) for n, turns in enumerate(wanted) for turn in turns}
     for (n, turn), value in found.items():
@@ -56,29 +60,24 @@ def test_values_are_those_of_each_history_alone(
     assert len({round(value, 4) for value in found.values()}) > 8
 
 
-def test_each_token_is_read_once(forest: list[RolloutTree]) -> None:
-    (one,) = pack_histories(forest, [branchable(tree) for tree in forest], 2048, 8192)
-    written = sum(
-        len(turn.action_ids) + len(turn.observation_ids)
-        for tree in forest
-        for i, turn in enumerate(tree.turns)
-        if i in branchable(tree)
-    )
-    assert int((one.end_BS > 0).sum()) == 7 + 2 + 1 + 9 + 9 + written  # the shared beginning once, no leaf at all
-
-
-def test_only_what_is_asked_about_is_read(forest: list[RolloutTree]) -> None:
-    (one,) = pack_histories(forest, [[-1], [2], [], []], 2048, 8192)
+def test_each_rollout_is_read_once_and_only_as_far_as_it_is_asked_about(forest: list[RolloutTree]) -> None:
+    (one,) = read_spines(forest, [branchable(tree) for tree in forest], 8192)
+    assert sorted(one.places) == [(0, t) for t in (-1, 0, 1, 2, 3)] + [(1, t) for t in (-1, 0, 1, 2, 5)] + [
+        (2, -1),
+        (3, -1),
+    ]
+    # a turn is 3 + 4 tokens. a: spines 0-2 and 1-3; b: 1, then 0-2, then 5, whose beginning was asked about before
+    lengths = sorted((one.ids_BS != 0).sum(1).tolist(), reverse=True)
+    assert lengths == sorted([9 + 14, 9 + 14, 8 + 7, 8 + 14, 8 + 14, 9, 9], reverse=True)
+    (one,) = read_spines(forest, [[-1], [2], [], []], 8192)
     assert sorted(one.places) == [(0, -1), (1, 2)]
-    assert int((one.end_BS > 0).sum()) == 7 + 2 + 1 + 7 + 7
+    assert sorted((one.ids_BS != 0).sum(1).tolist()) == [9, 8 + 14]
     with pytest.raises(ValueError, match=r"state 'd' has no turns \[3\]"):
-        pack_histories(forest, [[], [], [], [3]], 2048, 8192)
+        read_spines(forest, [[], [], [], [3]], 8192)
 
 
-def test_rows_and_passes_keep_to_their_bounds(forest: list[RolloutTree]) -> None:
-    passes = pack_histories(forest, [branchable(tree) for tree in forest], row_tokens=40, batch_tokens=80)
+def test_passes_keep_to_their_bound(forest: list[RolloutTree]) -> None:
+    passes = read_spines(forest, [branchable(tree) for tree in forest], batch_tokens=50)
     assert len(passes) > 1
-    for histories in passes:
-        assert int((histories.end_BS > 0).sum(1).max()) <= 40
-        assert histories.ids_BS.numel() <= 80
+    assert all(histories.ids_BS.numel() <= 50 for histories in passes)
     assert sum(len(histories.places) for histories in passes) == 12
