@@ -120,6 +120,7 @@ def test_the_figures_of_episodes_by_hand():
     assert found == {"success": 50, "seen": 100, "unseen": 0, "inadmissible": 0.75, "repeated": 0.25, "turns": 2}
 
 
+@pytest.mark.slow  # each start draws its documents in a process of its own
 def test_a_run_taken_up_again_ends_with_the_same_weights(tmp_path, tokenizer):
     def keep_the_half(run: Run) -> dict:
         if run.step == 2:
