@@ -66,9 +66,6 @@ def test_parts_that_exclude_each_other_are_refused_with_the_way_out(overrides: l
         ["method=pivotrl", "allocator=trace", "allocator.expansion=0", "predictor=tiny"],
         ["method=trace", "allocator=uniform", "predictor=none"],
         ["method=awpo", "allocator=trace", "allocator.expansion=0", "predictor=tiny", "predictor.reward_max=2"],
-        ["method=grpo", "reward.of=return", "advantage=awpo"],
-        ["method=pivotrl", "advantage=awpo", "advantage.tau_low=0.2", "advantage.tau_high=0.8"],
-        ["method=pivotrl", "advantage=mixed"],
     ],
 )
 def test_the_ways_out_are_open(overrides: list[str]) -> None:
