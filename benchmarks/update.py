@@ -195,7 +195,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tree-action", type=positive, default=12)
     add("--tree-observation", type=positive, default=36)
     add("--row-tokens", type=positive, default=2048, help="ours: longest packed row (conf/train.yaml)")
-    add("--batch-tokens", type=positive, default=8192, help="ours: tokens of a packed pass (conf/train.yaml)")
+    add("--batch-tokens", type=positive, default=2048, help="ours: tokens of a packed pass (conf/train.yaml)")
     add("--rows", type=positive, default=None, help="padded: rows of a pass (default: all in one)")
     add("--memory-of", choices=WAYS, default=None, help="run one step of this way alone and print its peak memory")
     return parser
