@@ -30,7 +30,7 @@ class Recipe:
     """Everything that decides the weights."""
 
     seed: int = 0
-    steps: int = 1200
+    steps: int = 700
     household: int = 20  # demonstrations a step
     skills: int = 48  # question-and-answer pairs a step
     other_weight: float = 0.3  # loss weight of tokens that the assistant does not write
