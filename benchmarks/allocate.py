@@ -61,13 +61,13 @@ def optimal(rng: np.random.Generator, instances: int) -> bool:
     """Whether both allocations reach the programme's optimum on random instances, extremes and ties included."""
     for _ in range(instances):
         items, budget = int(rng.integers(1, 12)), int(rng.integers(2, 40))
-        values = rng.choice([rng.random(), 0.0, 0.5, 1.0, rng.random() ** 8], items)
+        values: Array = rng.choice(np.array([rng.random(), 0.0, 0.5, 1.0, rng.random() ** 8]), items)
         roots, prefixes = root_allocation(values, budget), prefix_allocation(values, budget)
         if roots.sum() != budget or prefixes.sum() != budget or (roots == 1).any():
             return False
         if mixed_probability(values, roots).sum() < programme(root_gains(values, budget))[1] - TOLERANCE:
             return False
-        same = 1 - values[:, None] ** np.arange(budget + 1)
+        same: Array = 1 - values[:, None] ** np.arange(budget + 1, dtype=np.float64)
         if (1 - values**prefixes).sum() < programme(same)[1] - TOLERANCE:
             return False
     return True
