@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.envs.base import EnvironmentFault
-from turnwise.sandbox.base import Limits, Outcome, Sandbox, SandboxFault
+from turnwise.sandbox.base import Limits, Outcome, Sandbox, SandboxFault, Stop
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.tree import File, Link, Tree
+
+STOPPED: Mapping[Stop, str] = {
+    "time": "timed out",
+    "memory": "killed: out of memory",
+    "processes": "killed: too many processes",
+    "output": "killed: too much output",
+    "disk": "killed: the folder is full",
+}
+"""How a policy is told of the limit that its command ran into."""
 
 _KEPT = 20_000  # results remembered: rollouts of a group start alike, and most repeat each other
 
@@ -78,3 +88,11 @@ def digest(tree: Tree, *words: str) -> bytes:
         name = path.encode()
         found.update(b"%s%d:%s%d:" % (kind, len(name), name, len(data)) + data)
     return found.digest()
+
+
+def cut(text: str, most: int) -> str:
+    """A text without its middle where it is longer than ``most`` characters."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"

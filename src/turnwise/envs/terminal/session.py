@@ -7,7 +7,7 @@ from typing import Any
 
 from turnwise.data.toolcalls.base import ToolCallError, split_thinking
 from turnwise.envs.base import Step
-from turnwise.envs.boxed import Box
+from turnwise.envs.boxed import STOPPED, Box, cut
 from turnwise.envs.terminal.goal import Goal
 from turnwise.envs.textcalls import CallError, Style, listing, read_call, tool
 from turnwise.sandbox.base import Outcome
@@ -15,15 +15,6 @@ from turnwise.sandbox.tree import Tree
 from turnwise.types import Message, Task
 
 TOOLS = (tool("bash", "Run a command of bash in the work folder.", command=("string", "the command")),)
-
-STOPPED = {
-    "time": "timed out",
-    "memory": "killed: out of memory",
-    "processes": "killed: too many processes",
-    "output": "killed: too much output",
-    "disk": "killed: the folder is full",
-}
-
 
 class TerminalSession:
     """See ``turnwise.envs.base.Session``. Each command starts in the work folder, in a shell of its own.
@@ -99,12 +90,8 @@ class TerminalSession:
 
     def told_of(self, outcome: Outcome) -> str:
         """What the policy reads: the output, cut in the middle where it is long, and how the command ended if not well."""
-        text = outcome.output.rstrip()
-        if len(text) > self.shown:
-            half = self.shown // 2
-            text = f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
         end = STOPPED[outcome.stopped] if outcome.stopped else "" if outcome.ok else f"exit status {outcome.status}"
-        return "\n".join(filter(None, [text, end])) or "ok"
+        return "\n".join(filter(None, [cut(outcome.output.rstrip(), self.shown), end])) or "ok"
 
     def fork(self) -> TerminalSession:
         """An independent copy, sharing only what never changes."""
