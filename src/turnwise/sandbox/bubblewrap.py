@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from turnwise.sandbox.base import BOX, Limits, Outcome, PythonState, SandboxFault
+from turnwise.sandbox.folders import interpreter, remove
 from turnwise.sandbox.python import PythonServer
 from turnwise.sandbox.seccomp import confined
 from turnwise.sandbox.tree import Tree, read_tree, write_tree
-from turnwise.sandbox.watch import Watched, watch
+from turnwise.sandbox.watch import Watched, children, descendants, watch
 
 NOBODY = 65534
 INSTALL = "install bubblewrap (Debian, Ubuntu: apt install bubblewrap; Fedora: dnf install bubblewrap)"
@@ -103,14 +107,14 @@ class Bubblewrap:
             os.close(told)
             if isinstance(error, ValueError):
                 return Outcome("bash: the command holds a zero byte\n", 2)
-            if error.errno == 7:
+            if error.errno == errno.E2BIG:
                 return Outcome("bash: the command is too long\n", 2)
             raise SandboxFault(f"bwrap did not start: {error}") from error
         finally:
             os.close(rules)
             os.close(tell)
         try:
-            seen = watch(process, limits, folder)
+            seen = watch(_Running(process), limits, folder)
             reports = _drain(told)
         finally:
             os.close(told)
@@ -160,7 +164,18 @@ class Bubblewrap:
             *("--uid", "1000", "--gid", "1000", "--hostname", "box", "--clearenv"),
             *[part for name, value in variables.items() for part in ("--setenv", name, value)],
             *("--ro-bind", "/usr", "/usr", *system),
-            *("--proc", "/proc", "--dev", "/dev", "--size", str(_SCRATCH), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+            *(
+                "--proc",
+                "/proc",
+                "--dev",
+                "/dev",
+                "--size",
+                str(_SCRATCH),
+                "--tmpfs",
+                "/dev/shm",
+                "--remount-ro",
+                "/dev",
+            ),
         ]
 
     def _filter_pipe(self) -> int:
@@ -168,6 +183,30 @@ class Bubblewrap:
         os.write(write, self._filter)  # a kilobyte: a pipe holds it
         os.close(write)
         return read
+
+
+class _Running:
+    """A command in bwrap. The outer process has one child, process 1 of the sandbox, which takes all others with it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        self.process, self.pid, self.stdout = process, process.pid, process.stdout
+
+    def members(self) -> list[int]:
+        return list(descendants(self.pid))
+
+    def end(self) -> None:
+        """Kill process 1; the outer process ends by itself when nothing is left inside."""
+        if self.process.poll() is None:
+            for child in children(self.pid) or [self.pid]:
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise SandboxFault("a command that was killed did not end within 10 s") from None
 
 
 def reason() -> str | None:
@@ -183,28 +222,6 @@ def reason() -> str | None:
     except (SandboxFault, ValueError, OSError) as error:
         return str(error)
     return None if outcome.output == "works\n" else f"a command in bwrap answered {outcome.output.strip()!r}"
-
-
-def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
-    """An interpreter that the sandbox may run, and the folders that it needs beside /usr."""
-    own = [str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix)]
-    if python is not None and Path(python).resolve() != Path(sys.executable).resolve():
-        return python, [] if python.startswith("/usr/") else [str(Path(python).resolve().parents[1])]
-    if by_nobody and not all(_open_to_all(Path(place)) for place in own):
-        return "/usr/bin/python3", []
-    return sys.executable, sorted({place for place in own if not place.startswith("/usr/") and place != "/usr"})
-
-
-def remove(folder: Path) -> None:
-    """A folder and all below it, however deep and whatever its modes."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        subprocess.run(["chmod", "-R", "u+rwX", str(folder)], check=False, capture_output=True)
-        subprocess.run(["rm", "-rf", "--", str(folder)], check=False, capture_output=True)
-
-
-def _open_to_all(place: Path) -> bool:
-    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (place, *place.parents))
 
 
 def _drain(descriptor: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from turnwise.sandbox import bubblewrap
+from turnwise.sandbox import bubblewrap, sandlocked
 from turnwise.sandbox.base import Limits, NoSandboxError, Sandbox
 
 Backend = Literal["auto", "bubblewrap", "sandlock"]
@@ -25,7 +25,12 @@ def open_sandbox(backend: Backend = "auto", limits: Limits | None = None, python
         if why is None:
             return bubblewrap.Bubblewrap(limits, python)
         reasons.append(f"bubblewrap: {why}")
+    if backend in ("auto", "sandlock"):
+        why = sandlocked.reason()
+        if why is None:
+            return sandlocked.Sandlock(limits, python)
+        reasons.append(f"sandlock: {why}")
     raise NoSandboxError(
-        f"sandbox: nothing here can hold what a model writes ({'; '.join(reasons)}). {bubblewrap.INSTALL}, or "
-        "'pip install sandlock' where the kernel is Linux 6.7 or newer"
+        f"sandbox: nothing here can hold what a model writes ({'; '.join(reasons)}). Either {bubblewrap.INSTALL}, or "
+        f"{sandlocked.INSTALL}"
     )

@@ -63,7 +63,10 @@ def confined() -> bytes:
         *_on_first(numbers["clone"], [(_ANY_BIT, _SPACES, 0, 1), _error(errno.EPERM)]),
         *_on_first(
             numbers["socket"],
-            [*((_EQUAL, family, len(_FAMILIES) - i, 0) for i, family in enumerate(_FAMILIES)), _error(errno.EAFNOSUPPORT)],
+            [
+                *((_EQUAL, family, len(_FAMILIES) - i, 0) for i, family in enumerate(_FAMILIES)),
+                _error(errno.EAFNOSUPPORT),
+            ],
         ),
     ]
     return _program(architecture, rules)

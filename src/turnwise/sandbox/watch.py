@@ -7,18 +7,32 @@ from __future__ import annotations
 
 import os
 import select
-import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol
 
-from turnwise.sandbox.base import Limits, SandboxFault, Stop
+from turnwise.sandbox.base import Limits, Stop
 from turnwise.sandbox.tree import usage
 
 _TICK = 0.025  # seconds
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Running(Protocol):
+    """A command that runs."""
+
+    pid: int  # gone when the command is over
+    stdout: IO[bytes]
+
+    def members(self) -> list[int]:
+        """Its processes."""
+        ...
+
+    def end(self) -> None:
+        """Return when no process of it is left."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +43,21 @@ class Watched:
     stopped: Stop
 
 
-def watch(process: subprocess.Popen[bytes], limits: Limits, folder: Path) -> Watched:
+def watch(process: Running, limits: Limits, folder: Path) -> Watched:
     """Read a command's output until all its processes are gone, or until it passes a limit and is killed.
 
     Args:
-        process: the outer process; its one child is process 1 of the sandbox and takes all others with it.
+        process: the command.
         limits: of the call.
         folder: where it works.
 
     Raises:
-        SandboxFault: what was killed does not end.
+        SandboxFault: what is killed does not end.
     """
-    assert process.stdout is not None
     stream, most = process.stdout.fileno(), limits.output_kib << 10
     os.set_blocking(stream, False)
-    output, stopped, open_end = bytearray(), "", True
+    output, open_end = bytearray(), True
+    stopped: Stop = ""
     deadline, looked = time.monotonic() + limits.seconds, time.monotonic()
     gone = os.pidfd_open(process.pid)
     waiting = select.poll()
@@ -62,7 +76,7 @@ def watch(process: subprocess.Popen[bytes], limits: Limits, folder: Path) -> Wat
             now = time.monotonic()
             if now - looked > _TICK:
                 looked = now
-                stopped = _excess(process.pid, limits, folder)
+                stopped = _excess(process.members(), limits, folder)
             if now > deadline:
                 stopped = "time"
             if len(output) > most:
@@ -71,7 +85,7 @@ def watch(process: subprocess.Popen[bytes], limits: Limits, folder: Path) -> Wat
                 break
     finally:
         os.close(gone)
-        _end(process)
+        process.end()
         process.stdout.close()
     if len(output) > most:
         stopped = "output"
@@ -91,8 +105,7 @@ def _take(stream: int, output: bytearray, most: int) -> bool:
     return True
 
 
-def _excess(pid: int, limits: Limits, folder: Path) -> Stop:
-    members = list(descendants(pid))
+def _excess(members: list[int], limits: Limits, folder: Path) -> Stop:
     if len(members) > limits.processes + 2:
         return "processes"
     if sum(map(_resident, members)) > limits.memory_mib << 20:
@@ -101,32 +114,15 @@ def _excess(pid: int, limits: Limits, folder: Path) -> Stop:
     return "disk" if size > limits.folder_mib << 20 or count > limits.files else ""
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill process 1 of the sandbox, and with it all others; the outer process ends when they are gone."""
-    if process.poll() is None:
-        for child in children(process.pid) or [process.pid]:
-            _kill(child)
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise SandboxFault("a sandbox that was killed did not end within 10 s") from None
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
 def children(pid: int) -> list[int]:
-    """The child processes of a process with one thread; none where it is gone."""
+    """The child processes of a process; none where it is gone."""
+    found: list[int] = []
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
     except OSError:
-        return []
+        pass
+    return found
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -135,15 +131,7 @@ def descendants(pid: int) -> Iterator[int]:
     while pending:
         found = pending.pop()
         yield found
-        try:
-            threads = [int(name) for name in os.listdir(f"/proc/{found}/task")]
-        except OSError:
-            continue
-        for thread in threads:
-            try:
-                pending += [int(child) for child in Path(f"/proc/{found}/task/{thread}/children").read_text().split()]
-            except OSError:
-                continue
+        pending += children(found)
 
 
 def _resident(pid: int) -> int:

@@ -24,7 +24,7 @@ def _opened(backend: str, limits: Limits) -> Iterator[Sandbox]:
     sandbox.close()
 
 
-@pytest.fixture(scope="module", params=["bubblewrap"])
+@pytest.fixture(scope="module", params=["bubblewrap", "sandlock"])
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -66,7 +66,9 @@ class SoftwareSession:
         user: Message = {"role": "user", "content": f"repair the code so that the tests pass\nfiles: {files}"}
         if self.style == "plain":
             return [user]
-        rules = "You repair a repository of Python files. One line is wrong. The task is done as soon as all tests pass."
+        rules = (
+            "You repair a repository of Python files. One line is wrong. The task is done as soon as all tests pass."
+        )
         return [{"role": "system", "content": f"{rules}\n\n{listing(TOOLS)}"}, user]
 
     def call(self, action: str) -> ToolCall:
@@ -102,7 +104,9 @@ class SoftwareSession:
             EnvironmentFault: the sandbox failed.
         """
         if self.done:
-            raise RuntimeError(f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier")
+            raise RuntimeError(
+                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
+            )
         info: dict[str, Any] = {"admissible": True}
         try:
             call = self.call(action)
@@ -190,4 +194,3 @@ class SoftwareSession:
         except ValueError:
             return False
         return bool(found == list(self.cases.values()))
-

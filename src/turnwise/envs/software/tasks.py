@@ -60,9 +60,7 @@ def _draw(modules: int, functions: int, rng: random.Random) -> dict[str, Any]:
     fault = rng.choice(broken.faults())
     line = broken.body[fault[0]]
     places = {program: names[i // functions] for i, program in enumerate(chosen)}
-    files = {
-        name: _module([PROGRAMS[p] for p in sorted(chosen) if places[p] == name], broken, fault) for name in names
-    }
+    files = {name: _module([PROGRAMS[p] for p in sorted(chosen) if places[p] == name], broken, fault) for name in names}
     at = files[places[broken.name]].split(f"def {broken.name}(")[0].count("\n") + 2 + fault[0]
     shown, held = [], []
     for program in sorted(chosen):

@@ -16,6 +16,7 @@ from turnwise.types import Message, Task
 
 TOOLS = (tool("bash", "Run a command of bash in the work folder.", command=("string", "the command")),)
 
+
 class TerminalSession:
     """See ``turnwise.envs.base.Session``. Each command starts in the work folder, in a shell of its own.
 
@@ -70,7 +71,9 @@ class TerminalSession:
             EnvironmentFault: the sandbox failed.
         """
         if self.done:
-            raise RuntimeError(f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier")
+            raise RuntimeError(
+                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
+            )
         info: dict[str, Any] = {"admissible": True}
         try:
             outcome, self.tree = self.box.run(self.command(action), self.tree)

@@ -36,9 +36,7 @@ _WORDS = tuple(
     "apple bread cup desk egg fork glass knife lamp mug pan plate pot soap spoon towel vase watch pen book".split()
 )
 SIZES: Mapping[Level, Sizes] = {
-    "tiny": Sizes(
-        ("desk", "shelf", "drawer"), ("a", "b", "c", "d", "e", "f"), _WORDS[:10], (3, 4), (2, 3), (1, 2)
-    ),
+    "tiny": Sizes(("desk", "shelf", "drawer"), ("a", "b", "c", "d", "e", "f"), _WORDS[:10], (3, 4), (2, 3), (1, 2)),
     "full": Sizes(
         ("archive", "docs", "inbox", "logs", "notes", "reports", "src", "tmp"),
         ("alpha", "budget", "draft", "index", "items", "log", "memo", "orders", "plan", "summary", "todo", "users"),
@@ -156,7 +154,9 @@ def _carry(
     find, said = _place(path, files, rng)
     gone = [path] if kind == "move" else []
     want = {place: files[path]}
-    return _chore(kind, f"{kind} {said} to {other}", find, path, want=want, gone=gone, command=f"{command} {{path}} {other}")
+    return _chore(
+        kind, f"{kind} {said} to {other}", find, path, want=want, gone=gone, command=f"{command} {{path}} {other}"
+    )
 
 
 def _delete(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
@@ -169,7 +169,14 @@ def _count(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes
         return None
     find, said = _place(path, files, rng)
     want = {"count.txt": f"{files[path].count(chr(10))}\n"}
-    return _chore("count", f"count the lines of {said} into count.txt", find, path, want=want, command="wc -l < {path} > count.txt")
+    return _chore(
+        "count",
+        f"count the lines of {said} into count.txt",
+        find,
+        path,
+        want=want,
+        command="wc -l < {path} > count.txt",
+    )
 
 
 def _extract(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
