@@ -22,7 +22,17 @@ from turnwise.sandbox.base import Limits
 from turnwise.sandbox.watch import descendants, watch
 
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER
-_READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/dev/urandom")
+_READABLE = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/dev/urandom",
+)
 
 
 class _Command:
@@ -31,7 +41,12 @@ class _Command:
     def __init__(self, command: str, folder: Path, readable: list[str], path: str, limits: Limits) -> None:
         import sandlock
 
-        bounds = {"c": 0, "f": limits.file_mib * 1024, "t": math.ceil(limits.seconds) + 1, "v": limits.memory_mib * 1024}
+        bounds = {
+            "c": 0,
+            "f": limits.file_mib * 1024,
+            "t": math.ceil(limits.seconds) + 1,
+            "v": limits.memory_mib * 1024,
+        }
         script = "ulimit " + " ".join(f"-{key} {value}" for key, value in bounds.items()) + "\nexec 2>&1\n" + command
         box = sandlock.Sandbox(
             fs_readable=[place for place in (*_READABLE, *readable) if Path(place).exists()],
@@ -56,23 +71,24 @@ class _Command:
         return [pid for pid in descendants(os.getpid()) if pid != os.getpid()]
 
     def end(self) -> None:
-        """Kill what runs, main process and orphans alike, until nothing is left."""
-        ended = False
-        while members := [pid for pid in self.members() if not (ended and pid == self.pid)]:
-            others = [pid for pid in members if pid != self.pid]
-            for pid in others or members:
-                _kill(pid)
-            for pid in others:
+        """Stop what runs until it is all stopped (what is stopped still counts, so a bomb has no room), then kill it."""
+        stopped: set[int] = set()
+        while fresh := set(self.members()) - stopped:
+            for pid in fresh:
+                _signal(pid, signal.SIGSTOP)
+            stopped |= fresh
+        for pid in stopped:
+            _signal(pid, signal.SIGKILL)
+        result = self._process.wait(5)
+        self.status = result.exit_code if result.signal < 0 else 128 + result.signal
+        for _ in range(len(stopped)):  # orphans come to this process when their parents are gone
+            for pid in self.members():
                 _reap(pid)
-            if not others:
-                result = self._process.wait(5)
-                code = result.exit_code if result.signal < 0 else 128 + result.signal
-                self.status, ended = code, True
 
 
-def _kill(pid: int) -> None:
+def _signal(pid: int, number: int) -> None:
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except ProcessLookupError:
         return
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import struct
 import subprocess
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from turnwise.sandbox.base import Limits, Outcome, SandboxFault
 from turnwise.sandbox.seccomp import alone
+from turnwise.sandbox.watch import children
 
 SOURCE = Path(__file__).with_name("server.py")
 STATES = 480  # kept at once: each is a process and a socket
@@ -119,7 +122,7 @@ class PythonServer:
         return reply
 
     def _fail(self, what: str) -> None:
-        self._process.kill()
+        _kill(self._process)
         assert self._process.stderr is not None
         words = self._process.stderr.read().decode(errors="replace").strip()[-500:]
         self.fault = f"the Python server {what}" + (f"; its last words: {words}" if words else "")
@@ -146,7 +149,14 @@ class _State:
 def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() != owner:  # a forked copy of the trainer must not end what it does not own
         return
-    process.kill()
+    _kill(process)
     process.wait()
     for stream in (process.stdin, process.stdout, process.stderr):
         stream.close()  # type: ignore[union-attr]
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    for child in children(process.pid):  # process 1 of the sandbox would outlive the one outside
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    process.kill()

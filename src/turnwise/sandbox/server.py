@@ -9,7 +9,10 @@ Requests and replies on standard input and output: four bytes of length, then JS
 Request: {"run": state, "code": text, "free": [states]}. Reply: {"output", "status", "stopped", "state"} or {"lost": why}.
 """
 
+# ruff: noqa: PTH (started for each run: pathlib would be most of what it imports)
+
 import ast
+import contextlib
 import ctypes
 import json
 import os
@@ -131,14 +134,20 @@ class Broker:
         known = {process for process, _ in self.states.values()} | {os.getpid()}
         return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in known]
 
-    def sweep(self, kept=None):
-        """Kill what is no kept state until nothing is left of it: a process may fork while others are being killed."""
-        while others := [process for process in self.strangers() if process != kept and not ended(process)]:
-            for process in others:
-                try:
+    def sweep(self, speaker):
+        """Stop everything, then kill what is no kept state; the speaker is to be one, if it is what it says.
+
+        A process may fork while others are being killed, and a bomb would never run out. One signal to all of this
+        namespace leaves nothing out, not even a child that is just being made, and what is stopped makes none.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGSTOP)
+        strangers = self.strangers()
+        for process in strangers:
+            if process != speaker:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+        return speaker if speaker in strangers else None
 
     def excess(self):
         """The limit that the running snippet and its children pass, if any."""
@@ -157,7 +166,9 @@ class Broker:
         os.set_blocking(read, False)
         text = code.encode()
         channel.settimeout(self.settings["seconds"])
+        most = len(self.states) + 1 + self.settings["processes"]
         try:
+            resource.prlimit(process, resource.RLIMIT_NPROC, (most, self.settings["rlimits"]["RLIMIT_NPROC"]))
             os.kill(process, signal.SIGCONT)
             socket.send_fds(channel, [struct.pack("=I", len(text))], [write, theirs.fileno()])
             channel.sendall(text)
@@ -170,11 +181,7 @@ class Broker:
             theirs.close()
         output, status, stopped, speaker = self.follow(ours, read) if text is not None else (b"", None, "time", None)
         os.close(read)
-        os.kill(process, signal.SIGSTOP)
-        heir = speaker if speaker in self.strangers() else None
-        if heir is not None:
-            os.kill(heir, signal.SIGSTOP)
-        self.sweep(heir)
+        heir = self.sweep(speaker)
         if heir is None:
             ours.close()
             status = None if stopped else 1
@@ -241,15 +248,6 @@ def resident(process):
             return int(stream.read().split()[1]) * resource.getpagesize()
     except (OSError, IndexError):
         return 0
-
-
-def ended(process):
-    """Whether a process is gone or a zombie that its parent has not asked for."""
-    try:
-        with open(f"/proc/{process}/stat") as stream:
-            return stream.read().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 def receive():

@@ -168,7 +168,9 @@ def test_background_processes_do_not_outlive_the_call(sandbox: Sandbox) -> None:
 
 def test_a_thread_of_a_snippet_stands_still_between_snippets(sandbox: Sandbox) -> None:
     loop = "def count():\n    global n\n    while True:\n        n += 1\n        time.sleep(0.001)\n"
-    state = sandbox.python().run(f"import threading, time\nn = 0\n{loop}threading.Thread(target=count, daemon=True).start()")[1]
+    state = sandbox.python().run(
+        f"import threading, time\nn = 0\n{loop}threading.Thread(target=count, daemon=True).start()"
+    )[1]
     first = int(state.run("n")[0].output)
     time.sleep(0.3)
     assert int(state.run("n")[0].output) - first < 50
