@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from turnwise.sandbox.base import Outcome
+
+_LONGEST = 100_000  # bytes of a command: the kernel takes no argument above 128 KiB
+
 
 def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
     """An interpreter that the sandbox may run, and the folders that it needs beside /usr."""
@@ -28,3 +32,14 @@ def remove(folder: Path) -> None:
 
 def _open_to_all(place: Path) -> bool:
     return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (place, *place.parents))
+
+
+def refused(command: str) -> Outcome | None:
+    """The outcome of a text that no shell could be given; None where it is a command."""
+    try:
+        data = command.encode()
+    except UnicodeEncodeError:
+        return Outcome("bash: the command is no UTF-8 text\n", 2)
+    if b"\0" in data:
+        return Outcome("bash: the command holds a zero byte\n", 2)
+    return Outcome("bash: the command is too long\n", 2) if len(data) > _LONGEST else None

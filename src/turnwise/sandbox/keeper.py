@@ -53,6 +53,7 @@ class _Command:
             fs_writable=[str(folder), "/dev/null", "/dev/zero"],
             max_memory=limits.memory_mib << 20,
             max_processes=limits.processes,
+            extra_deny_syscalls=["memfd_create"],  # memory that belongs to no process
             max_open_files=256,
             no_coredump=True,
             clean_env=True,
@@ -80,7 +81,8 @@ class _Command:
         for pid in stopped:
             _signal(pid, signal.SIGKILL)
         result = self._process.wait(5)
-        self.status = result.exit_code if result.signal < 0 else 128 + result.signal
+        died = 128 + (result.signal if result.signal > 0 else signal.SIGKILL)  # sandlock kills what passes its limits
+        self.status = result.exit_code if result.exit_code >= 0 and result.signal < 0 else died
         for _ in range(len(stopped)):  # orphans come to this process when their parents are gone
             for pid in self.members():
                 _reap(pid)
@@ -105,7 +107,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     folder = Path(request["folder"])
     try:
         command = _Command(request["command"], folder, request["readable"], request["path"], limits)
-    except Exception as error:  # noqa: BLE001 (whatever sandlock raises, the command did not run)
+    except Exception as error:
         return {"fault": f"{type(error).__name__}: {error}"}
     seen = watch(command, limits, folder)
     return {"output": base64.b64encode(seen.output).decode(), "stopped": seen.stopped, "status": command.status}

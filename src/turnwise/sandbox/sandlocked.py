@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from turnwise.sandbox.base import Limits, Outcome, SandboxFault
-from turnwise.sandbox.folders import interpreter, remove
+from turnwise.sandbox.base import Limits, Outcome, SandboxFault, Stop
+from turnwise.sandbox.folders import interpreter, refused, remove
 from turnwise.sandbox.python import SOURCE
 from turnwise.sandbox.tree import File, Tree, read_tree, write_tree
 
@@ -49,8 +49,8 @@ class Sandlock:
 
     def shell(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
         """A command in a fresh folder; see the protocol."""
-        if "\0" in command:
-            return Outcome("bash: the command holds a zero byte\n", 2), tree
+        if no := refused(command):
+            return no, tree
         folder = Path(tempfile.mkdtemp(prefix="turnwise-box-"))
         try:
             write_tree(tree, folder)
@@ -67,7 +67,7 @@ class Sandlock:
         finally:
             remove(folder)
         output = base64.b64decode(reply["output"]).decode("utf-8", "replace")
-        stopped = reply["stopped"] or ("" if whole else "disk")
+        stopped: Stop = reply["stopped"] or ("" if whole else "disk")
         return Outcome(output, None if stopped else reply["status"], stopped), left
 
     def python(self) -> _State:
@@ -133,7 +133,8 @@ class _State:
         tree: Tree = {"server.py": File(SOURCE.read_bytes()), "snippets.json": File(text)}
         command = f"exec {self.sandbox.python_path} -I server.py replay snippets.json"
         outcome, _ = self.sandbox.shell(command, tree)
-        return outcome, self if outcome.stopped else replace(self, snippets=snippets)
+        died = outcome.stopped or (outcome.status or 0) > 128  # run again, it would die again
+        return outcome, self if died else replace(self, snippets=snippets)
 
 
 def reason() -> str | None:

@@ -85,7 +85,13 @@ def alone() -> bytes:
         *_refuse_all(numbers[name] for name in (*_OTHERS, *_OWN)),
         *_on(
             numbers["prlimit64"],  # a limit may be read: no new one is given, in neither half of the pointer
-            [(_LOAD, _THIRD, 0, 0), (_EQUAL, 0, 0, 2), (_LOAD, _THIRD + 4, 0, 0), (_EQUAL, 0, 1, 0), _error(errno.EPERM)],
+            [
+                (_LOAD, _THIRD, 0, 0),
+                (_EQUAL, 0, 0, 2),
+                (_LOAD, _THIRD + 4, 0, 0),
+                (_EQUAL, 0, 1, 0),
+                _error(errno.EPERM),
+            ],
         ),
     ]
     return _program(architecture, rules)

@@ -23,7 +23,7 @@ class SoftwareEnv:
         level: tiny or full; how many modules and functions a repository has.
         horizon: turns of an episode.
         style: how actions are written, ``plain`` (short forms) or ``hermes``. None: plain at the tiny level.
-        shown: characters of an observation.
+        shown: characters of an observation. None: 400 at the tiny level, 2000 at full.
         verifier: ``name``: a valid call of the tool that the expert calls (PivotRL's choice for software); ``call``: the same
             arguments too.
         slips: how often the clumsy expert errs.
@@ -40,7 +40,7 @@ class SoftwareEnv:
         level: Level = "tiny",
         horizon: int = 10,
         style: Style | None = None,
-        shown: int = 400,
+        shown: int | None = None,
         verifier: Verifier = "name",
         slips: Slips | None = None,
         box: Box | None = None,
@@ -51,12 +51,13 @@ class SoftwareEnv:
             raise ValueError(f"verifier: name or call, got {verifier!r}")
         if style not in (None, "plain", "hermes"):
             raise ValueError(f"style: plain, hermes or null, got {style!r}")
-        if shown < 20:
+        if shown is not None and shown < 20:
             raise ValueError(f"shown: an observation has at least 20 characters, got {shown}")
         self.level: Level = level
         self.horizon = check_horizon(horizon)
         self.style: Style = style or ("plain" if level == "tiny" else "hermes")
-        self.shown, self.verifier = shown, verifier
+        self.shown = shown or (400 if level == "tiny" else 2000)
+        self.verifier = verifier
         self.slips = slips or Slips()
         self._box = box or Box()
 

@@ -53,7 +53,7 @@ class SoftwareSession:
     def __init__(self, task: Task, box: Box, style: Style, horizon: int, shown: int) -> None:
         try:
             self.tree: Tree = tree_of(task.data["files"])
-            self.cases = {call: value for call, value in task.data["cases"]}
+            self.cases = dict(task.data["cases"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"task data: a software task has files and cases ({error!r})") from None
         self.task, self.box, self.style, self.horizon, self.shown = task, box, style, horizon, shown

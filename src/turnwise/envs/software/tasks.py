@@ -89,7 +89,7 @@ def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, st
         try:
             if eval(f"{program.name}({given})", names) != eval(value):
                 return [case]
-        except Exception:  # noqa: BLE001 (a broken function may raise anything)
+        except Exception:
             return [case]
     raise ValueError(f"{program.name}: no case tells the fault {fault} from the right form")
 

@@ -22,7 +22,7 @@ class TerminalEnv:
         level: tiny or full; how large folders and requests are.
         horizon: turns of an episode.
         style: how actions are written, ``plain`` (the text is the command) or ``hermes``. None: plain at the tiny level.
-        shown: characters of an observation.
+        shown: characters of an observation. None: 200 at the tiny level, 2000 at full.
         verifier: ``effect`` or ``similarity``; see ``terminal.verifier``.
         threshold: of ``similarity``.
         judge: decides, below the threshold, whether two commands are equivalent; None: they are not.
@@ -40,7 +40,7 @@ class TerminalEnv:
         level: Level = "tiny",
         horizon: int = 10,
         style: Style | None = None,
-        shown: int = 200,
+        shown: int | None = None,
         verifier: verifier.Verifier = "effect",
         threshold: float = 0.8,
         judge: verifier.Judge | None = None,
@@ -53,14 +53,15 @@ class TerminalEnv:
             raise ValueError(f"verifier: effect or similarity, got {verifier!r}")
         if style not in (None, "plain", "hermes"):
             raise ValueError(f"style: plain, hermes or null, got {style!r}")
-        if shown < 20:
+        if shown is not None and shown < 20:
             raise ValueError(f"shown: an observation has at least 20 characters, got {shown}")
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold: a similarity lies in (0, 1], got {threshold}")
         self.level: Level = level
         self.horizon = check_horizon(horizon)
         self.style: Style = style or ("plain" if level == "tiny" else "hermes")
-        self.shown, self.verifier, self.threshold = shown, verifier, threshold
+        self.shown = shown or (200 if level == "tiny" else 2000)
+        self.verifier, self.threshold = verifier, threshold
         self.slips = slips or Slips()
         self._judge = judge
         self._box = box or Box()

@@ -22,7 +22,7 @@ class Goal:
     def __init__(self, data: Mapping[str, Any]) -> None:
         try:
             self.chores: list[Mapping[str, Any]] = list(data["chores"])
-            self.start: Tree = dict.fromkeys(data["folders"]) | tree_of(data["files"])
+            self.start: Tree = {**dict.fromkeys(data["folders"]), **tree_of(data["files"])}
             final = dict(data["files"])
             for chore in self.chores:
                 final = after(chore, final)
@@ -32,17 +32,26 @@ class Goal:
         self.gone = [path for chore in self.chores for path in chore["gone"] if path not in final]
 
     def missing(self, tree: Tree) -> int:
-        """How many files are not as they have to be; 0 where the task is done."""
+        """How many files are not as they have to be; 0 where the task is done.
+
+        A file that is to move is not gone as long as it is in no other place: to delete it brings nothing forward.
+        """
         wrong = sum(not _holds(tree, path, text) for path, text in self.final.items())
-        return wrong + sum(path in tree for path in self.gone)
+        for chore in self.chores:
+            lost = not self._met(tree, chore)
+            wrong += sum(path in tree or lost for path in chore["gone"] if path in self.gone)
+        return wrong
 
     def unmet(self, tree: Tree) -> Mapping[str, Any] | None:
         """The first chore that is not done."""
         for chore in self.chores:
-            met = all(_holds(tree, path, text) for path, text in chore["want"].items() if self.final.get(path) == text)
-            if not met or any(path in tree for path in chore["gone"] if path in self.gone):
+            if not self._met(tree, chore) or any(path in tree for path in chore["gone"] if path in self.gone):
                 return chore
         return None
+
+    def _met(self, tree: Tree, chore: Mapping[str, Any]) -> bool:
+        """Whether what a chore asks for is there, as far as no later chore changes it."""
+        return all(_holds(tree, path, text) for path, text in chore["want"].items() if self.final.get(path) == text)
 
 
 def _holds(tree: Tree, path: str, text: str) -> bool:

@@ -11,7 +11,6 @@ from turnwise.envs.boxed import STOPPED, Box, cut
 from turnwise.envs.terminal.goal import Goal
 from turnwise.envs.textcalls import CallError, Style, listing, read_call, tool
 from turnwise.sandbox.base import Outcome
-from turnwise.sandbox.tree import Tree
 from turnwise.types import Message, Task
 
 TOOLS = (tool("bash", "Run a command of bash in the work folder.", command=("string", "the command")),)

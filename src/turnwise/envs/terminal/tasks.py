@@ -32,8 +32,9 @@ class Sizes:
     chores: tuple[int, int]
 
 
-_WORDS = tuple(
-    "apple bread cup desk egg fork glass knife lamp mug pan plate pot soap spoon towel vase watch pen book".split()
+_WORDS = (
+    *("apple", "bread", "cup", "desk", "egg", "fork", "glass", "knife", "lamp", "mug"),
+    *("pan", "plate", "pot", "soap", "spoon", "towel", "vase", "watch", "pen", "book"),
 )
 SIZES: Mapping[Level, Sizes] = {
     "tiny": Sizes(("desk", "shelf", "drawer"), ("a", "b", "c", "d", "e", "f"), _WORDS[:10], (3, 4), (2, 3), (1, 2)),
