@@ -57,7 +57,7 @@ def test_a_hand_made_episode(env: SoftwareEnv) -> None:
     "text",
     [
         "return 4",  # right for the shown case alone
-        "print('found: [\"4\", \"0\", \"-6\"]'); import os; os._exit(0)",
+        'print(\'found: ["4", "0", "-6"]\'); import os; os._exit(0)',
         "import sys; sys.exit(0)",
         "import os; os._exit(0)",
         "open('judge.py', 'w').write('')",
@@ -166,11 +166,14 @@ def test_tasks_are_drawn_once_and_no_two_splits_share_one() -> None:
         assert list(env.tasks(split, 20)) == list(tasks[:20])
 
 
-HOSTILE = ["", "\0", "\ud800", "run now", "open", "open ../../etc/passwd", "open /etc/passwd", "edit bag.py x y", "search \ud800",
-           "edit bag.py 99999999999 x", "edit bag.py 1 \ud800", "edit bag.py -1 x", "x" * 1_000_000, "search ", "<think>", "search e",
+HOSTILE = ["", "\0", "\ud800", "run now", "open", "open ../../etc/passwd", "open /etc/passwd", "edit bag.py x y",
+           "search \ud800",
+           "edit bag.py 99999999999 x", "edit bag.py 1 \ud800", "edit bag.py -1 x", "x" * 1_000_000, "search ", "<think>",
+           "search e",
            '<tool_call>\n{"name": "edit", "arguments": {"path": "bag.py", "line": "3", "text": "x"}}\n</tool_call>',
            '<tool_call>\n{"name": "edit", "arguments": {"path": "bag.py", "line": 1e300, "text": "x"}}\n</tool_call>',
-           '<tool_call>\n{"name": "search", "arguments": {"text": ["a"]}}\n</tool_call>', "edit bag.py 1 \x1b[2J"]  # fmt: skip
+           '<tool_call>\n{"name": "search", "arguments": {"text": ["a"]}}\n</tool_call>',
+           "edit bag.py 1 \x1b[2J"]  # fmt: skip
 
 
 @pytest.mark.parametrize("style", ["plain", "hermes"])

@@ -68,8 +68,9 @@ def test_commands_that_bring_the_task_forward_are_accepted(env: TerminalEnv, com
     assert env.accepts(env.reset(HAND), env.action(command), "any")
 
 
-@pytest.mark.parametrize("command", ["ls", "ls -R", "find .", "cat desk/b.txt", "grep -rl lamp", "grep -rl zebra", "rm desk/b.txt",
-                                     "mv desk/b.txt desk/d.txt", "echo 4 > count.txt", "touch x", "sleep 0", "rm -r desk", "("])  # fmt: skip
+@pytest.mark.parametrize("command", ["ls", "ls -R", "find .", "cat desk/b.txt", "grep -rl lamp", "grep -rl zebra",
+                                     "rm desk/b.txt", "mv desk/b.txt desk/d.txt", "echo 4 > count.txt", "touch x", "sleep 0",
+                                     "rm -r desk", "("])  # fmt: skip
 def test_near_misses_are_refused(env: TerminalEnv, command: str) -> None:
     session = env.reset(HAND)
     before = session.tree
