@@ -23,6 +23,7 @@ from turnwise.sandbox.watch import children
 
 SOURCE = Path(__file__).with_name("server.py")
 STATES = 480  # kept at once: each is a process and a socket
+KEPT_MIB = 4096  # of all kept states together, beyond what an empty one takes
 _GRACE = 10.0  # seconds beyond a snippet's own until a silent server is given up
 
 Start = Callable[[str, str], "subprocess.Popen[bytes]"]
@@ -40,12 +41,13 @@ class PythonServer:
         settings = {
             "seconds": limits.seconds,
             "memory": limits.memory_mib << 20,
+            "kept": KEPT_MIB << 20,
             "processes": limits.processes,
             "output": limits.output_kib << 10,
             "filter": alone().hex(),
             "rlimits": {
                 "RLIMIT_AS": limits.memory_mib << 20,
-                "RLIMIT_NPROC": STATES + limits.processes,
+                "RLIMIT_NPROC": STATES + limits.processes + 2,
                 "RLIMIT_FSIZE": 0,  # a snippet computes; files are for commands
                 "RLIMIT_NOFILE": 64,
                 "RLIMIT_CORE": 0,
@@ -77,10 +79,10 @@ class PythonServer:
         with self._lock:
             if self.fault:
                 raise SandboxFault(self.fault)
+            if self._kept - len(self._freed) >= STATES:
+                raise SandboxFault(f"{STATES} Python states are held at once; let go of some")
             freed, self._freed = self._freed, []
             self._kept -= len(freed)
-            if self._kept >= STATES:
-                raise SandboxFault(f"{STATES} Python states are held at once; let go of some")
             self._send({"run": number, "code": code, "free": freed})
             reply = self._receive(self._limits.seconds + _GRACE)
             if "lost" in reply:

@@ -27,6 +27,7 @@ import time
 import traceback
 
 TICK = 0.02  # seconds between two looks at what a snippet uses
+SMALL = 16 << 20  # bytes of a state that is kept however much the others take
 PR_SET_DUMPABLE, PR_SET_SECCOMP, SECCOMP_FILTER = 4, 22, 2
 
 
@@ -109,7 +110,7 @@ def first_state(own, settings):
 class Broker:
     def __init__(self, settings):
         self.settings = settings
-        self.states = {}  # number -> (process, socket)
+        self.states = {}  # number -> (process, socket, bytes beyond an empty state's)
         self.count = 0
         ours, theirs = socket.socketpair()
         process = os.fork()
@@ -117,22 +118,22 @@ class Broker:
             ours.close()
             first_state(theirs, settings)
         theirs.close()
-        self.keep(process, ours)
+        self.keep(process, ours, 0)
 
-    def keep(self, process, channel):
-        self.states[self.count] = (process, channel)
+    def keep(self, process, channel, size):
+        self.states[self.count] = (process, channel, size)
         self.count += 1
         return self.count - 1
 
     def free(self, number):
-        process, channel = self.states.pop(number, (None, None))
+        process, channel, _ = self.states.pop(number, (None, None, 0))
         if process:
             channel.close()
             os.kill(process, signal.SIGKILL)
 
     def strangers(self):
         """Processes that are no kept state."""
-        known = {process for process, _ in self.states.values()} | {os.getpid()}
+        known = {process for process, _, _ in self.states.values()} | {os.getpid()}
         return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in known]
 
     def sweep(self, speaker):
@@ -160,7 +161,7 @@ class Broker:
     def run(self, number, code):
         if number not in self.states:
             return {"lost": "the state is not there"}
-        process, channel = self.states[number]
+        process, channel, _ = self.states[number]
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         read, write = os.pipe()
@@ -183,10 +184,16 @@ class Broker:
         output, status, stopped, speaker = self.follow(ours, read) if text is not None else (b"", None, "time", None)
         os.close(read)
         heir = self.sweep(speaker)
+        size = 0
+        if heir is not None:
+            size = max(0, resident(heir) - resident(self.states[0][0]))
+            if size > SMALL and size + sum(kept for _, _, kept in self.states.values()) > self.settings["kept"]:
+                os.kill(heir, signal.SIGKILL)
+                heir, stopped = None, "memory"
         if heir is None:
             ours.close()
             status = None if stopped else 1
-        state = number if heir is None else self.keep(heir, ours)
+        state = number if heir is None else self.keep(heir, ours, size)
         return {"output": output.decode("utf-8", "replace"), "status": status, "stopped": stopped, "state": state}
 
     def follow(self, channel, read):

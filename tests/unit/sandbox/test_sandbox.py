@@ -90,6 +90,16 @@ def test_states_that_are_let_go_are_ended(monkeypatch: pytest.MonkeyPatch) -> No
     sandbox.close()
 
 
+def test_kept_states_share_a_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python, "KEPT_MIB", 100)
+    sandbox = _bubblewrap(Limits(seconds=20))
+    root = sandbox.python()
+    runs = [root.run("x = b'a' * (40 << 20)") for _ in range(4)]
+    assert [outcome.stopped for outcome, _ in runs] == ["", "", "memory", "memory"]
+    assert runs[-1][1].run("1")[0].ok and runs[0][1].run("len(x)")[0].output == f"{40 << 20}\n"
+    sandbox.close()
+
+
 def test_a_dead_server_is_a_fault_and_is_replaced() -> None:
     sandbox = _bubblewrap(Limits(seconds=20))
     _, state = sandbox.python().run("x = 1")
