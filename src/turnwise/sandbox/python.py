@@ -158,6 +158,8 @@ def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:  # its number may be another's by now
+        return
     for child in children(process.pid):  # process 1 of the sandbox would outlive the one outside
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)

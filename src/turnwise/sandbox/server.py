@@ -15,6 +15,7 @@ Request: {"run": state, "code": text, "free": [states]}. Reply: {"output", "stat
 import ast
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -68,6 +69,7 @@ def serve(own):
         while left:
             parts.append(own.recv(min(left, 1 << 16)))
             left -= len(parts[-1])
+        gc.freeze()  # a collection in the copy would touch, and so copy, every page of objects
         if os.fork():
             os.close(output)
             os.close(fresh)
