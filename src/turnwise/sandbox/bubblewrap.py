@@ -60,6 +60,8 @@ class Bubblewrap:
             write_tree(tree, folder, self.owner)
             outcome = self._run(command, folder)
             left, whole = read_tree(folder, self.limits.folder_mib << 20, self.limits.files)
+        except OSError as error:  # the host's disk is full, say
+            raise SandboxFault(f"the work folder: {error}") from error
         finally:
             remove(folder)
         return (outcome if whole else Outcome(outcome.output, None, "disk")), left
@@ -233,9 +235,10 @@ def _drain(descriptor: int) -> str:
 
 def _judged(seen: Watched, reports: str) -> Outcome:
     text = seen.output.decode("utf-8", "replace")
-    if seen.stopped:
+    if seen.stopped and "child-pid" in reports:
         return Outcome(text, None, seen.stopped)
     status = next((json.loads(line)["exit-code"] for line in reports.splitlines() if "exit-code" in line), None)
     if status is None:  # bwrap never came to run the command
-        raise SandboxFault(f"bwrap failed before the command: {text.strip()[-500:] or 'it said nothing'}")
+        why = text.strip()[-500:] or seen.stopped or "it said nothing"
+        raise SandboxFault(f"bwrap failed before the command: {why}")
     return Outcome(text, status)

@@ -64,6 +64,8 @@ class Sandlock:
                 }
             )
             left, whole = read_tree(folder, self.limits.folder_mib << 20, self.limits.files)
+        except OSError as error:  # the host's disk is full, say
+            raise SandboxFault(f"the work folder: {error}") from error
         finally:
             remove(folder)
         output = base64.b64decode(reply["output"]).decode("utf-8", "replace")

@@ -13,7 +13,7 @@ from turnwise.sandbox.base import Limits, NoSandboxError, Sandbox, SandboxFault
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import open_sandbox
 from turnwise.sandbox.tree import File, tree_of
-from turnwise.sandbox.watch import children
+from turnwise.sandbox.watch import Watched, children
 
 
 def test_a_command_maps_a_folder_to_a_folder(sandbox: Sandbox) -> None:
@@ -116,6 +116,22 @@ def test_a_failing_bwrap_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = _bubblewrap(Limits())
     monkeypatch.setattr(sandbox, "_folders", ["/no/such/folder"])
     with pytest.raises(SandboxFault, match="no/such/folder"):
+        sandbox.shell("echo", {})
+
+
+def test_a_bwrap_that_does_not_come_to_the_command_in_time_is_a_fault() -> None:
+    with pytest.raises(SandboxFault, match="before the command: time"):
+        bubblewrap._judged(Watched(b"", "time"), "")
+    assert bubblewrap._judged(Watched(b"x", "time"), '{ "child-pid": 7 }\n').stopped == "time"
+
+
+def test_a_host_that_cannot_write_is_a_fault(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*rest: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for module in (bubblewrap, sandlocked):
+        monkeypatch.setattr(module, "write_tree", full)
+    with pytest.raises(SandboxFault, match="No space left"):
         sandbox.shell("echo", {})
 
 
