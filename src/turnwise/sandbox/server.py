@@ -121,6 +121,7 @@ class Broker:
             first_state(theirs, settings)
         theirs.close()
         self.keep(process, ours, 0)
+        self.empty = 0  # bytes of the first state, once it has run
 
     def keep(self, process, channel, size):
         self.states[self.count] = (process, channel, size)
@@ -188,7 +189,8 @@ class Broker:
         heir = self.sweep(speaker)
         size = 0
         if heir is not None:
-            size = max(0, resident(heir) - resident(self.states[0][0]))
+            self.empty = self.empty or resident(self.states[0][0])
+            size = max(0, resident(heir) - self.empty)
             if size > SMALL and size + sum(kept for _, _, kept in self.states.values()) > self.settings["kept"]:
                 os.kill(heir, signal.SIGKILL)
                 heir, stopped = None, "memory"

@@ -12,7 +12,7 @@ from turnwise.sandbox.detect import open_sandbox
 
 # A test that waits for the end of a call has time for it on a busy machine; one that waits for the limit has not.
 PATIENT = Limits(seconds=20, memory_mib=160, processes=16, file_mib=2, folder_mib=4, files=100, output_kib=16)
-HASTY = replace(PATIENT, seconds=2.0)
+SECONDS = {"bubblewrap": 1.0, "sandlock": 2.0}  # a snippet under sandlock starts an interpreter first
 
 
 def _opened(backend: str, limits: Limits) -> Iterator[Sandbox]:
@@ -24,7 +24,7 @@ def _opened(backend: str, limits: Limits) -> Iterator[Sandbox]:
     sandbox.close()
 
 
-@pytest.fixture(scope="module", params=["bubblewrap", "sandlock"])
+@pytest.fixture(scope="module", params=["bubblewrap", pytest.param("sandlock", marks=pytest.mark.slow)])
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -36,4 +36,4 @@ def sandbox(backend: str) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def hasty(backend: str) -> Iterator[Sandbox]:
-    yield from _opened(backend, HASTY)
+    yield from _opened(backend, replace(PATIENT, seconds=SECONDS[backend]))
