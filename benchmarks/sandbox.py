@@ -1,8 +1,9 @@
 """What a sandboxed command and a sandboxed Python snippet cost, and what gets out: python benchmarks/sandbox.py
 
 Medians and fastest calls in milliseconds of wall-clock: a shell command in a folder of ten files, a Python snippet on a state,
-and beside them the same command with no sandbox at all. Then ten ways out are tried; ``escapes`` counts those that succeed.
-The last line is one JSON object. A busy machine is slower: ``load`` says how busy it was.
+and beside them the same command with no sandbox at all. ``load`` says how busy the machine was; ``*_cpu_ms`` is the processor
+time of a call, of all processes that have a part in it, and does not depend on that. Then ten ways out are tried; ``escapes``
+counts those that succeed. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import socket
 import subprocess
 import tempfile
@@ -21,9 +23,10 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from turnwise.sandbox.base import Limits, Sandbox
+from turnwise.sandbox.base import Limits, PythonState, Sandbox
 from turnwise.sandbox.detect import open_sandbox
 from turnwise.sandbox.tree import File, tree_of
+from turnwise.sandbox.watch import descendants
 from turnwise.training.outcome import machine
 
 TARGETS = {"shell_ms": 15.0, "python_ms": 3.0}
@@ -40,6 +43,28 @@ def costs(run: Callable[[], object], calls: int) -> list[float]:
         run()
         found.append((time.perf_counter() - began) * 1e3)
     return found
+
+
+def commands_cpu(run: Callable[[], object], calls: int) -> float:
+    """Milliseconds of processor time of a call whose processes are gone after it."""
+    began = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    for _ in range(calls):
+        run()
+    ended = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    spent = sum(b.ru_utime + b.ru_stime - a.ru_utime - a.ru_stime for a, b in zip(began, ended, strict=True))
+    return spent * 1e3 / calls
+
+
+def snippets_cpu(state: PythonState, calls: int) -> float:
+    """The same of snippets, whose processes are held until they are counted."""
+
+    def spent() -> float:
+        times = [Path(f"/proc/{pid}/schedstat").read_text().split()[0] for pid in descendants(os.getpid())]
+        return sum(map(int, times)) / 1e6
+
+    began = spent()
+    held = [state.run("sum(x)") for _ in range(calls)]
+    return (spent() - began) / len(held)
 
 
 def escapes(sandbox: Sandbox) -> Mapping[str, bool]:
@@ -112,6 +137,10 @@ def main() -> None:
         "python_ms": costs(lambda: state.run("sum(x)"), args.calls),
         "unsandboxed_ms": costs(lambda: subprocess.run(plain, check=False, capture_output=True), args.calls),
     }
+    cpu = {
+        "shell_cpu_ms": commands_cpu(lambda: sandbox.shell("cat folder/1.txt", tree), args.calls),
+        "python_cpu_ms": snippets_cpu(state, min(args.calls, 200)),
+    }
     sandbox.close()
     hasty = open_sandbox(args.backend, LOW)
     tried = escapes(hasty)
@@ -130,6 +159,7 @@ def main() -> None:
         "backend": sandbox.name,
         **{name: round(median(values), 2) for name, values in measured.items()},
         **{f"{name}_fastest": round(min(values), 2) for name, values in measured.items()},
+        **{name: round(value, 2) for name, value in cpu.items()},
         "escapes": sum(tried.values()),
         "tried": list(tried),
         "setting": {"calls": args.calls},

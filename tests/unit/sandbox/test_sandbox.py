@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -117,6 +119,11 @@ def test_a_failing_bwrap_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_folders", ["/no/such/folder"])
     with pytest.raises(SandboxFault, match="no/such/folder"):
         sandbox.shell("echo", {})
+
+
+def test_the_server_refuses_to_run_outside_a_sandbox() -> None:
+    run = subprocess.run([sys.executable, "-I", str(python.SOURCE), "{}"], capture_output=True, text=True, check=False)
+    assert run.returncode == 1 and "process 1 of a sandbox" in run.stderr
 
 
 def test_a_bwrap_that_does_not_come_to_the_command_in_time_is_a_fault() -> None:
