@@ -28,6 +28,7 @@ import time
 import traceback
 
 TICK = 0.02  # seconds between two looks at what a snippet uses
+PATIENCE = 5  # seconds for killed processes to be gone
 SMALL = 16 << 20  # bytes of a state that is kept however much the others take
 PR_SET_DUMPABLE, PR_SET_SECCOMP, SECCOMP_FILTER = 4, 22, 2
 
@@ -58,19 +59,31 @@ def execute(code, names):
         return 1
 
 
+def fork():
+    """os.fork, with patience: processes that were just killed count until they are gone."""
+    for _ in range(400):
+        with contextlib.suppress(BlockingIOError):
+            return os.fork()
+        time.sleep(0.005)
+    return os.fork()
+
+
 def serve(own):
     """Wait, fork, run: the life of states. The copy goes round the same loop with a socket of its own."""
     names = {"__name__": "__main__"}
     nowhere = os.open("/dev/null", os.O_RDWR)
     while True:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        with contextlib.suppress(ChildProcessError):  # what the snippet left dead
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         header, (output, fresh), _, _ = socket.recv_fds(own, 4, 2)
         left, parts = struct.unpack("=I", header)[0], []
         while left:
             parts.append(own.recv(min(left, 1 << 16)))
             left -= len(parts[-1])
         gc.freeze()  # a collection in the copy would touch, and so copy, every page of objects
-        if os.fork():
+        if fork():
             os.close(output)
             os.close(fresh)
             continue
@@ -148,10 +161,13 @@ class Broker:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGSTOP)
         strangers = self.strangers()
-        for process in strangers:
-            if process != speaker:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+        doomed = [process for process in strangers if process != speaker]
+        for process in doomed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        end = time.monotonic() + PATIENCE
+        while not all(map(ended, doomed)) and time.monotonic() < end:
+            time.sleep(0.0005)
         return speaker if speaker in strangers else None
 
     def excess(self):
@@ -260,6 +276,15 @@ def resident(process):
             return int(stream.read().split()[1]) * resource.getpagesize()
     except (OSError, IndexError):
         return 0
+
+
+def ended(process):
+    """Whether a process is gone, or dead and only its parent has not asked for it."""
+    try:
+        with open(f"/proc/{process}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
 
 
 def receive():

@@ -86,8 +86,9 @@ def test_a_fork_bomb_stays_inside(hasty: Sandbox) -> None:
     assert not alive("mark-of-the-bomb")
     bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
     state = hasty.python()
-    assert state.run(bomb)[0].stopped in ("processes", "time", "memory")
-    assert state.run("1 + 1")[0].output == "2\n"
+    for _ in range(3):
+        assert state.run(bomb)[0].stopped in ("processes", "time", "memory")
+        assert state.run("1 + 1")[0].output == "2\n"
 
 
 @pytest.mark.parametrize("command", ["head -c 3G /dev/zero | tail", "python3 -c 'x = bytearray(3 << 30)'"])
