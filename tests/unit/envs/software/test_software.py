@@ -1,0 +1,197 @@
+"""The software world."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnwise.envs.boxed import Box
+from turnwise.envs.software import Slips, SoftwareEnv
+from turnwise.envs.software.programs import PROGRAMS, Program
+from turnwise.envs.software.tasks import TEST, split_of
+from turnwise.sandbox.base import Limits
+from turnwise.types import Task, ToolCall
+
+TESTS = """import bag
+
+CASES = [
+    ("bag.twice(2)", 4),
+]
+
+for call, want in CASES:
+    got = eval(call)
+    if got != want:
+        print(call, "gave", got)
+"""
+FILES = {"bag.py": "def twice(x):\n    y = x + x\n    return y + 1\n", TEST: TESTS}
+DATA = {
+    "files": FILES,
+    "cases": [["bag.twice(2)", "4"], ["bag.twice(0)", "0"], ["bag.twice(-3)", "-6"]],
+    "fault": {"path": "bag.py", "line": 3, "function": "twice", "right": "return y"},
+    "wrong": ["return x"],
+}
+HAND = Task("software", "hand/0", "train", DATA)
+
+
+@pytest.fixture
+def env(box: Box) -> SoftwareEnv:
+    return SoftwareEnv(box=box)
+
+
+def test_a_hand_made_episode(env: SoftwareEnv) -> None:
+    session = env.reset(HAND)
+    assert session.opening()[0]["content"] == "repair the code so that the tests pass\nfiles: bag.py tests.py"
+    assert session.step("run").observation == "bag.twice(2) gave 5"
+    assert session.step("search y + 1").observation == "bag.py:3: return y + 1"
+    assert session.step("open bag.py").observation == "1 def twice(x):\n2     y = x + x\n3     return y + 1"
+    assert session.step("open box.py").observation == "error: no file box.py"
+    assert session.step("edit bag.py 9 pass").observation == "error: bag.py has lines 1 to 3"
+    assert not session.step("edit bag.py 3 return (").won
+    assert "SyntaxError" in session.step("run").observation
+    last = session.step("edit bag.py 3 return y")
+    assert (last.observation, last.reward, last.done, last.won) == ("3     return y", 1.0, True, True)
+    with pytest.raises(RuntimeError, match="over after 8 turns"):
+        session.step("run")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "return 4",  # right for the shown case alone
+        'print(\'found: ["4", "0", "-6"]\'); import os; os._exit(0)',
+        "import sys; sys.exit(0)",
+        "import os; os._exit(0)",
+        "open('judge.py', 'w').write('')",
+        "while True: pass",
+        "return type('int', (int,), {'__eq__': lambda a, b: True, '__repr__': lambda a: '4'})(4)",
+    ],
+)
+def test_only_right_values_win(text: str, box: Box) -> None:
+    session = SoftwareEnv(box=Box(limits=Limits(seconds=2)) if "while" in text else box).reset(HAND)
+    assert not session.step(f"edit bag.py 3 {text}").won
+
+
+def test_a_repair_of_another_kind_wins(env: SoftwareEnv) -> None:
+    assert env.reset(HAND).step("edit bag.py 3 return 2 * x").won
+    session = env.reset(HAND)
+    session.step("edit bag.py 2 y = x + x - 1")
+    assert session.won
+
+
+def test_the_tests_cannot_be_changed(env: SoftwareEnv) -> None:
+    session = env.reset(HAND)
+    assert session.step(f"edit ./{TEST} 4 # none").observation == "error: the tests are not to be changed"
+    assert session.step("run").observation == "bag.twice(2) gave 5"
+
+
+def test_an_indented_text_keeps_its_own(env: SoftwareEnv) -> None:
+    session = env.reset(HAND)
+    assert session.step("edit bag.py 2      if x:").observation == "2      if x:"
+
+
+def test_a_fork_leaves_its_parent_alone(env: SoftwareEnv) -> None:
+    session = env.reset(HAND)
+    session.step("open bag.py")
+    before = dict(session.tree)
+    twin = session.fork()
+    assert twin.step("edit bag.py 3 return y").won
+    assert (dict(session.tree), session.turns, session.done) == (before, 1, False)
+
+
+@pytest.mark.parametrize("style", ["plain", "hermes"])
+def test_the_verifier_goes_by_the_tools_name(style: str) -> None:
+    env, strict = (SoftwareEnv(style=style, verifier=v) for v in ("name", "call"))  # type: ignore[arg-type]
+    session = env.reset(HAND)
+    expert = env.action(ToolCall("open", {"path": "bag.py"}))
+    for call, accepted in [
+        (ToolCall("open", {"path": "bag.py"}), True),
+        (ToolCall("open", {"path": TEST}), True),
+        (ToolCall("open", {"path": "none.py"}), True),
+        (ToolCall("open", {"path": "./bag.py"}), True),
+        (ToolCall("search", {"text": "bag.py"}), False),
+        (ToolCall("edit", {"path": "bag.py", "line": 1, "text": "x"}), False),
+        (ToolCall("run", {}), False),
+        (ToolCall("close", {"path": "bag.py"}), False),
+    ]:
+        assert env.accepts(session, env.action(call), expert) is accepted
+        assert strict.accepts(session, env.action(call), expert) is (call.arguments == {"path": "bag.py"} and accepted)
+    assert not env.accepts(session, "open", expert)
+    assert env.same(expert, f" {expert} ") and not env.same(f"{expert} x", expert)
+    assert session.turns == 0
+
+
+@pytest.mark.parametrize("level", ["tiny", "full"])
+@pytest.mark.parametrize("quality", ["good", "clumsy"])
+def test_experts_win(level: str, quality: str, box: Box) -> None:
+    env = SoftwareEnv(level=level, horizon=20, box=box)  # type: ignore[arg-type]
+    for task in env.tasks("train", 4, seed=3):
+        trajectory = env.demonstrate(task, quality)  # type: ignore[arg-type]
+        assert trajectory.success
+        session = env.reset(task)
+        for message in trajectory.messages[len(session.opening()) :]:
+            if message["role"] == "assistant":
+                assert env.accepts(session, message["content"], message["content"])
+                last = session.step(message["content"])
+            else:
+                assert message["content"] == last.observation
+        assert session.won
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_every_program_is_right_and_every_fault_shows(program: Program) -> None:
+    names: dict = {}
+    exec(program.text(), names)
+    for given, value in program.cases:
+        assert repr(eval(f"{program.name}({given})", names)) == value
+    assert program.faults()
+    for fault in program.faults():
+        broken: dict = {}
+        exec(program.text(fault), broken)
+        assert any(_wrong(f"{program.name}({given})", value, broken) for given, value in program.cases), fault
+
+
+def _wrong(call: str, value: str, names: dict) -> bool:
+    try:
+        return repr(eval(call, names)) != value
+    except Exception:
+        return True
+
+
+def test_tasks_are_drawn_once_and_no_two_splits_share_one() -> None:
+    env = SoftwareEnv()
+    drawn = {split: env.tasks(split, 150) for split in ("train", "seen", "unseen")}
+    texts = [{repr(sorted(task.data.items())) for task in tasks} for tasks in drawn.values()]
+    assert not texts[0] & texts[1] and not texts[0] & texts[2] and not texts[1] & texts[2]
+    for split, tasks in drawn.items():
+        assert all(split_of(task.data) == split for task in tasks)
+        assert list(env.tasks(split, 20)) == list(tasks[:20])
+
+
+HOSTILE = ["", "\0", "\ud800", "run now", "open", "open ../../etc/passwd", "open /etc/passwd", "edit bag.py x y",
+           "search \ud800",
+           "edit bag.py 99999999999 x", "edit bag.py 1 \ud800", "edit bag.py -1 x", "x" * 1_000_000, "search ", "<think>",
+           "search e",
+           '<tool_call>\n{"name": "edit", "arguments": {"path": "bag.py", "line": "3", "text": "x"}}\n</tool_call>',
+           '<tool_call>\n{"name": "edit", "arguments": {"path": "bag.py", "line": 1e300, "text": "x"}}\n</tool_call>',
+           '<tool_call>\n{"name": "search", "arguments": {"text": ["a"]}}\n</tool_call>',
+           "edit bag.py 1 \x1b[2J"]  # fmt: skip
+
+
+@pytest.mark.parametrize("style", ["plain", "hermes"])
+def test_hostile_actions_are_ordinary_turns(style: str, box: Box) -> None:
+    env = SoftwareEnv(style=style, horizon=len(HOSTILE), box=box)  # type: ignore[arg-type]
+    session = env.reset(HAND)
+    for i, action in enumerate(HOSTILE, start=1):
+        env.accepts(session, action, "run")
+        step = session.step(action)
+        assert len(step.observation) < 500
+        assert step.done == (i == len(HOSTILE)) and not step.won
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    for wrong in ({"level": "huge"}, {"horizon": 0}, {"style": "xml"}, {"verifier": "x"}, {"shown": 1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            SoftwareEnv(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"slips\.wrong"):
+        Slips(wrong=-1)
+    with pytest.raises(ValueError, match="software task"):
+        SoftwareEnv().reset(Task("software", "x", "train", {"files": {}}))

@@ -1,0 +1,61 @@
+"""The sandbox as worlds see it."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from turnwise.envs import boxed
+from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.boxed import Box, cut, digest
+from turnwise.sandbox.base import Limits, SandboxFault
+from turnwise.sandbox.tree import File, Link, tree_of
+
+
+def test_a_command_is_run_once_for_each_folder(box: Box) -> None:
+    first = box.run("echo $RANDOM$RANDOM > x; cat x", tree_of({"a": "1"}))
+    assert box.run("echo $RANDOM$RANDOM > x; cat x", tree_of({"a": "1"})) == first
+    assert box.run("echo $RANDOM$RANDOM > x; cat x", tree_of({"a": "2"})) != first
+
+
+def test_what_a_limit_ended_is_tried_again() -> None:
+    box = Box(limits=Limits(seconds=0.5))
+    assert box.run("sleep 5", {})[0].stopped == "time"
+    assert not box._results
+
+
+def test_a_fault_of_the_sandbox_is_one_of_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def shell(self, command: str, tree: object) -> object:
+            raise SandboxFault("it broke")
+
+    monkeypatch.setattr(boxed, "open_sandbox", lambda *rest: Broken())
+    with pytest.raises(EnvironmentFault, match="it broke"):
+        Box().run("echo", {})
+
+
+def test_a_copy_opens_a_sandbox_of_its_own(box: Box) -> None:
+    box.run("true", {})
+    copy = pickle.loads(pickle.dumps(box))
+    assert copy == box and copy._sandbox is None
+
+
+def test_digests_tell_folders_apart() -> None:
+    trees = [
+        {},
+        {"a": None},
+        {"a": File(b"")},
+        {"a": File(b"", True)},
+        {"a": Link("")},
+        {"aa": None},
+        {"a": File(b"a")},
+    ]
+    assert len({digest(tree) for tree in trees}) == len(trees)
+    assert digest({}, "a", "b") != digest({}, "ab") != digest({}, "a\ud800")
+    assert digest({"a": None, "b": None}) == digest({"b": None, "a": None})
+
+
+def test_long_texts_lose_their_middle() -> None:
+    assert cut("abcdef", 6) == "abcdef"
+    assert cut("abcdefg", 4) == "ab\n[3 characters left out]\nfg"

@@ -1,0 +1,164 @@
+"""What the sandbox is for, apart from what it stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from turnwise.errors import InputError
+from turnwise.sandbox import bubblewrap, python, sandlocked
+from turnwise.sandbox.base import Limits, NoSandboxError, Sandbox, SandboxFault
+from turnwise.sandbox.bubblewrap import Bubblewrap
+from turnwise.sandbox.detect import open_sandbox
+from turnwise.sandbox.tree import File, tree_of
+from turnwise.sandbox.watch import Watched, children
+
+
+def test_a_command_maps_a_folder_to_a_folder(sandbox: Sandbox) -> None:
+    before = tree_of({"a/x.txt": "one\n", "y.sh": "echo ran\n"})
+    outcome, after = sandbox.shell("cat a/x.txt; mv a/x.txt b; chmod +x y.sh; ./y.sh; rmdir a; exit 3", before)
+    assert (outcome.output, outcome.status, outcome.stopped, outcome.ok) == ("one\nran\n", 3, "", False)
+    assert after == {"b": File(b"one\n"), "y.sh": File(b"echo ran\n", executable=True)}
+    assert before == tree_of({"a/x.txt": "one\n", "y.sh": "echo ran\n"})
+
+
+def test_both_streams_come_in_their_order(sandbox: Sandbox) -> None:
+    assert sandbox.shell("echo 1; echo 2 >&2; echo 3", {})[0].output == "1\n2\n3\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["echo '", "\0", "\ud800", "", "  ", "exit 300", "kill -9 $$", "\x1b[2J", "x" * 200_000]
+)
+def test_odd_commands_are_outcomes(sandbox: Sandbox, command: str) -> None:
+    outcome, after = sandbox.shell(command, {})
+    assert outcome.stopped == "" and after == {}
+
+
+def test_standard_input_is_empty(sandbox: Sandbox) -> None:
+    assert sandbox.shell("cat; read x || echo end", {})[0].output == "end\n"
+
+
+def test_a_snippet_continues_a_state_and_shows_its_last_value(sandbox: Sandbox) -> None:
+    outcome, state = sandbox.python().run("import math\nx = [1]\nprint('said')\nmath.floor(2.5)")
+    assert (outcome.output, outcome.status) == ("said\n2\n", 0)
+    assert state.run("x = x + [2]; x")[0].output == "[1, 2]\n"
+    assert state.run("None")[0].output == ""
+
+
+def test_branches_of_a_state_are_independent(sandbox: Sandbox) -> None:
+    _, root = sandbox.python().run("x = [0]")
+    _, left = root.run("x.append(1)")
+    _, right = root.run("x.append(2); y = 5")
+    _, leaf = left.run("x.append(3)")
+    shown = [state.run("x")[0].output for state in (root, left, right, leaf)]
+    assert shown == ["[0]\n", "[0, 1]\n", "[0, 2]\n", "[0, 1, 3]\n"]
+    assert "NameError" in leaf.run("y")[0].output
+
+
+def test_a_snippet_that_raises_keeps_what_came_before(sandbox: Sandbox) -> None:
+    outcome, state = sandbox.python().run("x = 1\nraise ValueError('no')\nx = 2")
+    assert outcome.status == 1
+    assert outcome.output.splitlines()[-1] == "ValueError: no"
+    assert "server.py" not in outcome.output and "<string>" not in outcome.output
+    assert state.run("x")[0].output == "1\n"
+
+
+@pytest.mark.parametrize(
+    "code", ["def", "\0", "\ud800", "(" * 500, "import sys; sys.exit(4)", "raise KeyboardInterrupt"]
+)
+def test_odd_snippets_are_outcomes(sandbox: Sandbox, code: str) -> None:
+    outcome, state = sandbox.python().run(code)
+    assert outcome.status not in (0, None)
+    assert state.run("1")[0].ok
+
+
+def test_states_that_are_let_go_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python, "STATES", 8)
+    sandbox = _bubblewrap(Limits(seconds=20))
+    state = sandbox.python()
+    for i in range(20):  # more than are held at once
+        _, state = state.run(f"x = {i}")
+    assert state.run("x")[0].output == "19\n"
+    with pytest.raises(SandboxFault, match="8 Python states"):
+        held = [state.run("x")[1] for _ in range(20)]  # noqa: F841 (holding them is the point)
+    sandbox.close()
+    with pytest.raises(SandboxFault, match="closed"):
+        state.run("x")
+    assert sandbox.python().run("1")[0].ok  # a server of its own again
+    sandbox.close()
+
+
+def test_kept_states_share_a_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python, "KEPT_MIB", 100)
+    sandbox = _bubblewrap(Limits(seconds=20))
+    root = sandbox.python()
+    runs = [root.run("x = b'a' * (40 << 20)") for _ in range(4)]
+    assert [outcome.stopped for outcome, _ in runs] == ["", "", "memory", "memory"]
+    assert runs[-1][1].run("1")[0].ok and runs[0][1].run("len(x)")[0].output == f"{40 << 20}\n"
+    sandbox.close()
+
+
+def test_a_dead_server_is_a_fault_and_is_replaced() -> None:
+    sandbox = _bubblewrap(Limits(seconds=20))
+    _, state = sandbox.python().run("x = 1")
+    assert sandbox._server is not None
+    for child in children(sandbox._server._process.pid):
+        os.kill(child, signal.SIGKILL)
+    with pytest.raises(SandboxFault, match="died"):
+        state.run("x")
+    assert sandbox.python().run("1")[0].ok
+    sandbox.close()
+
+
+def test_a_failing_bwrap_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = _bubblewrap(Limits())
+    monkeypatch.setattr(sandbox, "_folders", ["/no/such/folder"])
+    with pytest.raises(SandboxFault, match="no/such/folder"):
+        sandbox.shell("echo", {})
+
+
+def test_the_server_refuses_to_run_outside_a_sandbox() -> None:
+    run = subprocess.run([sys.executable, "-I", str(python.SOURCE), "{}"], capture_output=True, text=True, check=False)
+    assert run.returncode == 1 and "process 1 of a sandbox" in run.stderr
+
+
+def test_a_bwrap_that_does_not_come_to_the_command_in_time_is_a_fault() -> None:
+    with pytest.raises(SandboxFault, match="before the command: time"):
+        bubblewrap._judged(Watched(b"", "time"), "")
+    assert bubblewrap._judged(Watched(b"x", "time"), '{ "child-pid": 7 }\n').stopped == "time"
+
+
+def test_a_host_that_cannot_write_is_a_fault(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*rest: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for module in (bubblewrap, sandlocked):
+        monkeypatch.setattr(module, "write_tree", full)
+    with pytest.raises(SandboxFault, match="No space left"):
+        sandbox.shell("echo", {})
+
+
+def test_without_a_back_end_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
+    monkeypatch.setattr(sandlocked.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(NoSandboxError, match=r"apt install bubblewrap.*pip install sandlock") as error:
+        open_sandbox()
+    assert isinstance(error.value, InputError)
+    with pytest.raises(ValueError, match="'docker'"):
+        open_sandbox("docker")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["seconds", "memory_mib", "processes", "output_kib"])
+def test_limits_are_above_nothing(field: str) -> None:
+    with pytest.raises(ValueError, match=f"limits.{field}"):
+        Limits(**{field: 0})
+
+
+def _bubblewrap(limits: Limits) -> Bubblewrap:
+    if why := bubblewrap.reason():
+        pytest.skip(why)
+    return Bubblewrap(limits)
