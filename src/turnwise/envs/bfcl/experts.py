@@ -1,0 +1,125 @@
+"""Experts: the ground truth call by call, and the same with harmless mistakes that are put right at once."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from turnwise.envs.bfcl.apis import owners, parameters
+from turnwise.envs.bfcl.session import BfclSession
+from turnwise.types import ToolCall
+
+DONE = "Done."
+_ROOM = 4  # replies to one user turn that are kept free for mistakes
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes:
+    """Probabilities, before each call of the clumsy expert. None of them changes a state: what would is not done.
+
+    Attributes:
+        wrong: the call with a wrong value.
+        unknown: the call under a name that no function has.
+        missing: the call without one of its arguments.
+        repeat: the call before, once more.
+        look: a call that only looks.
+
+    Raises:
+        ValueError: one lies outside [0, 1], or together they exceed 0.8.
+    """
+
+    wrong: float = 0.08
+    unknown: float = 0.05
+    missing: float = 0.06
+    repeat: float = 0.06
+    look: float = 0.08
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0 <= getattr(self, field.name) <= 1:
+                raise ValueError(f"mistakes.{field.name}: a probability, got {getattr(self, field.name)}")
+        if sum(getattr(self, field.name) for field in fields(self)) > 0.8:
+            raise ValueError("mistakes: the probabilities exceed 0.8 together; the expert would hardly get on")
+
+
+Reply = tuple[list[ToolCall], str]
+"""Calls, or what is said instead."""
+
+
+def good(session: BfclSession, closing: str) -> Iterator[Reply]:
+    """The ground truth, one call a reply; more where a user turn needs more calls than replies are allowed."""
+    for turn in session.problem.turns:
+        at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
+        for start in range(0, len(turn.calls), at_once or 1):
+            yield list(turn.calls[start : start + at_once]), ""
+        yield [], turn.unable or closing
+
+
+def clumsy(session: BfclSession, closing: str, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
+    """:func:`good`, with a mistake now and then before a call. ``session`` is the one that is being played."""
+    last: ToolCall | None = None
+    for calls, text in good(session, closing):
+        spare = session.horizon - session.turns - _needed(session)
+        if calls and spare > 0 and session.steps_made < session.steps - _ROOM:
+            mistake = _mistake(session, calls[0], last, rng, mistakes)
+            if mistake is not None:
+                yield [mistake], ""
+        yield calls, text
+        last = calls[-1] if calls else None
+
+
+def _needed(session: BfclSession) -> int:
+    """Replies that the rest of the ground truth takes."""
+    turns = session.problem.turns[session.turn :]
+    return sum(len(turn.calls) + 1 for turn in turns) - len(session.made)
+
+
+def _mistake(
+    session: BfclSession, due: ToolCall, last: ToolCall | None, rng: random.Random, mistakes: Mistakes
+) -> ToolCall | None:
+    """A harmless call that is not the due one, or None."""
+    names = [field.name for field in fields(mistakes)]
+    weights = [getattr(mistakes, name) for name in names]
+    drawn = rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
+    made: ToolCall | None = None
+    if drawn == "wrong" and due.arguments:
+        key = rng.choice(sorted(due.arguments))
+        made = ToolCall(due.name, {**due.arguments, key: _other(due.arguments[key])})
+    elif drawn == "unknown":
+        made = ToolCall(f"{due.name}_all", due.arguments)
+    elif drawn == "missing" and due.arguments:
+        key = rng.choice(sorted(due.arguments))
+        made = ToolCall(due.name, {name: value for name, value in due.arguments.items() if name != key})
+    elif drawn == "repeat":
+        made = last
+    elif drawn == "look":
+        looks = _looks(session)
+        made = rng.choice(looks) if looks else None
+    if made is None or made == due:
+        return None
+    twin = session.apis.fork()
+    twin.call(made)
+    return made if twin.same_place(session.apis) else None
+
+
+def _looks(session: BfclSession) -> list[ToolCall]:
+    """Functions at hand that need no value."""
+    classes = session.problem.classes
+    shown = {tool["function"]["name"] for tool in session.problem.tools_at(session.turn)}
+    free = [
+        name
+        for name, owner in owners(classes).items()
+        if name in shown and all(p.default is not p.empty for p in parameters(owner, name))
+    ]
+    return [ToolCall(name, {}) for name in sorted(free)]
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return f"{value}x" if isinstance(value, str) else []
