@@ -1,7 +1,7 @@
 """How a world of tools talks: what it shows at the start, how an expert's calls are said, how tools answer.
 
 Three of the formats are those of chat templates: there the template shows the tools, calls stand in ``tool_calls`` and answers
-are ``tool`` messages. ``bfcl_python`` is plain text: the world lists signatures, a call is ``f(a=1)``, and a user message answers.
+are ``tool`` messages. ``bfcl_python`` is plain text: the world lists signatures, a call is ``f(a=1)``, a user message answers.
 """
 
 from __future__ import annotations

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from scipy.optimize import linear_sum_assignment
-
 from turnwise.data.tool_schema import check_call, function_of
 from turnwise.types import ToolCall
 
@@ -27,9 +24,13 @@ def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Se
     if tools and any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in made):
         return False
     defaults = {str(function_of(tool).get("name")): _defaults(tool) for tool in tools}
-    fits = np.array([[_fits(call, true, defaults.get(true.name, {})) for call in made] for true in expected])
-    rows, columns = linear_sum_assignment(fits, maximize=True)
-    return bool(fits[rows, columns].all())
+    rest = list(made)
+    for true in expected:  # equality of forms is an equivalence, so the first that fits is as good as any
+        place = next((i for i, call in enumerate(rest) if _fits(call, true, defaults.get(true.name, {}))), None)
+        if place is None:
+            return False
+        del rest[place]
+    return True
 
 
 def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:

@@ -6,13 +6,15 @@ import hashlib
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from turnwise.data.tool_schema import function_of
+from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import tools_of_class
-from turnwise.envs.bfcl.problem import Problem, problem_data, turns_from
 from turnwise.envs.bfcl.requests import FAMILIES, SHOWN, UNSEEN_PAIRS, Names
+from turnwise.envs.dialogues.problem import Problem, turns_data, turns_from
 from turnwise.envs.tools import Tools
 from turnwise.types import Task
 
@@ -28,8 +30,6 @@ class TinyTasks:
     to. ``unseen`` has names that no training task has, and two requests to a pair of APIs that no training task pairs.
     """
 
-    horizon: int = field(default=16, init=False)
-
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         """``count`` tasks.
 
@@ -40,11 +40,12 @@ class TinyTasks:
             raise ValueError(f"split must be train, seen or unseen, got {split!r}")
         return [_task(split, seed, index) for index in range(count)]
 
-    def problem(self, data: Any) -> Problem:
-        """The task that ``data`` describes."""
+    def problem(self, task: Task) -> Problem:
+        """The task that its data describes."""
+        data = task.data
         classes = tuple(data["classes"])
         tools = tuple(tool for name in classes for tool in shown(name))
-        return Problem(classes, data["config"], turns_from(data["turns"]), tools)
+        return Problem(partial(Apis, classes, data["config"]), turns_from(data["turns"]), tools)
 
 
 def shown(name: str) -> Tools:
@@ -55,23 +56,23 @@ def shown(name: str) -> Tools:
 def _task(split: str, seed: int, index: int) -> Task:
     for attempt in range(1000):
         rng = random.Random(f"bfcl/{split}/{seed}/{index}/{attempt}")
-        data = problem_data(_problem(rng, split))
+        data = _data(rng, split)
         if split == "unseen" or _is_seen(data) == (split == "seen"):
             return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data)
     raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
 
 
-def _problem(rng: random.Random, split: str) -> Problem:
+def _data(rng: random.Random, split: str) -> dict[str, Any]:
     names = Names.held_out() if split == "unseen" else Names.training()
     if split == "unseen":
-        classes = rng.choice(UNSEEN_PAIRS)
+        classes: tuple[str, ...] = rng.choice(UNSEEN_PAIRS)
     else:
         known = sorted(FAMILIES)
         pairs = [(a, b) for a in known for b in known if a != b and {a, b} not in map(set, UNSEEN_PAIRS)]
         classes = rng.choice(pairs) if rng.random() < PAIRED else (rng.choice(known),)
     requests = [rng.choice(FAMILIES[name])(rng, names) for name in classes]
     config = {name: request.config for name, request in zip(classes, requests, strict=True)}
-    return Problem(tuple(classes), config, tuple(request.turn for request in requests), ())
+    return {"classes": list(classes), "config": config, "turns": turns_data([request.turn for request in requests])}
 
 
 def _is_seen(data: Mapping[str, Any]) -> bool:

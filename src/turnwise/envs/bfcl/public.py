@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache, partial
 
+from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_classes, without
-from turnwise.envs.bfcl.problem import Problem, UserTurn, read_truth
+from turnwise.envs.bfcl.truth import read_truth
+from turnwise.envs.dialogues.problem import Problem, UserTurn
 from turnwise.types import Task
 
 NO_FUNCTION = "None of the functions that I have does this."
@@ -37,7 +38,6 @@ class PublicTasks:
     """
 
     subsets: tuple[str, ...] = SUBSETS
-    horizon: int = field(default=60, init=False)
 
     def __post_init__(self) -> None:
         if not self.subsets or set(self.subsets) - set(SUBSETS):
@@ -61,9 +61,9 @@ class PublicTasks:
         random.Random(f"{seed}/bfcl").shuffle(found)
         return [Task("bfcl", name, split, {"entry": name}) for name in found[:count]]
 
-    def problem(self, data: Any) -> Problem:
-        """The task that ``data`` names."""
-        return _problem(str(data["entry"]))
+    def problem(self, task: Task) -> Problem:
+        """The entry that its data names."""
+        return _problem(str(task.data["entry"]))
 
 
 def subset_of(name: str) -> str:
@@ -110,4 +110,5 @@ def _problem(name: str) -> Problem:
             user = f"{functions}\n{announcement()}"
         calls = tuple(read_truth(source, classes) for source in truth)
         turns.append(UserTurn(user, calls, "" if calls else unable))
-    return Problem(classes, entry["initial_config"], tuple(turns), shown, subset == "long_context", given)
+    world = partial(Apis, classes, entry["initial_config"], subset == "long_context")
+    return Problem(world, tuple(turns), shown, given)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.envs.bfcl.problem import UserTurn
+from turnwise.envs.dialogues.problem import UserTurn
 from turnwise.types import ToolCall
 
 

@@ -4,7 +4,7 @@ A reply is accepted where it serves the user's turn as far as the same number of
 
 - its calls fit the schemas of the functions at hand;
 - each stands for one call that is still due, one to one: after them the rest of the ground truth still leads to the state and the
-  answers that BFCL checks. So other spellings, another order of calls that do not depend on each other, and another call with the
+  answers that are checked. So other spellings, another order of calls that do not depend on each other, and another call with the
   same effect are as good; a needless or a repeated call is not, and no accepted reply can be repeated for ever;
 - where nothing is due, or the request cannot be served, it makes no call.
 
@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 
 from turnwise.data.tool_schema import check_call
 from turnwise.data.toolcalls.match import equivalent
-from turnwise.envs.bfcl.score import holds
-from turnwise.envs.bfcl.session import BfclSession
+from turnwise.envs.dialogues.score import holds
+from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.envs.tools import read_calls
 from turnwise.types import ToolCall
 
 
-def accepts(session: BfclSession, action: str) -> bool:
+def accepts(session: DialogueSession, action: str) -> bool:
     """Whether the reply is accepted; ``session`` is not changed."""
     if session.done:
         return False
@@ -39,7 +39,7 @@ def accepts(session: BfclSession, action: str) -> bool:
     return any(serves(session, [*calls, *rest]) for rest in _rests(calls, due))
 
 
-def still_due(session: BfclSession) -> list[ToolCall]:
+def still_due(session: DialogueSession) -> list[ToolCall]:
     """The calls of the ground truth that this user turn still lacks.
 
     Calls are taken out that were made word for word. Where the rest then does not serve the turn, because another call stood
@@ -52,12 +52,12 @@ def still_due(session: BfclSession) -> list[ToolCall]:
     return next((rest for rest in shorter if serves(session, rest)), due)
 
 
-def serves(session: BfclSession, calls: Sequence[ToolCall]) -> bool:
+def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
     """Whether these calls would serve the user's turn."""
-    apis, turn = session.apis.fork(), session.turn
-    seen = [*session.seen, *(apis.call(call) for call in calls)]
+    world, turn = session.world.fork(), session.turn
+    seen = [*session.seen, *(world.call(call) for call in calls)]
     truth = session.reference
-    return apis.same_state(truth.states[turn]) and holds(seen, truth.answers[turn])
+    return world.same_state(truth.states[turn]) and holds(seen, truth.answers[turn])
 
 
 def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from turnwise.envs.bfcl.apis import owners, parameters
-from turnwise.envs.bfcl.session import BfclSession
+from turnwise.data.tool_schema import function_of
+from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.types import ToolCall
 
 DONE = "Done."
@@ -49,7 +49,7 @@ Reply = tuple[list[ToolCall], str]
 """Calls, or what is said instead."""
 
 
-def good(session: BfclSession, closing: str) -> Iterator[Reply]:
+def good(session: DialogueSession, closing: str) -> Iterator[Reply]:
     """The ground truth, one call a reply; more where a user turn needs more calls than replies are allowed."""
     for turn in session.problem.turns:
         at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
@@ -58,7 +58,7 @@ def good(session: BfclSession, closing: str) -> Iterator[Reply]:
         yield [], turn.unable or closing
 
 
-def clumsy(session: BfclSession, closing: str, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
+def clumsy(session: DialogueSession, closing: str, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
     """:func:`good`, with a mistake now and then before a call. ``session`` is the one that is being played."""
     last: ToolCall | None = None
     for calls, text in good(session, closing):
@@ -71,14 +71,14 @@ def clumsy(session: BfclSession, closing: str, rng: random.Random, mistakes: Mis
         last = calls[-1] if calls else None
 
 
-def _needed(session: BfclSession) -> int:
+def _needed(session: DialogueSession) -> int:
     """Replies that the rest of the ground truth takes."""
     turns = session.problem.turns[session.turn :]
     return sum(len(turn.calls) + 1 for turn in turns) - len(session.made)
 
 
 def _mistake(
-    session: BfclSession, due: ToolCall, last: ToolCall | None, rng: random.Random, mistakes: Mistakes
+    session: DialogueSession, due: ToolCall, last: ToolCall | None, rng: random.Random, mistakes: Mistakes
 ) -> ToolCall | None:
     """A harmless call that is not the due one, or None."""
     names = [field.name for field in fields(mistakes)]
@@ -100,21 +100,15 @@ def _mistake(
         made = rng.choice(looks) if looks else None
     if made is None or made == due:
         return None
-    twin = session.apis.fork()
+    twin = session.world.fork()
     twin.call(made)
-    return made if twin.same_place(session.apis) else None
+    return made if twin.same_place(session.world) else None
 
 
-def _looks(session: BfclSession) -> list[ToolCall]:
+def _looks(session: DialogueSession) -> list[ToolCall]:
     """Functions at hand that need no value."""
-    classes = session.problem.classes
-    shown = {tool["function"]["name"] for tool in session.problem.tools_at(session.turn)}
-    free = [
-        name
-        for name, owner in owners(classes).items()
-        if name in shown and all(p.default is not p.empty for p in parameters(owner, name))
-    ]
-    return [ToolCall(name, {}) for name in sorted(free)]
+    shown = map(function_of, session.problem.tools_at(session.turn))
+    return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
 
 
 def _other(value: Any) -> Any:

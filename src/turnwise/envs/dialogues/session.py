@@ -1,28 +1,27 @@
-"""A live dialogue over the simulated APIs."""
+"""A live dialogue over tools."""
 
 from __future__ import annotations
 
 from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.base import Step
-from turnwise.envs.bfcl.apis import Apis
-from turnwise.envs.bfcl.problem import Problem
-from turnwise.envs.bfcl.score import STOPPED, Reference
+from turnwise.envs.dialogues.problem import Problem, World
+from turnwise.envs.dialogues.score import STOPPED, Reference
 from turnwise.envs.tools import Tools, answered, read_calls, signature, templated
 from turnwise.types import Message, Task, ToolCall
 
 HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]. Reply without a call when the request is served."
 
 
-class BfclSession:
+class DialogueSession:
     """See ``turnwise.envs.base.Session``. The policy makes calls until it replies without one; then the user's next turn comes.
 
-    A reply that cannot be read ends the user's turn, as in the benchmark. The episode ends, lost, at the first user turn that
+    A reply that cannot be read ends the user's turn, as in BFCL. The episode ends, lost, at the first user turn that
     fails the check, after more than ``steps`` replies with calls to one user turn, or at the horizon.
     """
 
     __slots__ = (
-        "apis", "brief", "done", "fault", "form", "horizon", "made", "problem", "reference", "seen", "steps", "steps_made",
-        "task", "turn", "turns", "won",
+        "brief", "done", "fault", "form", "horizon", "made", "problem", "reference", "seen", "steps", "steps_made",
+        "task", "turn", "turns", "won", "world",
     )  # fmt: skip
 
     def __init__(
@@ -30,7 +29,7 @@ class BfclSession:
     ) -> None:
         self.task, self.problem, self.reference = task, problem, reference
         self.form, self.horizon, self.steps, self.brief = form, horizon, steps, brief
-        self.apis: Apis = reference.start.fork()
+        self.world: World = reference.start.fork()
         self.seen: list[str] = []  # every answer so far
         self.made: list[ToolCall] = []  # calls to this user turn
         self.steps_made = 0  # replies with calls to this user turn
@@ -67,12 +66,14 @@ class BfclSession:
         results: list[str] = []
         observation = ""
         if calls:
-            results = [self.apis.call(call) for call in calls]
+            results = [self.world.call(call) for call in calls]
             self.seen += results
             self.made += calls
             self.steps_made += 1
             observation = "\n".join(results)
-            if self.steps_made > self.steps:
+            if self.problem.one_reply:
+                self._next()
+            elif self.steps_made > self.steps:
                 self.fault, self.done = STOPPED, True
         else:
             observation = self._next()
@@ -83,7 +84,7 @@ class BfclSession:
 
     def _next(self) -> str:
         """The user's next turn, if this one was served."""
-        self.fault = self.reference.fault(self.turn, self.apis, self.seen, bool(self.made))
+        self.fault = self.reference.fault(self.turn, self.world, self.seen, bool(self.made))
         last = self.turn == len(self.problem.turns) - 1
         self.won = last and not self.fault
         self.done = last or bool(self.fault)
@@ -93,12 +94,12 @@ class BfclSession:
         self.made, self.steps_made = [], 0
         return self.problem.turns[self.turn].user
 
-    def fork(self) -> BfclSession:
+    def fork(self) -> DialogueSession:
         """An independent copy, sharing only what never changes."""
-        twin = BfclSession.__new__(BfclSession)
+        twin = DialogueSession.__new__(DialogueSession)
         for name in self.__slots__:
             setattr(twin, name, getattr(self, name))
-        twin.apis, twin.seen, twin.made = self.apis.fork(), self.seen[:], self.made[:]
+        twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin
 
     def admissible(self) -> list[str]:

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from turnwise.envs.bfcl.apis import Apis
-from turnwise.envs.bfcl.problem import Problem
+from turnwise.envs.dialogues.problem import Problem, World
 from turnwise.types import ToolCall
 
 EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "stopped"
@@ -17,14 +16,14 @@ EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "st
 class Reference:
     """The ground truth played once: the state after each user turn and the answers of that turn. Nothing may change it."""
 
-    start: Apis
-    states: tuple[Apis, ...]
+    start: World
+    states: tuple[World, ...]
     answers: tuple[tuple[str, ...], ...]
 
     @classmethod
     def of(cls, problem: Problem) -> Reference:
         """Play ``problem``'s ground truth."""
-        start = Apis(problem.classes, problem.config, problem.long_context)
+        start = problem.world()
         truth = start.fork()
         states, answers = [], []
         for turn in problem.turns:
@@ -32,12 +31,12 @@ class Reference:
             states.append(truth.fork())
         return cls(start, tuple(states), tuple(answers))
 
-    def fault(self, turn: int, apis: Apis, seen: Sequence[str], called: bool) -> str:
+    def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
         """What is wrong at the end of a user turn; empty where nothing is.
 
         Args:
             turn: which one.
-            apis: the state that the policy left.
+            world: the state that the policy left.
             seen: all answers that it got so far, of earlier turns too.
             called: whether it made a call in this turn.
         """
@@ -47,7 +46,7 @@ class Reference:
             )
         if not called:
             return EMPTY
-        if not apis.same_state(self.states[turn]):
+        if not world.same_state(self.states[turn]):
             return STATE
         return "" if holds(seen, self.answers[turn]) else ANSWERS
 
@@ -57,18 +56,19 @@ def holds(seen: Iterable[str], wanted: Iterable[str]) -> bool:
     return not Counter(wanted) - Counter(seen)
 
 
-def check(problem: Problem, reference: Reference, turns: Sequence[Sequence[Sequence[ToolCall]]]) -> str:
+def check(reference: Reference, turns: Sequence[Sequence[Sequence[ToolCall]]]) -> str:
     """What is wrong with whole user turns of steps of calls; empty where the task is solved.
 
     Fewer turns than the task has means that the policy was stopped. The name of the fault is one of ``EMPTY``, ``STATE``,
     ``ANSWERS`` and ``STOPPED``.
     """
-    if len(turns) != len(problem.turns):
+    if len(turns) != len(reference.states):
         return STOPPED
-    apis, seen = reference.start.fork(), []
+    world = reference.start.fork()
+    seen: list[str] = []
     for at, steps in enumerate(turns):
         made = [call for step in steps for call in step]
-        seen += [apis.call(call) for call in made]
-        if fault := reference.fault(at, apis, seen, bool(made)):
+        seen += [world.call(call) for call in made]
+        if fault := reference.fault(at, world, seen, bool(made)):
             return fault
     return ""
