@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from turnwise.data.tool_schema import function_of
+from turnwise.data.tool_schema import check_call, function_of
 from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.write import write_calls
-from turnwise.envs.base import Session
+from turnwise.envs.base import Session, tools_of
 from turnwise.types import Message, ToolCall
 
 Tools = tuple[Mapping[str, Any], ...]
@@ -35,9 +35,14 @@ def templated(form: Format) -> bool:
     return form != "bfcl_python"
 
 
-def said(calls: Sequence[ToolCall], form: Format) -> Message:
-    """An expert's calls as an assistant message."""
-    if not templated(form):
+def said(calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
+    """An expert's calls as an assistant message.
+
+    A call that does not fit ``tools`` (a mistake, or a function that was given later) is text, as the policy would write it:
+    trajectory files refuse such calls in ``tool_calls``.
+    """
+    fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
+    if not (templated(form) and fit):
         return {"role": "assistant", "content": write_calls(calls, form)}
     made = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]
     return {"role": "assistant", "content": "", "tool_calls": made}
@@ -54,7 +59,7 @@ def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], 
     for calls, text in replies:
         if session.done:
             break
-        messages.append(said(calls, form) if calls else {"role": "assistant", "content": text})
+        messages.append(said(calls, form, tools_of(session)) if calls else {"role": "assistant", "content": text})
         step = session.step(write_calls(calls, form) if calls else text)
         if step.messages:
             messages += step.messages
