@@ -101,8 +101,9 @@ def _mistake(
     if made is None or made == due:
         return None
     twin = session.world.fork()
-    twin.call(made)
-    return made if twin.same_place(session.world) else None
+    answer = twin.call(made)
+    harmless = twin.same_place(session.world)
+    return made if harmless and answer != twin.call(due) else None  # the same answer would serve as well
 
 
 def _looks(session: DialogueSession) -> list[ToolCall]:

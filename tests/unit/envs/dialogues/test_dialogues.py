@@ -61,7 +61,7 @@ def test_is_an_environment(world):
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("quality", ["good", "clumsy"])
 def test_experts_win_and_replay(world, split, quality):
-    for task in world.tasks(split, 12):
+    for task in world.tasks(split, 6):
         trajectory = world.demonstrate(task, quality)
         assert trajectory.success
         session = world.reset(task)
@@ -85,12 +85,12 @@ def test_tasks_are_data_and_splits_share_none(world):
     assert world.tasks("train", 30, seed=3) != world.tasks("train", 30, seed=4)
 
 
-@pytest.mark.parametrize("name", ["bfcl-tiny", "bfcl-public", "apibank"])
-def test_hostile_sequences_raise_nothing_and_end(build, name):
-    """250 sequences a world; with the shared horizon and steps none goes on for ever, and none wins."""
+@pytest.mark.parametrize(("name", "count"), [("bfcl-tiny", 250), ("bfcl-public", 60), ("apibank", 250)])
+def test_hostile_sequences_raise_nothing_and_end(build, name, count):
+    """None goes on for ever, and nothing of it stays behind in the tasks."""
     world = build(name)
     tasks = world.tasks("train", 10)
-    for number in range(250):
+    for number in range(count):
         rng = random.Random(f"{name}/{number}")
         task = tasks[number % len(tasks)]
         good = actions(world.demonstrate(task), world)
@@ -105,7 +105,7 @@ def test_hostile_sequences_raise_nothing_and_end(build, name):
         fresh = world.reset(task)
         for action in good:
             fresh.step(action)
-        assert fresh.won  # nothing of the sequence stays behind
+        assert fresh.won
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
