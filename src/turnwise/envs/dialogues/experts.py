@@ -61,20 +61,15 @@ def good(session: DialogueSession, closing: str) -> Iterator[Reply]:
 def clumsy(session: DialogueSession, closing: str, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
     """:func:`good`, with a mistake now and then before a call. ``session`` is the one that is being played."""
     last: ToolCall | None = None
-    for calls, text in good(session, closing):
-        spare = session.horizon - session.turns - _needed(session)
+    replies = list(good(session, closing))
+    for place, (calls, text) in enumerate(replies):
+        spare = session.horizon - session.turns - (len(replies) - place)
         if calls and spare > 0 and session.steps_made < session.steps - _ROOM:
             mistake = _mistake(session, calls[0], last, rng, mistakes)
             if mistake is not None:
                 yield [mistake], ""
         yield calls, text
         last = calls[-1] if calls else None
-
-
-def _needed(session: DialogueSession) -> int:
-    """Replies that the rest of the ground truth takes."""
-    turns = session.problem.turns[session.turn :]
-    return sum(len(turn.calls) + 1 for turn in turns) - len(session.made)
 
 
 def _mistake(

@@ -2,11 +2,11 @@
 
 A reply is accepted where it serves the user's turn as far as the same number of calls of the ground truth would:
 
-- its calls fit the schemas of the functions at hand;
+- its calls are the ground truth's own, or fit the schemas of the functions at hand;
 - each stands for one call that is still due, one to one: after them the rest of the ground truth still leads to the state and the
   answers that are checked. So other spellings, another order of calls that do not depend on each other, and another call with the
   same effect are as good; a needless or a repeated call is not, and no accepted reply can be repeated for ever;
-- where nothing is due, or the request cannot be served, it makes no call.
+- where nothing is due, or the request cannot be served, it makes no call. Nor need it where an earlier answer holds what is due.
 
 The demonstrated reply does not enter: a mistake of a clumsy expert cannot lower the bar.
 """
@@ -32,11 +32,15 @@ def accepts(session: DialogueSession, action: str) -> bool:
     if calls is None or not (calls or action.strip()):
         return False
     due = still_due(session)
-    if not due or not calls:
-        return not due and not calls
+    if not calls:
+        return not due or (bool(session.made) and serves(session, []))
+    rest = _less(due, calls)
+    if len(rest) == len(due) - len(calls):
+        return serves(session, [*calls, *rest])
     if len(calls) > len(due) or any(check_call({"name": c.name, "arguments": c.arguments}, tools) for c in calls):
         return False
-    return any(serves(session, [*calls, *rest]) for rest in _rests(calls, due))
+    # Not the ground truth's own calls: they must stand for what the others could not do without.
+    return any(serves(session, [*calls, *rest]) and not serves(session, rest) for rest in _rests(calls, due))
 
 
 def still_due(session: DialogueSession) -> list[ToolCall]:
@@ -61,11 +65,8 @@ def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
 
 
 def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
-    """What may be left of the due calls after these: those that they equal are taken out, else as many others."""
-    rest = _less(due, calls)
-    if len(rest) == len(due) - len(calls):
-        yield rest
-    elif len(calls) == 1:
+    """What may be left of the due calls after as many others."""
+    if len(calls) == 1:
         for i in range(len(due)):
             yield [*due[:i], *due[i + 1 :]]
     else:

@@ -17,7 +17,7 @@ pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl`
 from turnwise.envs.bfcl import BfclEnv
 from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import SUBSETS, entries
-from turnwise.envs.bfcl.public import UNSEEN_PAIRS, subset_of
+from turnwise.envs.bfcl.public import UNSEEN_PAIRS, by_subset, subset_of
 from turnwise.envs.bfcl.truth import read_truth
 
 COUNTS = {"train": 640, "seen": 80, "unseen": 80}
@@ -54,6 +54,14 @@ def test_a_dialogue_and_its_variants_share_a_split(public):
 def test_more_tasks_than_there_are_is_said(public):
     with pytest.raises(ValueError, match="split seen of the public tasks has 80 tasks, 81 were asked for: lower data"):
         public.tasks("seen", 81)
+
+
+def test_accuracy_is_the_mean_of_the_subsets():
+    played = {"multi_turn_base_1": [1, 0], "multi_turn_base_2": [1, 1], "multi_turn_miss_func_1": [0, 0]}
+    assert by_subset(played) == {"base": 0.75, "miss_func": 0.0, "overall": 0.375}
+    for wrong in ({}, {"tiny/train/0/000001": [1]}):
+        with pytest.raises(ValueError, match=r"no public task|is no task"):
+            by_subset(wrong)
 
 
 @pytest.mark.slow
@@ -161,6 +169,21 @@ def test_calls_that_do_not_depend_on_each_other_come_in_any_order():
     assert not env.accepts(session, "add(a=1, b=3)", "") and env.accepts(session, "add(a=1, b=2)", "")
     session.step("add(a=1, b=2)")
     assert env.accepts(session, "done", "") and not env.accepts(session, "add(a=1, b=2)", "")
+    assert session.step("done").won
+
+
+def test_what_was_answered_before_may_be_asked_again_but_nothing_needless():
+    """The check looks at all answers so far: 3 was seen in the first turn."""
+    env = BfclEnv()
+    three, seven = ({"name": "add", "arguments": {"a": a, "b": a + 1}} for a in (1, 3))
+    turns = [{"user": "1 plus 2", "calls": [three]}, {"user": "both", "calls": [three, seven]}]
+    session = env.reset(Task("bfcl", "again", "train", {"classes": ["MathAPI"], "config": {}, "turns": turns}))
+    session.step("add(a=1, b=2)")
+    session.step("done")
+    assert env.accepts(session, "add(a=1, b=2)", "") and env.accepts(session, "add(a=3, b=4)", "")
+    assert not env.accepts(session, "mean(numbers=[5])", "") and not env.accepts(session, "done", "")
+    session.step("add(a=3, b=4)")
+    assert env.accepts(session, "done", "") and not env.accepts(session, "add(a=3, b=4)", "")
     assert session.step("done").won
 
 
