@@ -59,12 +59,15 @@ def good(session: DialogueSession, closing: str) -> Iterator[Reply]:
 
 
 def clumsy(session: DialogueSession, closing: str, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
-    """:func:`good`, with a mistake now and then before a call. ``session`` is the one that is being played."""
+    """:func:`good`, with a mistake now and then before a call. ``session`` is the one that is being played.
+
+    Where one reply is the whole task there is no room for a mistake.
+    """
     last: ToolCall | None = None
     replies = list(good(session, closing))
     for place, (calls, text) in enumerate(replies):
         spare = session.horizon - session.turns - (len(replies) - place)
-        if calls and spare > 0 and session.steps_made < session.steps - _ROOM:
+        if calls and not session.problem.one_reply and spare > 0 and session.steps_made < session.steps - _ROOM:
             mistake = _mistake(session, calls[0], last, rng, mistakes)
             if mistake is not None:
                 yield [mistake], ""
