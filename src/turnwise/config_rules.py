@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_LOCAL_REWARDS = {"Exact", "Functional", "Graded"}  # compare one action with the demonstrated one
+_LOCAL_REWARDS = {"Exact", "Functional", "Graded", "ToolCalls"}  # compare one action with the demonstrated one
 _GROUP_RULES = {"GroupAdvantage", "Awpo"}
 _JUDGED_RULES = {"Awpo"}  # weigh a judge's score against the outcome
 _PREDICTED = {"Trace", "Pcl"}  # ask a predictor

@@ -58,6 +58,8 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
         ("environments", ["env=alfworld"], ("env.games", "env.workers", "env.timeout", "env.python", "env.horizon")),
         ("environments", ["env=terminal"], ("env.",)),
         ("environments", ["env=software"], ("env.",)),
+        ("environments", ["env=bfcl"], ("env.",)),
+        ("environments", ["env=apibank"], ("env.",)),
     ],
 )
 def test_the_defaults_of_a_page_are_the_defaults(page: str, overrides: list[str], prefixes: tuple[str, ...]) -> None:

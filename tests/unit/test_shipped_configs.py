@@ -30,6 +30,7 @@ WITH = {
     "reward/exact": ["states=expert_turns", "rollout.turns=1"],
     "reward/functional": ["states=expert_turns", "rollout.turns=1"],
     "reward/graded": ["states=expert_turns", "rollout.turns=1"],
+    "reward/toolcalls": ["states=expert_turns", "rollout.turns=1"],
     "advantage/awpo": ["method=awpo"],
     "advantage/mixed": ["method=mixed"],
     "judge/offline": ["method=awpo"],

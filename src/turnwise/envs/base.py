@@ -24,10 +24,16 @@ class Step:
     done: bool = False
     won: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[Message, ...] = ()  # the observation as chat messages (answers of tools); empty: one user message
+
+
+def tools_of(session: Any) -> Sequence[Mapping[str, Any]]:
+    """The tools that the chat template shows in this episode; none where a session has no ``tools``."""
+    return tuple(getattr(session, "tools", ()))
 
 
 class Session(Protocol):
-    """One live episode."""
+    """One live episode. A world of tools may have ``tools`` besides, definitions for the chat template (:func:`tools_of`)."""
 
     task: Task
     done: bool

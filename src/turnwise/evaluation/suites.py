@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from turnwise.allocators.uniform import Uniform
 from turnwise.engines.base import Engine, Sampling
+from turnwise.envs.base import tools_of
 from turnwise.evaluation.skills import SKILLS, items
 from turnwise.gates.never import Never
 from turnwise.rollouts.play import Player
@@ -118,7 +119,7 @@ def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message])
         said = list(messages)
         for turn in path:
             said.append({"role": "assistant", "content": turn.text})
-            said.append({"role": "user", "content": turn.observation})
+            said.append({"role": turn.info.get("role", "user"), "content": turn.observation})
         won = bool(path[-1].info.get("won", False))
         episodes.append(Episode(task.split, task.id, mode, attempt, won, len(path), said))
     return episodes
@@ -156,8 +157,9 @@ def openings(environment: Any, chat: Chat) -> Callable[[Task], tuple[Sequence[Me
 
     def opening(task: Task) -> tuple[Sequence[Message], list[int]]:
         if task.id not in known:
-            messages = environment.reset(task).opening()
-            known[task.id] = messages, chat.prompt(messages)
+            session = environment.reset(task)
+            messages = session.opening()
+            known[task.id] = messages, chat.prompt(messages, tools_of(session))
         return known[task.id]
 
     return opening

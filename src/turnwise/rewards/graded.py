@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.match import same_value
 from turnwise.errors import InputError
 from turnwise.rewards.base import single_actions
 from turnwise.types import Rewards, RolloutTree, State, ToolCall
@@ -102,14 +102,3 @@ def _agreement(true: ToolCall, call: ToolCall) -> float:
     keys, given = true.arguments.keys(), call.arguments.keys()
     jaccard = len(keys & given) / len(keys | given) if keys | given else 1.0
     return jaccard + sum(same_value(true.arguments[key], call.arguments[key]) for key in keys & given)
-
-
-def same_value(a: Any, b: Any) -> bool:
-    """Equality of JSON values: 1 is 1.0, as JSON has one kind of number, but True is not 1, as Python would have it."""
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(same_value(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(map(same_value, a, b))
-    return bool(a == b)

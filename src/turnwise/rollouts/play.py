@@ -28,7 +28,7 @@ OnReply = Callable[[State, Sequence[int]], None]
 class Chat(Protocol):
     """What play needs of the tokenizer (``data.chat.ChatTokens``)."""
 
-    def bridge(self, observation: Message, truncated: bool = False) -> list[int]: ...
+    def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]: ...
 
     def decode(self, action_ids: Sequence[int]) -> str: ...
 
@@ -257,9 +257,11 @@ class Player:
         turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
         turn.info.update(step.info)
         turn.info["won"] = step.won
+        if step.messages:
+            turn.info["role"] = step.messages[-1]["role"]
         if step.done or (self.max_turns is not None and rollout.depth >= self.max_turns):
             return False
-        bridge = self.chat.bridge({"role": "user", "content": step.observation}, turn.truncated)
+        bridge = self.chat.bridge(step.messages or {"role": "user", "content": step.observation}, turn.truncated)
         rollout.length += len(turn.action_ids) + len(bridge)
         if rollout.length + self.sampling.max_tokens > self.max_length:
             return False

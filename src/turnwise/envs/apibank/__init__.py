@@ -1,0 +1,7 @@
+"""API-Bank's three levels (arXiv:2304.08244): call a given API, find it first, plan several."""
+
+from turnwise.envs.apibank.environment import ApiBankEnv
+from turnwise.envs.apibank.metric import call_accuracy
+from turnwise.envs.dialogues import Mistakes
+
+__all__ = ["ApiBankEnv", "Mistakes", "call_accuracy"]

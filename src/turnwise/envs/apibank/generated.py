@@ -1,0 +1,223 @@
+"""In-house tasks of the three levels, with the requests of a small office."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from turnwise.envs.apibank.library import APIS, SEARCHER, Office, tools_named
+from turnwise.envs.dialogues.problem import Problem, UserTurn, turns_data, turns_from
+from turnwise.types import Task, ToolCall
+
+SEEN_SHARE = 0.2  # of the contents, decided by their hash
+OTHERS = 2  # APIs that level 1 shows beside the needed ones
+
+Names = Mapping[str, Sequence[str]]
+TRAINING: Names = {
+    "person": ("ann", "bob", "cid", "dan", "eve"),
+    "time": ("7:00", "8:00", "9:30", "11:00", "14:00", "18:30"),
+    "content": ("hello", "thanks", "call me", "buy milk", "come home", "be on time"),
+    "room": ("r1", "r2", "r3", "r4"),
+    "topic": ("sales", "plan", "team", "budget"),
+    "stock": ("aaa", "bbb", "ccc", "ddd"),
+    "word": ("house", "tree", "water", "book"),
+    "city": ("rome", "paris", "oslo", "bern"),
+    "symptom": ("cough", "fever", "pain"),
+    "doctor": ("dr lee", "dr kim", "dr ray"),
+    "date": ("may 02", "may 03", "may 04", "may 05"),
+}
+HELD_OUT: Names = {
+    "person": ("fay", "gus", "hal"),
+    "time": ("6:15", "12:45", "20:00"),
+    "content": ("good night", "stay there", "bring tea"),
+    "room": ("r7", "r8", "r9"),
+    "topic": ("design", "audit", "trip"),
+    "stock": ("xxx", "yyy", "zzz"),
+    "word": ("bread", "stone", "light"),
+    "city": ("kiev", "lima", "cairo"),
+    "symptom": ("cold", "burn", "rash"),
+    "doctor": ("dr fox", "dr may", "dr orr"),
+    "date": ("june 11", "june 12", "june 13"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One request, the calls that serve it, and the keywords that find each of their APIs."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+
+
+Kind = Callable[[random.Random, Names, dict[str, Any]], Wish]
+
+
+def _wish(text: str, *calls: tuple[str, dict[str, Any]]) -> Wish:
+    return Wish(text, tuple(ToolCall(name, arguments) for name, arguments in calls))
+
+
+def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A user with a password; the call that gets the token, which every caller has to make first."""
+    person = rng.choice(names["person"])
+    password, token = f"p{rng.randint(10, 99)}", f"t{rng.randint(100, 999)}"
+    tables["users"] = {person: {"password": password, "token": token}}
+    return token, {"username": person, "password": password}
+
+
+def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.Random, Names], Any]) -> Kind:
+    """A kind that asks for one value by its key."""
+
+    def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+        keys = rng.sample(names[name], 3)
+        tables[table] = {key: value(rng, names) for key in keys}
+        return _wish(say.format(keys[0]), (api, {next(iter(APIS[api].parameters)): keys[0]}))
+
+    return kind
+
+
+def _of(name: str) -> Callable[[random.Random, Names], Any]:
+    return lambda rng, names: rng.choice(names[name])
+
+
+def _number(rng: random.Random, names: Names) -> int:
+    return rng.randint(10, 99)
+
+
+def _address(rng: random.Random, names: Names) -> str:
+    return f"m{rng.randint(10, 99)}@x.org"
+
+
+_SINGLE: tuple[Kind, ...] = (
+    _lookup("QueryStock", "stocks", "stock", "what is the price of {}?", _number),
+    _lookup("QueryBalance", "accounts", "person", "what is the balance of {}?", _number),
+    _lookup("Dictionary", "words", "word", "translate {}", lambda rng, names: f"m{rng.randint(10, 99)}"),
+    _lookup(
+        "QueryWeather",
+        "weather",
+        "city",
+        "how is the weather in {}?",
+        lambda rng, _: rng.choice(("rain", "sun", "wind")),
+    ),
+    _lookup("QueryMeeting", "rooms", "topic", "where is the {} meeting?", _of("room")),
+    _lookup("FindDoctor", "symptoms", "symptom", "who treats {}?", _of("doctor")),
+    _lookup(
+        "QueryAddress",
+        "addresses",
+        "person",
+        "what is the email address of {}?",
+        _address,
+    ),
+)
+
+
+def _alarm(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+    token, user = _user(rng, names, tables)
+    time = rng.choice(names["time"])
+    text = f"i am {user['username']}, password {user['password']}. set an alarm for {time}"
+    return _wish(text, ("GetUserToken", user), ("AddAlarm", {"token": token, "time": time}))
+
+
+def _alarm_off(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+    token, user = _user(rng, names, tables)
+    times = rng.sample(names["time"], 2)
+    tables["alarms"] = [{"user": user["username"], "time": time} for time in times]
+    text = f"i am {user['username']}, password {user['password']}. delete my alarm of {times[0]}"
+    return _wish(text, ("GetUserToken", user), ("DeleteAlarm", {"token": token, "time": times[0]}))
+
+
+def _reminder(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+    token, user = _user(rng, names, tables)
+    content, time = rng.choice(names["content"]), rng.choice(names["time"])
+    text = f"i am {user['username']}, password {user['password']}. set a reminder for {time}: {content}"
+    return _wish(text, ("GetUserToken", user), ("AddReminder", {"token": token, "content": content, "time": time}))
+
+
+def _mail(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+    people = rng.sample(names["person"], 2)
+    tables["addresses"] = {person: f"m{rng.randint(10, 99)}@x.org" for person in people}
+    content = rng.choice(names["content"])
+    text = f"send {people[0]} an email: {content}"
+    address = tables["addresses"][people[0]]
+    return _wish(text, ("QueryAddress", {"person": people[0]}), ("SendEmail", {"address": address, "content": content}))
+
+
+def _doctor(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
+    symptom, doctor, date = (rng.choice(names[name]) for name in ("symptom", "doctor", "date"))
+    tables["symptoms"] = {symptom: doctor}
+    tables["doctors"] = {name: list(names["date"]) for name in names["doctor"]}
+    text = f"book a doctor for my {symptom} on {date}"
+    return _wish(text, ("FindDoctor", {"symptom": symptom}), ("BookDoctor", {"doctor": doctor, "date": date}))
+
+
+_PLANS: tuple[Kind, ...] = (_alarm, _alarm_off, _reminder, _mail, _doctor)
+_KEYWORDS = {name: api.about for name, api in APIS.items()}
+
+
+@dataclass(frozen=True)
+class OfficeTasks:
+    """Generated tasks by split.
+
+    ``train`` and ``seen`` share names and no task: a hash of its content decides which of the two it belongs to. ``unseen`` has
+    names that no training task has.
+
+    Raises:
+        ValueError: there is no such level, or none is named.
+    """
+
+    levels: tuple[int, ...] = (1, 2, 3)
+
+    def __post_init__(self) -> None:
+        if not self.levels or set(self.levels) - {1, 2, 3}:
+            raise ValueError(f"levels: name some of 1, 2 and 3, got {list(self.levels)}")
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        """``count`` tasks, the levels in turn.
+
+        Raises:
+            ValueError: there is no such split.
+        """
+        if split not in ("train", "seen", "unseen"):
+            raise ValueError(f"split must be train, seen or unseen, got {split!r}")
+        return [_task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
+
+    def problem(self, task: Task) -> Problem:
+        """The task that its data describes. At levels 2 and 3 only the search is shown; it describes the others."""
+        data = task.data
+        shown = tools_named(data["apis"])
+        others = tools_named([name for name in APIS if name not in data["apis"]])
+        given = {} if int(data["level"]) == 1 else {0: others}
+        return Problem(partial(Office, data["tables"]), turns_from(data["turns"]), shown, given)
+
+
+def _task(split: str, seed: int, index: int, level: int) -> Task:
+    for attempt in range(1000):
+        rng = random.Random(f"apibank/{split}/{seed}/{index}/{attempt}")
+        data = _data(rng, HELD_OUT if split == "unseen" else TRAINING, level)
+        digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()
+        if split == "unseen" or (digest[0] < 256 * SEEN_SHARE) == (split == "seen"):
+            return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data)
+    raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
+
+
+def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:
+    """Level 1: one value or one plan, its APIs shown. Level 2: one value, its API to be found. Level 3: a plan of two such."""
+    tables: dict[str, Any] = {}
+    kinds = _PLANS if level == 3 else _SINGLE if level == 2 else _SINGLE + _PLANS
+    wish = rng.choice(kinds)(rng, names, tables)
+    needed = list(dict.fromkeys(call.name for call in wish.calls))
+    calls: list[ToolCall] = []
+    if level == 1:
+        others = [name for name in APIS if name not in (*needed, SEARCHER)]
+        apis = sorted([*needed, *rng.sample(others, OTHERS)])
+        calls = list(wish.calls)
+    else:
+        apis = [SEARCHER]
+        for call in wish.calls:
+            calls += [ToolCall(SEARCHER, {"keywords": _KEYWORDS[call.name]}), call]
+    turns = turns_data([UserTurn(wish.text, tuple(calls))])
+    return {"level": level, "apis": apis, "tables": tables, "turns": turns}

@@ -1,0 +1,196 @@
+"""The in-house APIs: what each is called, what it needs and what it does to the tables of a small office."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from turnwise.data.tool_schema import check_call
+from turnwise.envs.tools import Tools
+from turnwise.types import ToolCall
+
+SEARCHER = "ToolSearcher"
+Tables = dict[str, Any]
+
+
+class Refused(Exception):
+    """What an API answers instead of a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API: its parameters (name -> JSON type, all required) and what it does."""
+
+    name: str
+    about: str
+    parameters: Mapping[str, str]
+    run: Callable[..., Any]
+
+    def tool(self) -> dict[str, Any]:
+        """Its definition."""
+        properties = {name: {"type": kind} for name, kind in self.parameters.items()}
+        schema = {"type": "object", "properties": properties, "required": list(properties)}
+        return {"type": "function", "function": {"name": self.name, "description": self.about, "parameters": schema}}
+
+
+class Office:
+    """The state of one episode: tables that the APIs read and change.
+
+    ``call`` answers as API-Bank does: the output, or the exception, of the API as JSON.
+    """
+
+    __slots__ = ("tables",)
+
+    def __init__(self, tables: Mapping[str, Any]) -> None:
+        self.tables: Tables = deepcopy(dict(tables))
+
+    def call(self, call: ToolCall) -> str:
+        """The answer's text; whatever goes wrong is one too."""
+        api = APIS.get(call.name)
+        if api is None:
+            return _exception(f"no API {call.name}")
+        problems = check_call({"name": call.name, "arguments": call.arguments}, [api.tool()])
+        unknown = [name for name in call.arguments if name not in api.parameters]
+        if problems or unknown:
+            return _exception(f"{call.name} needs {', '.join(api.parameters)}")
+        try:
+            return json.dumps(api.run(self.tables, **call.arguments), ensure_ascii=False)
+        except Refused as error:
+            return _exception(str(error))
+
+    def fork(self) -> Office:
+        """An independent copy."""
+        return Office(self.tables)
+
+    def same_state(self, other: Office) -> bool:
+        """Whether all tables are equal."""
+        return self.tables == other.tables
+
+    def same_place(self, other: Office) -> bool:
+        """The same: nothing is hidden."""
+        return self.tables == other.tables
+
+
+def _exception(text: str) -> str:
+    return json.dumps({"exception": text})
+
+
+def _row(tables: Tables, table: str, key: str) -> Any:
+    if key not in tables.get(table, {}):
+        raise Refused(f"no {key}")
+    return tables[table][key]
+
+
+def _owner(tables: Tables, token: str) -> str:
+    for user, about in tables.get("users", {}).items():
+        if about["token"] == token:
+            return str(user)
+    raise Refused("wrong token")
+
+
+def _token(tables: Tables, username: str, password: str) -> Any:
+    if _row(tables, "users", username)["password"] != password:
+        raise Refused("wrong password")
+    return {"token": tables["users"][username]["token"]}
+
+
+def _add(table: str) -> Callable[..., str]:
+    """Adds a row for the token's user."""
+
+    def run(tables: Tables, token: str, **values: Any) -> str:
+        row = {"user": _owner(tables, token), **values}
+        if row in tables.setdefault(table, []):
+            raise Refused("exists")
+        tables[table].append(row)
+        return "success"
+
+    return run
+
+
+def _delete(table: str) -> Callable[..., str]:
+    """Deletes the token's user's row of these values."""
+
+    def run(tables: Tables, token: str, **values: Any) -> str:
+        row = {"user": _owner(tables, token), **values}
+        if row not in tables.get(table, []):
+            raise Refused("not found")
+        tables[table].remove(row)
+        return "success"
+
+    return run
+
+
+def _query(table: str, column: str) -> Callable[..., Any]:
+    """One column of the token's user's rows."""
+
+    def run(tables: Tables, token: str) -> Any:
+        user = _owner(tables, token)
+        return [row[column] for row in tables.get(table, []) if row["user"] == user]
+
+    return run
+
+
+def _look_up(table: str, column: str) -> Callable[..., Any]:
+    """A value by its key."""
+
+    def run(tables: Tables, **key: str) -> Any:
+        return {column: _row(tables, table, next(iter(key.values())))}
+
+    return run
+
+
+def _email(tables: Tables, address: str, content: str) -> str:
+    tables.setdefault("mail", []).append({"to": address, "content": content})
+    return "success"
+
+
+def _book(tables: Tables, doctor: str, date: str) -> Any:
+    if date not in _row(tables, "doctors", doctor):
+        raise Refused("not free")
+    tables["doctors"][doctor].remove(date)
+    return {"appointment_id": f"{doctor[:2].lower()}{date[-2:]}"}
+
+
+def _search(tables: Tables, keywords: str) -> Any:
+    """The API whose name and description share the most words with the keywords; of several the first."""
+    wanted = words(keywords)
+    best = max(APIS.values(), key=lambda api: (api.name != SEARCHER) * len(wanted & words(f"{api.name} {api.about}")))
+    if not wanted & words(f"{best.name} {best.about}"):
+        raise Refused("nothing found")
+    return {"name": best.name, "description": best.about, "input_parameters": list(best.parameters)}
+
+
+def words(text: str) -> set[str]:
+    """Lower-case words, also of a name such as ``AddAlarm``."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", text)}
+
+
+_ALL: Sequence[Api] = (
+    Api(SEARCHER, "search an API by keywords", {"keywords": "string"}, _search),
+    Api("GetUserToken", "get the token of a user", {"username": "string", "password": "string"}, _token),
+    Api("AddAlarm", "set an alarm", {"token": "string", "time": "string"}, _add("alarms")),
+    Api("DeleteAlarm", "delete an alarm", {"token": "string", "time": "string"}, _delete("alarms")),
+    Api("QueryAlarm", "list alarms", {"token": "string"}, _query("alarms", "time")),
+    Api("AddReminder", "set a reminder", {"token": "string", "content": "string", "time": "string"}, _add("reminders")),
+    Api("QueryReminder", "list reminders", {"token": "string"}, _query("reminders", "content")),
+    Api("AddMeeting", "book a meeting room", {"token": "string", "room": "string", "time": "string"}, _add("meetings")),
+    Api("QueryMeeting", "find the room of a meeting", {"topic": "string"}, _look_up("rooms", "room")),
+    Api("QueryStock", "get the price of a stock", {"stock_code": "string"}, _look_up("stocks", "price")),
+    Api("QueryBalance", "get the balance of an account", {"account": "string"}, _look_up("accounts", "balance")),
+    Api("Dictionary", "translate a word", {"keyword": "string"}, _look_up("words", "meaning")),
+    Api("QueryWeather", "get the weather of a city", {"city": "string"}, _look_up("weather", "weather")),
+    Api("QueryAddress", "get the email address of a person", {"person": "string"}, _look_up("addresses", "address")),
+    Api("SendEmail", "send an email", {"address": "string", "content": "string"}, _email),
+    Api("FindDoctor", "find a doctor for a symptom", {"symptom": "string"}, _look_up("symptoms", "doctor")),
+    Api("BookDoctor", "book a doctor", {"doctor": "string", "date": "string"}, _book),
+)
+APIS: Mapping[str, Api] = {api.name: api for api in _ALL}
+
+
+def tools_named(names: Sequence[str]) -> Tools:
+    """Definitions of these APIs, in this order."""
+    return tuple(APIS[name].tool() for name in names)

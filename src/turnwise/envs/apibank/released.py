@@ -1,0 +1,217 @@
+"""The public API-Bank data at a path of the user: ``level-1-api.json``, ``level-2-api.json`` and ``level-3.json``.
+
+A record of levels 1 and 2 is one call to make after a dialogue; one of level 3 is a requirement and the calls that meet it, each
+with the answer that the real API gave. Those answers are played back: no API of the benchmark is run.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from turnwise.data.toolcalls.base import ToolCallError, checked_call
+from turnwise.data.toolcalls.bfcl_python import bfcl_python
+from turnwise.data.toolcalls.match import equivalent
+from turnwise.envs.apibank.library import SEARCHER, words
+from turnwise.envs.dialogues.problem import Problem, UserTurn, turns_data, turns_from
+from turnwise.envs.tools import json_schema
+from turnwise.errors import InputError
+from turnwise.types import Task, ToolCall
+
+FILES = {1: "level-1-api.json", 2: "level-2-api.json", 3: "level-3.json"}
+_DESCRIPTIONS = "API descriptions:"
+_ASKS = "Generate API Request:"
+
+
+class Recorded:
+    """The calls of a record and their answers, each to be made once; any other call is refused."""
+
+    __slots__ = ("answers",)
+
+    def __init__(self, answers: Sequence[tuple[ToolCall, str]]) -> None:
+        self.answers = tuple(answers)
+
+    def call(self, call: ToolCall) -> str:
+        """The recorded answer."""
+        for known, answer in self.answers:
+            if same_call(call, known):
+                return answer
+        return json.dumps({"exception": "the record has no such call"})
+
+    def fork(self) -> Recorded:
+        """Itself: nothing changes."""
+        return self
+
+    def same_state(self, other: Recorded) -> bool:
+        """True: a record has no state."""
+        return True
+
+    def same_place(self, other: Recorded) -> bool:
+        """True."""
+        return True
+
+
+def same_call(made: ToolCall, true: ToolCall) -> bool:
+    """Equal calls; the words of a search may be spaced and capitalised otherwise."""
+    if made.name == true.name == SEARCHER:
+        return words(str(made.arguments.get("keywords"))) == words(str(true.arguments.get("keywords")))
+    return equivalent([made], [true])
+
+
+class ReleasedTasks:
+    """Tasks from the public files. 80 % of the dialogues are ``train``, 10 % each ``seen`` and ``unseen``, by a hash.
+
+    Attributes:
+        left_out: source and reason of each record that cannot be used.
+
+    Raises:
+        InputError: the folder or a file is missing or unreadable, or no record can be used.
+    """
+
+    def __init__(self, folder: str | Path, levels: Sequence[int] = (1, 2, 3)) -> None:
+        if not levels or set(levels) - set(FILES):
+            raise ValueError(f"levels: name some of 1, 2 and 3, got {list(levels)}")
+        self.left_out: list[tuple[str, str]] = []
+        self._tasks: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
+        for level in levels:
+            path = Path(folder).expanduser() / FILES[level]
+            for number, record in enumerate(_records(path)):
+                try:
+                    task = _task(level, number, record)
+                except (KeyError, TypeError, ValueError) as error:
+                    self.left_out.append((f"{path}: record {number}", f"{type(error).__name__}: {error}"))
+                else:
+                    self._tasks[task.split].append(task)
+        if not any(self._tasks.values()):
+            source, reason = self.left_out[0] if self.left_out else (str(folder), "no record")
+            raise InputError(
+                f"{source}: {reason}; none of the records can be used: set env.data to API-Bank's json_test_data"
+            )
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        """``count`` tasks in the order that the seed gives.
+
+        Raises:
+            ValueError: there is no such split, or it has fewer tasks.
+        """
+        if split not in self._tasks:
+            raise ValueError(f"split must be train, seen or unseen, got {split!r}")
+        found = list(self._tasks[split])
+        if count > len(found):
+            raise ValueError(
+                f"split {split} of the public API-Bank has {len(found)} tasks, {count} were asked for: lower data.trajectories, "
+                "states.count or eval.tasks"
+            )
+        random.Random(f"{seed}/apibank").shuffle(found)
+        return found[:count]
+
+    def problem(self, task: Task) -> Problem:
+        """The task that its data describes."""
+        data = task.data
+        turns = turns_from(data["turns"])
+        answers = list(zip(turns[0].calls, data["answers"], strict=True))
+        return Problem(
+            partial(Recorded, answers),
+            turns,
+            tuple(data["tools"]),
+            {0: tuple(data["others"])},
+            one_reply=data["level"] < 3,
+        )
+
+
+def _records(path: Path) -> list[Any]:
+    try:
+        records = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); set env.data to API-Bank's json_test_data"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}); set env.data to API-Bank's json_test_data") from error
+    if not isinstance(records, list):
+        raise InputError(f"{path}: a list of records was expected, got {type(records).__name__}")
+    return records
+
+
+def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
+    data = _planned(record) if level == 3 else _step(record)
+    group = str(record.get("file") or record.get("requirement"))
+    share = int.from_bytes(sha256(group.encode()).digest()[:4]) / 2**32
+    split = "train" if share < 0.8 else "seen" if share < 0.9 else "unseen"
+    return Task("apibank", f"level-{level}/{split}/{number:06d}", split, {"level": level, **data})
+
+
+def _step(record: Mapping[str, Any]) -> dict[str, Any]:
+    """One call after a dialogue."""
+    call = read_request(record["expected_output"])
+    dialogue = record["input"].replace(_ASKS, "").strip()
+    tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
+    if not dialogue or not tools:
+        raise ValueError("no dialogue, or no API is described")
+    turns = turns_data([UserTurn(dialogue, (call,))])
+    return {"tools": tools, "others": [], "turns": turns, "answers": ["success"]}
+
+
+def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A requirement and its calls; what the searches found can be called besides the search."""
+    calls, answers, found = [], [], {}
+    for one in record["apis"]:
+        calls.append(checked_call(one["api_name"], one["input"]))
+        output = one["output"]
+        output = output.get("output", output) if isinstance(output, Mapping) else output
+        answers.append(json.dumps(output, ensure_ascii=False))
+        if one["api_name"] == SEARCHER:
+            for about in output if isinstance(output, list) else [output]:
+                found[about["name"]] = _tool(about)
+    if not calls:
+        raise ValueError("no call")
+    search = _tool(
+        {"name": SEARCHER, "description": "Searches for an API.", "input_parameters": {"keywords": {"type": "str"}}}
+    )
+    turns = turns_data([UserTurn(record["requirement"].strip(), tuple(calls))])
+    return {"tools": [search], "others": list(found.values()), "turns": turns, "answers": answers}
+
+
+def read_request(text: str) -> ToolCall:
+    """The call of ``API-Request: [Name(key='value')]``.
+
+    Raises:
+        ValueError: there is none, or more than one.
+    """
+    found = re.search(r"\[\w+\(.*\)\]", text, re.DOTALL)
+    try:
+        calls = bfcl_python(found[0]).calls if found else ()
+    except ToolCallError as error:
+        raise ValueError(f"unreadable request {text[:80]!r} ({error})") from error
+    if len(calls) != 1:
+        raise ValueError(f"one request was expected in {text[:80]!r}")
+    return calls[0]
+
+
+def described(text: str) -> list[dict[str, Any]]:
+    """The APIs that an instruction describes, one JSON object a line.
+
+    Raises:
+        ValueError: a line is none.
+    """
+    return [_tool(json.loads(line)) for line in text.splitlines() if line.strip()]
+
+
+def _tool(about: Mapping[str, Any]) -> dict[str, Any]:
+    given = about.get("input_parameters") or {}
+    properties = {name: json_schema(schema) for name, schema in given.items()}
+    for schema in properties.values():
+        if schema.get("type") not in ("string", "integer", "number", "boolean", "array", "object"):
+            schema.pop("type", None)
+    function = {
+        "name": about["name"],
+        "description": about.get("description", ""),
+        "parameters": {"type": "object", "properties": properties, "required": list(properties)},
+    }
+    return {"type": "function", "function": function}

@@ -1,0 +1,55 @@
+"""``env=bfcl``: multi-turn function calling over the simulated APIs of bfcl-eval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from turnwise.data.toolcalls.formats import Format
+from turnwise.envs.bfcl.generated import TinyTasks
+from turnwise.envs.bfcl.package import SUBSETS, root
+from turnwise.envs.bfcl.public import PublicTasks
+from turnwise.envs.dialogues.environment import DialogueEnv
+from turnwise.envs.dialogues.experts import Mistakes
+
+
+class BfclEnv(DialogueEnv):
+    """Dialogues that are served by calls. See ``turnwise.envs.base.Environment``.
+
+    Args:
+        level: ``public``, the 800 tasks of the benchmark; ``tiny``, short generated ones over the same APIs.
+        horizon: turns of an episode; None is the level's own (tiny 16, public 60).
+        steps: replies with calls to one user turn; the benchmark stops a model after 20.
+        format: how calls are written; None is the level's own (tiny ``bfcl_python``, public ``hermes``).
+        subsets: of the public tasks.
+        mistakes: how often the clumsy expert errs.
+        kept: how many ground truths stay played in memory.
+
+    Raises:
+        MissingBfclError: bfcl-eval is not installed; the message says how.
+        ValueError: a number below 1, or an unknown level, format or subset.
+    """
+
+    name = "bfcl"
+
+    def __init__(
+        self,
+        level: Literal["tiny", "public"] = "tiny",
+        horizon: int | None = None,
+        steps: int = 20,
+        format: Format | None = None,  # noqa: A002 - the configuration's word
+        subsets: Sequence[str] = SUBSETS,
+        mistakes: Mistakes | None = None,
+        kept: int = 256,
+    ) -> None:
+        if level not in ("tiny", "public"):
+            raise ValueError(f"level: must be tiny or public, got {level!r}")
+        root()  # says how to install what is missing, before anything is asked of it
+        tiny = level == "tiny"
+        source = TinyTasks() if tiny else PublicTasks(tuple(subsets))
+        turns = (16 if tiny else 60) if horizon is None else horizon
+        super().__init__(
+            source, turns, steps, format or ("bfcl_python" if tiny else "hermes"), mistakes, brief=tiny, kept=kept
+        )
+        self.level = level
+        self.closing = "done" if tiny else "Done."

@@ -1,0 +1,80 @@
+"""The tiny level: short tasks over the real simulated APIs, one or two requests each, a few calls a request."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from turnwise.data.tool_schema import function_of
+from turnwise.envs.bfcl.apis import Apis
+from turnwise.envs.bfcl.package import tools_of_class
+from turnwise.envs.bfcl.requests import FAMILIES, SHOWN, UNSEEN_PAIRS, Names
+from turnwise.envs.dialogues.problem import Problem, turns_data, turns_from
+from turnwise.envs.tools import Tools
+from turnwise.types import Task
+
+PAIRED = 0.4  # share of the training tasks that have two requests
+SEEN_SHARE = 0.2  # of the contents, decided by their hash
+
+
+@dataclass(frozen=True)
+class TinyTasks:
+    """Generated tasks by split.
+
+    ``train`` and ``seen`` share names and pairs of APIs, and no task: a hash of its content decides which of the two it belongs
+    to. ``unseen`` has names that no training task has, and two requests to a pair of APIs that no training task pairs.
+    """
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        """``count`` tasks.
+
+        Raises:
+            ValueError: there is no such split.
+        """
+        if split not in ("train", "seen", "unseen"):
+            raise ValueError(f"split must be train, seen or unseen, got {split!r}")
+        return [_task(split, seed, index) for index in range(count)]
+
+    def problem(self, task: Task) -> Problem:
+        """The task that its data describes."""
+        data = task.data
+        classes = tuple(data["classes"])
+        tools = tuple(tool for name in classes for tool in shown(name))
+        return Problem(partial(Apis, classes, data["config"]), turns_from(data["turns"]), tools)
+
+
+def shown(name: str) -> Tools:
+    """The functions of an API that a tiny task lists: each of them is useful in some task."""
+    return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
+
+
+def _task(split: str, seed: int, index: int) -> Task:
+    for attempt in range(1000):
+        rng = random.Random(f"bfcl/{split}/{seed}/{index}/{attempt}")
+        data = _data(rng, split)
+        if split == "unseen" or _is_seen(data) == (split == "seen"):
+            return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data)
+    raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
+
+
+def _data(rng: random.Random, split: str) -> dict[str, Any]:
+    names = Names.held_out() if split == "unseen" else Names.training()
+    if split == "unseen":
+        classes: tuple[str, ...] = rng.choice(UNSEEN_PAIRS)
+    else:
+        known = sorted(FAMILIES)
+        pairs = [(a, b) for a in known for b in known if a != b and {a, b} not in map(set, UNSEEN_PAIRS)]
+        classes = rng.choice(pairs) if rng.random() < PAIRED else (rng.choice(known),)
+    requests = [rng.choice(FAMILIES[name])(rng, names) for name in classes]
+    config = {name: request.config for name, request in zip(classes, requests, strict=True)}
+    return {"classes": list(classes), "config": config, "turns": turns_data([request.turn for request in requests])}
+
+
+def _is_seen(data: Mapping[str, Any]) -> bool:
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()
+    return digest[0] < 256 * SEEN_SHARE

@@ -1,0 +1,124 @@
+"""What is read from the installed bfcl-eval: the data files, the function documents, the classes of the simulated APIs.
+
+Only data and the eight API modules are touched. Importing the package's own settings would create folders in it.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from turnwise.data.tool_schema import function_of
+from turnwise.envs.tools import Tools, json_schema
+from turnwise.errors import InputError
+
+INSTALL = "`make bfcl` installs it (pip install --no-deps -r requirements-bfcl.txt)"
+SUBSETS = ("base", "miss_func", "miss_param", "long_context")
+
+_MODULES = {  # class -> (module, file of its function documents)
+    "GorillaFileSystem": ("gorilla_file_system", "gorilla_file_system"),
+    "MathAPI": ("math_api", "math_api"),
+    "MessageAPI": ("message_api", "message_api"),
+    "TwitterAPI": ("posting_api", "posting_api"),
+    "TicketAPI": ("ticket_api", "ticket_api"),
+    "TradingBot": ("trading_bot", "trading_bot"),
+    "TravelAPI": ("travel_booking", "travel_booking"),
+    "VehicleControlAPI": ("vehicle_control", "vehicle_control"),
+}
+
+
+class MissingBfclError(InputError):
+    """bfcl-eval or what its APIs import is not installed."""
+
+
+def root() -> Path:
+    """The folder of the installed package.
+
+    Raises:
+        MissingBfclError: it is not installed.
+    """
+    spec = find_spec("bfcl_eval")
+    if spec is None or spec.origin is None:
+        raise MissingBfclError(f"env=bfcl needs bfcl-eval, which is not installed here; {INSTALL}")
+    return Path(spec.origin).parent
+
+
+@lru_cache(maxsize=len(_MODULES))
+def api_class(name: str) -> Any:
+    """The class of a simulated API.
+
+    Raises:
+        ValueError: there is no API of that name.
+        MissingBfclError: bfcl-eval, or mpmath, is not installed.
+    """
+    if name not in _MODULES:
+        raise ValueError(f"no API {name!r}; there are {', '.join(_MODULES)}")
+    root()
+    try:
+        module = import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{_MODULES[name][0]}")
+    except ImportError as error:
+        raise MissingBfclError(f"env=bfcl: an API of bfcl-eval cannot be imported ({error}); {INSTALL}") from error
+    return getattr(module, name)
+
+
+@lru_cache(maxsize=len(_MODULES))
+def tools_of_class(name: str) -> Tools:
+    """The definitions of an API's functions, as JSON Schema."""
+    records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name][1]}.json")
+    return tuple(
+        {
+            "type": "function",
+            "function": {
+                "name": record["name"],
+                "description": record["description"],
+                "parameters": json_schema(record["parameters"]),
+            },
+        }
+        for record in records
+    )
+
+
+def tools_of_classes(names: tuple[str, ...]) -> Tools:
+    """The functions of several APIs, in their order."""
+    return tuple(tool for name in names for tool in tools_of_class(name))
+
+
+def without(tools: Tools, names: set[str]) -> Tools:
+    """The tools but those of these names."""
+    return tuple(tool for tool in tools if function_of(tool)["name"] not in names)
+
+
+@lru_cache(maxsize=1)
+def announcement() -> str:
+    """What the benchmark's user says where functions that were held out are given back."""
+    return str(import_module("bfcl_eval.constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
+
+
+@lru_cache(maxsize=len(SUBSETS))
+def entries(subset: str) -> dict[str, dict[str, Any]]:
+    """The entries of a subset by id, each with its ``ground_truth``.
+
+    Raises:
+        ValueError: no such subset.
+        MissingBfclError: the package is not installed, or holds other data than expected.
+    """
+    if subset not in SUBSETS:
+        raise ValueError(f"subsets: must be among {', '.join(SUBSETS)}, got {subset!r}")
+    name = f"BFCL_v4_multi_turn_{subset}.json"
+    try:
+        questions = read_lines(root() / "data" / name)
+        answers = read_lines(root() / "data" / "possible_answer" / name)
+    except FileNotFoundError as error:
+        raise MissingBfclError(f"{error.filename}: not in this version of bfcl-eval; {INSTALL}") from error
+    truths = {answer["id"]: answer["ground_truth"] for answer in answers}
+    return {question["id"]: {**question, "ground_truth": truths[question["id"]]} for question in questions}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines."""
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.strip()]

@@ -1,0 +1,133 @@
+"""The 800 multi-turn tasks of BFCL v4: 200 dialogues, each plain, without a function, without a value, and with padded data."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from statistics import fmean
+
+from turnwise.envs.bfcl.apis import Apis
+from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_classes, without
+from turnwise.envs.bfcl.truth import read_truth
+from turnwise.envs.dialogues.problem import Problem, UserTurn
+from turnwise.types import Task
+
+NO_FUNCTION = "None of the functions that I have does this."
+NO_VALUE = "A value that this needs was not given. What is it?"
+UNSEEN_PAIRS = (  # of APIs; 20 of the 200 dialogues, and no training task needs such a pair
+    {"TicketAPI", "VehicleControlAPI"},
+    {"MathAPI", "TravelAPI"},
+    {"MathAPI", "TradingBot"},
+    {"GorillaFileSystem", "TicketAPI"},
+    {"MathAPI", "VehicleControlAPI"},
+)
+SEEN_SHARE = 20  # dialogues of the other pairs that are held out as well
+
+
+@dataclass(frozen=True)
+class PublicTasks:
+    """Tasks by split. A dialogue's variants always share one: a variant in training would give the others away.
+
+    80 % of the dialogues are for training. ``unseen`` has the 10 % whose pair of APIs no training task needs, ``seen`` a tenth
+    drawn from the others.
+
+    Raises:
+        ValueError: there is no such subset, or none is named.
+    """
+
+    subsets: tuple[str, ...] = SUBSETS
+
+    def __post_init__(self) -> None:
+        if not self.subsets or set(self.subsets) - set(SUBSETS):
+            raise ValueError(f"subsets: name some of {', '.join(SUBSETS)}, got {list(self.subsets)}")
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        """``count`` tasks in the order that the seed gives.
+
+        Raises:
+            ValueError: there is no such split, or it has fewer tasks.
+        """
+        splits = _splits()
+        if split not in splits:
+            raise ValueError(f"split must be train, seen or unseen, got {split!r}")
+        found = [f"multi_turn_{subset}_{number}" for number in splits[split] for subset in self.subsets]
+        if count > len(found):
+            raise ValueError(
+                f"split {split} of the public tasks has {len(found)} tasks, {count} were asked for: lower "
+                "data.trajectories, states.count or eval.tasks"
+            )
+        random.Random(f"{seed}/bfcl").shuffle(found)
+        return [Task("bfcl", name, split, {"entry": name}) for name in found[:count]]
+
+    def problem(self, task: Task) -> Problem:
+        """The entry that its data names."""
+        return _problem(str(task.data["entry"]))
+
+
+def subset_of(name: str) -> str:
+    """``base``, ``miss_func``, ``miss_param`` or ``long_context`` of a public task's id.
+
+    Raises:
+        ValueError: it is none.
+    """
+    subset = name.removeprefix("multi_turn_").rpartition("_")[0]
+    if subset not in SUBSETS:
+        raise ValueError(f"{name!r} is no task of BFCL's multi-turn subsets")
+    return subset
+
+
+def by_subset(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The benchmark's multi-turn accuracy: success of each subset, and ``overall``, their unweighted mean.
+
+    Args:
+        success: public task -> its outcomes, 0 or 1 (``Evaluation.success``). A task's outcomes are averaged first.
+
+    Raises:
+        ValueError: there is no task, one is not public, or one has no outcome.
+    """
+    found: dict[str, list[float]] = {}
+    for name, outcomes in success.items():
+        found.setdefault(subset_of(name), []).append(fmean(outcomes))
+    if not found:
+        raise ValueError("no public task was played")
+    means = {subset: fmean(found[subset]) for subset in SUBSETS if subset in found}
+    return {**means, "overall": fmean(means.values())}
+
+
+@lru_cache(maxsize=1)
+def _splits() -> dict[str, Sequence[int]]:
+    classes = {int(name.rpartition("_")[2]): set(entry["involved_classes"]) for name, entry in entries("base").items()}
+    unseen = [number for number, names in classes.items() if any(pair <= names for pair in UNSEEN_PAIRS)]
+    others = [number for number in classes if number not in unseen]
+    seen = sorted(random.Random("bfcl/seen").sample(others, SEEN_SHARE))
+    return {"train": [number for number in others if number not in seen], "seen": seen, "unseen": unseen}
+
+
+@lru_cache(maxsize=800)
+def _problem(name: str) -> Problem:
+    subset = subset_of(name)
+    entry = entries(subset).get(name)
+    if entry is None:
+        raise ValueError(f"bfcl-eval has no entry {name!r}")
+    classes = tuple(entry["involved_classes"])
+    everything = tools_of_classes(classes)
+    held = {int(turn): set(names) for turn, names in entry.get("missed_function", {}).items()}
+    hidden = set().union(*held.values()) if held else set()
+    shown = without(everything, hidden)
+    given = {
+        turn: tuple(tool for tool in everything if tool["function"]["name"] in names) for turn, names in held.items()
+    }
+    unable = NO_FUNCTION if held else NO_VALUE
+    turns = []
+    for at, (messages, truth) in enumerate(zip(entry["question"], entry["ground_truth"], strict=True)):
+        user = "\n".join(message["content"] for message in messages)
+        if at in given:
+            functions = json.dumps([tool["function"] for tool in given[at]])
+            user = f"{functions}\n{announcement()}"
+        calls = tuple(read_truth(source, classes) for source in truth)
+        turns.append(UserTurn(user, calls, "" if calls else unable))
+    world = partial(Apis, classes, entry["initial_config"], subset == "long_context")
+    return Problem(world, tuple(turns), shown, given)

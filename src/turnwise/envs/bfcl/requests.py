@@ -1,0 +1,286 @@
+"""The requests of the tiny level: for each API a few kinds, each with the state it begins in and the calls that serve it.
+
+Some can be served at once; others need a call whose answer holds a value of the next one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from turnwise.envs.dialogues.problem import UserTurn
+from turnwise.types import ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What tasks name. Training and held-out names never meet."""
+
+    folders: tuple[str, ...]
+    files: tuple[str, ...]
+    words: tuple[str, ...]
+    titles: tuple[str, ...]
+    stocks: tuple[str, ...]
+    people: tuple[str, ...]
+
+    @classmethod
+    def training(cls) -> Names:
+        """Of train and seen."""
+        return cls(
+            ("docs", "work", "old", "lab", "home", "pics"),
+            ("a.txt", "b.txt", "notes.txt", "plan.txt", "list.txt", "data.txt"),
+            ("hello", "thanks", "yes", "no", "red", "blue", "green", "late"),
+            ("printer", "screen", "desk", "phone", "door", "lamp"),
+            ("AAA", "BBB", "CCC", "DDD", "EEE"),
+            ("Ann", "Bob", "Cid", "Dan", "Eve"),
+        )
+
+    @classmethod
+    def held_out(cls) -> Names:
+        """Of unseen."""
+        return cls(
+            ("box", "mail", "play"),
+            ("c.txt", "log.txt", "text.txt"),
+            ("good", "bad", "white", "black"),
+            ("chair", "mouse", "clock"),
+            ("FFF", "GGG", "HHH"),
+            ("Fay", "Gus", "Hal"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One API's state and one turn of the user."""
+
+    config: Mapping[str, Any]
+    turn: UserTurn
+
+
+Family = Callable[[random.Random, Names], Request]
+
+
+def _turn(user: str, *calls: tuple[str, dict[str, Any]]) -> UserTurn:
+    return UserTurn(user, tuple(ToolCall(name, arguments) for name, arguments in calls))
+
+
+# -- files
+
+
+def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, str]:
+    """Two folders, a file in the first; the state, the folders and the file."""
+    here, there = rng.sample(names.folders, 2)
+    file, other = rng.sample(names.files, 2)
+
+    def folder(*files: str) -> dict[str, Any]:
+        return {
+            "type": "directory",
+            "contents": {f: {"type": "file", "content": rng.choice(names.words)} for f in files},
+        }
+
+    contents = {here: folder(file, other), there: folder(*rng.sample(names.files, rng.randint(0, 1)))}
+    if rng.random() < 0.5:
+        contents = dict(reversed(contents.items()))
+    for name in contents:
+        if name != here:
+            contents[name]["contents"].pop(file, None)
+    return {"root": {"root": {"type": "directory", "contents": contents}}}, here, there, file
+
+
+def _remove(rng: random.Random, names: Names) -> Request:
+    config, here, _, file = _files(rng, names)
+    return Request(config, _turn(f"remove {file} in {here}", ("cd", {"folder": here}), ("rm", {"file_name": file})))
+
+
+def _read(rng: random.Random, names: Names) -> Request:
+    config, here, _, file = _files(rng, names)
+    return Request(config, _turn(f"show {file} in {here}", ("cd", {"folder": here}), ("cat", {"file_name": file})))
+
+
+def _find(rng: random.Random, names: Names) -> Request:
+    config, here, _, file = _files(rng, names)
+    calls = ("find", {"name": file}), ("cd", {"folder": here}), ("rm", {"file_name": file})
+    return Request(config, _turn(f"find {file} and remove it", *calls))
+
+
+def _move(rng: random.Random, names: Names) -> Request:
+    config, here, there, file = _files(rng, names)
+    calls = ("cd", {"folder": here}), ("mkdir", {"dir_name": there}), ("mv", {"source": file, "destination": there})
+    return Request(config, _turn(f"in {here} make {there} and move {file} to it", *calls))
+
+
+# -- tickets
+
+
+def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Some open tickets of a user; the state and one of them."""
+    numbers = sorted(rng.sample(range(1, 10), 2))
+    queue = [
+        {
+            "id": number,
+            "title": rng.choice(names.titles),
+            "status": "Open",
+            "priority": rng.randint(1, 4),
+            "created_by": names.people[0],
+        }
+        for number in numbers
+    ]
+    config = {"ticket_queue": queue, "ticket_counter": 10, "current_user": names.people[0]}
+    return config, rng.choice(queue)
+
+
+def _close(rng: random.Random, names: Names) -> Request:
+    config, ticket = _tickets(rng, names)
+    return Request(config, _turn(f"close ticket {ticket['id']}", ("close_ticket", {"ticket_id": ticket["id"]})))
+
+
+def _resolve(rng: random.Random, names: Names) -> Request:
+    config, ticket = _tickets(rng, names)
+    word = rng.choice(names.words)
+    calls = ("resolve_ticket", {"ticket_id": ticket["id"], "resolution": word})
+    return Request(config, _turn(f"resolve ticket {ticket['id']} with {word}", calls))
+
+
+def _raise(rng: random.Random, names: Names) -> Request:
+    config, ticket = _tickets(rng, names)
+    updates = {"priority": ticket["priority"] + 1}
+    calls = (
+        ("get_ticket", {"ticket_id": ticket["id"]}),
+        ("edit_ticket", {"ticket_id": ticket["id"], "updates": updates}),
+    )
+    return Request(config, _turn(f"add one to the priority of ticket {ticket['id']}", *calls))
+
+
+def _create(rng: random.Random, names: Names) -> Request:
+    config, _ = _tickets(rng, names)
+    title, priority = rng.choice(names.titles), rng.randint(2, 5)
+    calls = ("create_ticket", {"title": title, "priority": priority})
+    return Request(config, _turn(f"create ticket {title} of priority {priority}", calls))
+
+
+# -- cars
+
+
+def _car(rng: random.Random) -> dict[str, Any]:
+    return {
+        "fuelLevel": float(rng.randint(1, 20)),
+        "doorStatus": {"driver": "locked", "passenger": "locked", "rear_left": "locked", "rear_right": "locked"},
+        "remainingUnlockedDoors": 0,
+    }
+
+
+def _start(rng: random.Random, names: Names) -> Request:
+    calls = ("pressBrakePedal", {"pedalPosition": 1}), ("startEngine", {"ignitionMode": "START"})
+    return Request(_car(rng), _turn("press the brake and start the car", *calls))
+
+
+def _fill(rng: random.Random, names: Names) -> Request:
+    amount = rng.randint(1, 20)
+    return Request(_car(rng), _turn(f"fill in {amount} gallons", ("fillFuelTank", {"fuelAmount": amount})))
+
+
+def _fill_up(rng: random.Random, names: Names) -> Request:
+    config = _car(rng)
+    wanted = rng.randint(21, 40)
+    calls = (
+        ("displayCarStatus", {"option": "fuel"}),
+        ("fillFuelTank", {"fuelAmount": wanted - int(config["fuelLevel"])}),
+    )
+    return Request(config, _turn(f"fill up to {wanted} gallons", *calls))
+
+
+def _lights(rng: random.Random, names: Names) -> Request:
+    mode = rng.choice(["on", "off"])
+    config = {**_car(rng), "headLightStatus": "off" if mode == "on" else "on"}
+    return Request(config, _turn(f"turn the lights {mode}", ("setHeadlights", {"mode": mode})))
+
+
+# -- stocks
+
+
+def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str]]:
+    """Prices, two watched stocks first in the list."""
+    symbols = rng.sample(names.stocks, 3)
+    config = {
+        "stocks": {symbol: {"price": rng.randint(2, 30)} for symbol in symbols},
+        "watch_list": symbols[:2],
+        "authenticated": True,
+        "account_info": {"balance": 1000},
+        "orders": {},
+        "order_counter": rng.randint(1, 9),
+    }
+    return config, symbols
+
+
+def _watch(rng: random.Random, names: Names) -> Request:
+    config, symbols = _market(rng, names)
+    return Request(config, _turn(f"watch {symbols[2]}", ("add_to_watchlist", {"stock": symbols[2]})))
+
+
+def _unwatch(rng: random.Random, names: Names) -> Request:
+    config, symbols = _market(rng, names)
+    return Request(
+        config, _turn(f"no longer watch {symbols[0]}", ("remove_stock_from_watchlist", {"symbol": symbols[0]}))
+    )
+
+
+def _buy(rng: random.Random, names: Names) -> Request:
+    config, symbols = _market(rng, names)
+    symbol, amount = rng.choice(symbols), rng.randint(2, 9)
+    order = {"order_type": "Buy", "symbol": symbol, "price": config["stocks"][symbol]["price"], "amount": amount}
+    return Request(
+        config,
+        _turn(f"buy {amount} {symbol} at its price", ("get_stock_info", {"symbol": symbol}), ("place_order", order)),
+    )
+
+
+# -- messages
+
+
+def _send(rng: random.Random, names: Names) -> Request:
+    people = rng.sample(names.people, 3)
+    numbers = rng.sample(range(1, 10), 3)
+    users = {person: f"U{number}" for person, number in zip(people, numbers, strict=True)}
+    config = {"user_map": users, "user_count": 3, "inbox": [], "message_count": 0, "current_user": users[people[0]]}
+    word = rng.choice(names.words)
+    calls = ("get_user_id", {"user": people[1]}), ("send_message", {"receiver_id": users[people[1]], "message": word})
+    return Request(config, _turn(f"send {word} to {people[1]}", *calls))
+
+
+# -- sums
+
+
+def _mean(rng: random.Random, names: Names) -> Request:
+    numbers = [rng.randint(1, 20) for _ in range(3)]
+    return Request({}, _turn(f"mean of {', '.join(map(str, numbers))}", ("mean", {"numbers": numbers})))
+
+
+def _compute(rng: random.Random, names: Names) -> Request:
+    word, function = rng.choice([("plus", "add"), ("minus", "subtract"), ("times", "multiply"), ("over", "divide")])
+    a, b = rng.randint(2, 40), rng.randint(2, 9)
+    return Request({}, _turn(f"{a} {word} {b}", (function, {"a": a, "b": b})))
+
+
+FAMILIES: Mapping[str, tuple[Family, ...]] = {
+    "GorillaFileSystem": (_remove, _read, _find, _move),
+    "TicketAPI": (_close, _resolve, _raise, _create),
+    "VehicleControlAPI": (_start, _fill, _fill_up, _lights),
+    "TradingBot": (_watch, _unwatch, _buy),
+    "MessageAPI": (_send,),
+    "MathAPI": (_mean, _compute),
+}
+SHOWN: Mapping[str, tuple[str, ...]] = {
+    "GorillaFileSystem": ("cat", "cd", "find", "mkdir", "mv", "rm"),
+    "TicketAPI": ("close_ticket", "create_ticket", "edit_ticket", "get_ticket", "resolve_ticket"),
+    "VehicleControlAPI": ("displayCarStatus", "fillFuelTank", "pressBrakePedal", "setHeadlights", "startEngine"),
+    "TradingBot": ("add_to_watchlist", "get_stock_info", "place_order", "remove_stock_from_watchlist"),
+    "MessageAPI": ("get_user_id", "send_message"),
+    "MathAPI": ("add", "divide", "mean", "multiply", "subtract"),
+}
+UNSEEN_PAIRS = (
+    ("GorillaFileSystem", "TicketAPI"),
+    ("VehicleControlAPI", "MathAPI"),
+    ("TradingBot", "GorillaFileSystem"),
+    ("TicketAPI", "TradingBot"),
+)

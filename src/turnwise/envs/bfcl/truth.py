@@ -1,0 +1,28 @@
+"""The ground truths of bfcl-eval are calls written as Python: read as syntax trees, never evaluated."""
+
+from __future__ import annotations
+
+import ast
+
+from turnwise.envs.bfcl.apis import owners, parameters
+from turnwise.types import ToolCall
+
+
+def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
+    """A call with its values by name; positional ones get the names of the function's parameters.
+
+    Raises:
+        ValueError: it is no call of a function of these APIs with literal arguments.
+    """
+    node = ast.parse(source, mode="eval").body
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError(f"no call of a function: {source!r}")
+    owner = owners(classes).get(node.func.id)
+    if owner is None:
+        raise ValueError(f"{source!r}: no function of {', '.join(classes)}")
+    names = [parameter.name for parameter in parameters(owner, node.func.id)]
+    if len(node.args) > len(names) or any(keyword.arg is None for keyword in node.keywords):
+        raise ValueError(f"{source!r}: more arguments than parameters")
+    arguments = {name: ast.literal_eval(value) for name, value in zip(names, node.args)}
+    arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
+    return ToolCall(node.func.id, arguments)

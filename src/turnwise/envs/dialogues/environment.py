@@ -1,0 +1,135 @@
+"""What the environments of dialogues over tools share: reset, demonstrate and the two verifiers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from turnwise.data.toolcalls.formats import Format
+from turnwise.envs.base import Quality, check_horizon, check_task, tools_of
+from turnwise.envs.dialogues import experts, verifier
+from turnwise.envs.dialogues.experts import Mistakes
+from turnwise.envs.dialogues.problem import Problem
+from turnwise.envs.dialogues.score import Reference
+from turnwise.envs.dialogues.session import DialogueSession
+from turnwise.envs.tools import check_format, played, same_text
+from turnwise.types import Task, Trajectory
+
+
+class Source(Protocol):
+    """Where an environment's tasks come from."""
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        """``count`` tasks of a split.
+
+        Raises:
+            ValueError: there is no such split, or it has fewer tasks.
+        """
+        ...
+
+    def problem(self, task: Task) -> Problem:
+        """The task's content.
+
+        Raises:
+            KeyError, TypeError, ValueError: its data is of another source.
+        """
+        ...
+
+
+class DialogueEnv:
+    """See ``turnwise.envs.base.Environment``; a world of its own names itself and its source.
+
+    Args:
+        source: of the tasks.
+        horizon: turns of an episode.
+        steps: replies with calls to one user turn.
+        format: how calls are written.
+        mistakes: how often the clumsy expert errs.
+        brief: whether the world says nothing but its functions at the start, as short texts for a small policy do.
+        kept: how many ground truths stay played in memory.
+
+    Raises:
+        ValueError: a number below 1, or an unknown format.
+    """
+
+    name = ""
+    closing = "Done."
+
+    def __init__(
+        self,
+        source: Source,
+        horizon: int,
+        steps: int,
+        format: str,  # noqa: A002 - the configuration's word
+        mistakes: Mistakes | None,
+        brief: bool,
+        kept: int,
+    ) -> None:
+        if steps < 1 or kept < 1:
+            raise ValueError(f"steps and kept must be at least 1, got {steps} and {kept}")
+        self.source, self.brief, self.steps = source, brief, steps
+        self.horizon = check_horizon(horizon)
+        self.format: Format = check_format(format)
+        self.mistakes = mistakes or Mistakes()
+        self._kept: dict[str, tuple[Task, Problem, Reference]] = {}
+        self._keep = kept
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """``count`` tasks of a split; a longer list starts with the shorter one.
+
+        Raises:
+            ValueError: there is no such split, or it has fewer tasks.
+        """
+        if count < 0:
+            raise ValueError(f"count: cannot draw {count} tasks")
+        return self.source.tasks(split, count, seed)
+
+    def reset(self, task: Task) -> DialogueSession:
+        """A fresh episode.
+
+        Raises:
+            ValueError: the task belongs to another environment, or its data is of another source.
+        """
+        check_task(task, self.name)
+        kept = self._kept.get(task.id)
+        if kept is None or (kept[0] is not task and kept[0] != task):
+            try:
+                problem = self.source.problem(task)
+            except (KeyError, TypeError) as error:
+                raise ValueError(f"task {task.id}: its data is no task of this {self.name} ({error!r})") from error
+            while len(self._kept) >= self._keep:
+                self._kept.pop(next(iter(self._kept)))
+            kept = self._kept[task.id] = (task, problem, Reference.of(problem))
+        return DialogueSession(task, kept[1], kept[2], self.format, self.horizon, self.steps, self.brief)
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """The ground truth as chat messages; the clumsy expert errs without harm. ``success`` is the check's verdict.
+
+        Raises:
+            ValueError: the quality is neither good nor clumsy.
+        """
+        session = self.reset(task)
+        if quality == "good":
+            replies = experts.good(session, self.closing)
+        elif quality == "clumsy":
+            rng = random.Random(f"{seed}/{task.id}")
+            replies = experts.clumsy(session, self.closing, rng, self.mistakes)
+        else:
+            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
+        return Trajectory(
+            id=f"{task.id}/{quality}/{seed}",
+            messages=tuple(played(session, replies, self.format)),
+            tools=tuple(tools_of(session)),
+            task=task,
+            success=session.won,
+            source=f"{self.name}:{quality}",
+        )
+
+    def accepts(self, session: DialogueSession, action: str, expert: str) -> bool:
+        """The functional verifier; see ``dialogues.verifier`` for the rule, which needs no ``expert``."""
+        return verifier.accepts(session, action)
+
+    def same(self, action: str, expert: str) -> bool:
+        """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
+        return same_text(action, expert)

@@ -1,0 +1,118 @@
+"""Experts: the ground truth call by call, and the same with harmless mistakes that are put right at once."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from turnwise.data.tool_schema import function_of
+from turnwise.envs.dialogues.session import DialogueSession
+from turnwise.types import ToolCall
+
+DONE = "Done."
+_ROOM = 4  # replies to one user turn that are kept free for mistakes
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes:
+    """Probabilities, before each call of the clumsy expert. None of them changes a state: what would is not done.
+
+    Attributes:
+        wrong: the call with a wrong value.
+        unknown: the call under a name that no function has.
+        missing: the call without one of its arguments.
+        repeat: the call before, once more.
+        look: a call that only looks.
+
+    Raises:
+        ValueError: one lies outside [0, 1], or together they exceed 0.8.
+    """
+
+    wrong: float = 0.08
+    unknown: float = 0.05
+    missing: float = 0.06
+    repeat: float = 0.06
+    look: float = 0.08
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0 <= getattr(self, field.name) <= 1:
+                raise ValueError(f"mistakes.{field.name}: a probability, got {getattr(self, field.name)}")
+        if sum(getattr(self, field.name) for field in fields(self)) > 0.8:
+            raise ValueError("mistakes: the probabilities exceed 0.8 together; the expert would hardly get on")
+
+
+Reply = tuple[list[ToolCall], str]
+"""Calls, or what is said instead."""
+
+
+def good(session: DialogueSession, closing: str) -> Iterator[Reply]:
+    """The ground truth, one call a reply; more where a user turn needs more calls than replies are allowed."""
+    for turn in session.problem.turns:
+        at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
+        for start in range(0, len(turn.calls), at_once or 1):
+            yield list(turn.calls[start : start + at_once]), ""
+        yield [], turn.unable or closing
+
+
+def clumsy(session: DialogueSession, closing: str, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
+    """:func:`good`, with a mistake now and then before a call. ``session`` is the one that is being played.
+
+    Where one reply is the whole task there is no room for a mistake.
+    """
+    last: ToolCall | None = None
+    replies = list(good(session, closing))
+    for place, (calls, text) in enumerate(replies):
+        spare = session.horizon - session.turns - (len(replies) - place)
+        if calls and not session.problem.one_reply and spare > 0 and session.steps_made < session.steps - _ROOM:
+            mistake = _mistake(session, calls[0], last, rng, mistakes)
+            if mistake is not None:
+                yield [mistake], ""
+        yield calls, text
+        last = calls[-1] if calls else None
+
+
+def _mistake(
+    session: DialogueSession, due: ToolCall, last: ToolCall | None, rng: random.Random, mistakes: Mistakes
+) -> ToolCall | None:
+    """A harmless call that is not the due one, or None."""
+    names = [field.name for field in fields(mistakes)]
+    weights = [getattr(mistakes, name) for name in names]
+    drawn = rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
+    made: ToolCall | None = None
+    if drawn == "wrong" and due.arguments:
+        key = rng.choice(sorted(due.arguments))
+        made = ToolCall(due.name, {**due.arguments, key: _other(due.arguments[key])})
+    elif drawn == "unknown":
+        made = ToolCall(f"{due.name}_all", due.arguments)
+    elif drawn == "missing" and due.arguments:
+        key = rng.choice(sorted(due.arguments))
+        made = ToolCall(due.name, {name: value for name, value in due.arguments.items() if name != key})
+    elif drawn == "repeat":
+        made = last
+    elif drawn == "look":
+        looks = _looks(session)
+        made = rng.choice(looks) if looks else None
+    if made is None or made == due:
+        return None
+    twin = session.world.fork()
+    answer = twin.call(made)
+    harmless = twin.same_place(session.world)
+    return made if harmless and answer != twin.call(due) else None  # the same answer would serve as well
+
+
+def _looks(session: DialogueSession) -> list[ToolCall]:
+    """Functions at hand that need no value."""
+    shown = map(function_of, session.problem.tools_at(session.turn))
+    return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return f"{value}x" if isinstance(value, str) else []

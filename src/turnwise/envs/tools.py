@@ -1,0 +1,112 @@
+"""How a world of tools talks: what it shows at the start, how an expert's calls are said, how tools answer.
+
+Three of the formats are those of chat templates: there the template shows the tools, calls stand in ``tool_calls`` and answers
+are ``tool`` messages. ``bfcl_python`` is plain text: the world lists signatures, a call is ``f(a=1)``, a user message answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from turnwise.data.tool_schema import check_call, function_of
+from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.write import write_calls
+from turnwise.envs.base import Session, tools_of
+from turnwise.types import Message, ToolCall
+
+Tools = tuple[Mapping[str, Any], ...]
+
+
+def check_format(form: str) -> Format:
+    """``form`` back.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    if form not in PARSERS:
+        raise ValueError(f"format: must be one of {', '.join(PARSERS)}, got {form!r}")
+    return form  # type: ignore[return-value]
+
+
+def templated(form: Format) -> bool:
+    """Whether the chat template shows tools and calls in this format."""
+    return form != "bfcl_python"
+
+
+def said(calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
+    """An expert's calls as an assistant message.
+
+    A call that does not fit ``tools`` (a mistake, or a function that was given later) is text, as the policy would write it:
+    trajectory files refuse such calls in ``tool_calls``.
+    """
+    fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
+    if not (templated(form) and fit):
+        return {"role": "assistant", "content": write_calls(calls, form)}
+    made = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]
+    return {"role": "assistant", "content": "", "tool_calls": made}
+
+
+def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
+    """The tools' answers as messages, one a call; none where they are one user message."""
+    return tuple({"role": "tool", "content": result} for result in results) if templated(form) else ()
+
+
+def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format) -> list[Message]:
+    """An expert's episode as chat messages. A reply is calls, or the text that is said instead of any."""
+    messages = list(session.opening())
+    for calls, text in replies:
+        if session.done:
+            break
+        messages.append(said(calls, form, tools_of(session)) if calls else {"role": "assistant", "content": text})
+        step = session.step(write_calls(calls, form) if calls else text)
+        if step.messages:
+            messages += step.messages
+        elif not step.done:
+            messages.append({"role": "user", "content": step.observation})
+    return messages
+
+
+def signature(tool: Mapping[str, Any]) -> str:
+    """A tool in one short line: ``ls(a?)``; a question mark follows what may be left out."""
+    function = function_of(tool)
+    schema = function.get("parameters") or {}
+    required = schema.get("required") or ()
+    names = [name if name in required else f"{name}?" for name in schema.get("properties") or {}]
+    return f"{function['name']}({', '.join(names)})"
+
+
+def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall, ...] | None:
+    """The calls of a reply; None where it cannot be read."""
+    try:
+        return PARSERS[form](text, tools).calls
+    except ToolCallError:
+        return None
+
+
+def same_text(action: str, expert: str) -> bool:
+    """The strict verifier: exact match after whitespace is normalised (PivotRL, arXiv:2603.21383, Eq. 2)."""
+    return action.split() == expert.split()
+
+
+def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter's description in the benchmarks' words (``dict``, ``float``, ``tuple``, ``any``) as JSON Schema."""
+    words = {
+        "dict": "object",
+        "float": "number",
+        "double": "number",
+        "tuple": "array",
+        "list": "array",
+        "str": "string",
+    }
+    words |= {"int": "integer", "bool": "boolean"}
+    found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
+    kind = node.get("type")
+    if isinstance(kind, str) and kind != "any":
+        found["type"] = words.get(kind, kind)
+    if isinstance(node.get("properties"), Mapping):
+        found["properties"] = {name: json_schema(about) for name, about in node["properties"].items()}
+    if isinstance(node.get("items"), Mapping):
+        found["items"] = json_schema(node["items"])
+    return found

@@ -1,0 +1,28 @@
+"""Worlds of tools from their configuration to a result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+
+from turnwise.reports.result import read_result
+from turnwise.training.main import run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [["env=bfcl"], ["env=apibank"], ["env=apibank", "env.format=hermes"]])
+def test_pivotrl_runs_to_its_result(
+    env: list[str], small: Callable[..., list[str]], composed: Callable[[list[str]], DictConfig], tmp_path: Path
+) -> None:
+    if env == ["env=bfcl"] and find_spec("bfcl_eval") is None:
+        pytest.skip("bfcl-eval is not installed; `make bfcl` does it")
+    run(composed(small("pivotrl", *env, "eval.items=0")))
+    result = read_result(tmp_path / "run")
+    assert result.env == env[0].removeprefix("env=") and result.in_domain.tasks == 4
+    episodes = [json.loads(line) for line in (tmp_path / "run" / "evaluation" / "after.jsonl").read_text().splitlines()]
+    assert {message["role"] for episode in episodes for message in episode["messages"]} >= {"user", "assistant"}

@@ -1,0 +1,166 @@
+"""The office's three levels, the public files, and the metric."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from turnwise.envs.apibank import ApiBankEnv, call_accuracy
+from turnwise.envs.apibank.library import APIS, SEARCHER, Office
+from turnwise.errors import InputError
+from turnwise.types import ToolCall
+
+
+def search(keywords):
+    return json.loads(Office({}).call(ToolCall(SEARCHER, {"keywords": keywords})))
+
+
+@pytest.mark.parametrize("name", sorted(set(APIS) - {SEARCHER}))
+def test_a_search_finds_each_api_by_name_and_by_description(name):
+    assert search(APIS[name].about)["name"] == name
+    assert search(name)["name"] == name
+
+
+def test_a_search_for_nothing_known_finds_nothing():
+    assert search("xylophone") == {"exception": "nothing found"}
+
+
+def test_the_levels_show_what_they_should():
+    env = ApiBankEnv()
+    for task in env.tasks("train", 60):
+        level, shown = task.data["level"], task.data["apis"]
+        needed = [call["name"] for call in task.data["turns"][0]["calls"]]
+        if level == 1:
+            assert set(needed) < set(shown) and SEARCHER not in shown
+        else:
+            assert shown == [SEARCHER] and needed[::2] == [SEARCHER] * (len(needed) // 2)
+            assert len(needed) == (2 if level == 2 else 4)
+    assert {task.data["level"] for task in ApiBankEnv(levels=[2]).tasks("seen", 9)} == {2}
+
+
+def test_calls_change_the_tables_and_refuse_the_wrong():
+    office = Office({"users": {"ann": {"password": "p1", "token": "t1"}}})
+    alarm = ToolCall("AddAlarm", {"token": "t1", "time": "7:00"})
+    assert office.call(ToolCall("AddAlarm", {"token": "t2", "time": "7:00"})) == '{"exception": "wrong token"}'
+    before = office.fork()
+    assert office.call(alarm) == '"success"' and office.call(alarm) == '{"exception": "exists"}'
+    assert office.call(ToolCall("QueryAlarm", {"token": "t1"})) == '["7:00"]'
+    assert not office.same_state(before) and "alarms" not in before.tables
+    assert office.call(ToolCall("DeleteAlarm", alarm.arguments)) == '"success"'
+    for arguments in ({}, {"time": "7:00"}, {"token": "t1", "time": 7}, {"token": "t1", "time": "7:00", "day": "x"}):
+        assert office.call(ToolCall("AddAlarm", arguments)) == '{"exception": "AddAlarm needs token, time"}'
+
+
+def test_the_verifier_knows_other_searches_and_near_misses():
+    env = ApiBankEnv(levels=[2])
+    task = next(t for t in env.tasks("train", 60) if t.data["turns"][0]["calls"][1]["name"] == "QueryWeather")
+    city = task.data["turns"][0]["calls"][1]["arguments"]["city"]
+    session = env.reset(task)
+    for words in ("get the weather of a city", "weather", "query weather", "the weather in a city"):
+        assert env.accepts(session, f"[ToolSearcher(keywords='{words}')]", "")
+    near = (
+        "ToolSearcher(keywords='price')",
+        "ToolSearcher(keywords='')",
+        "ToolSearcher()",
+        f"QueryWeather(city='{city}x')",
+    )
+    for action in (*near, "done", "ToolSearcher(keyword='weather')"):
+        assert not env.accepts(session, action, ""), action
+    session.step("ToolSearcher(keywords='weather')")
+    assert env.accepts(session, f"QueryWeather(city='{city}')", "")
+    assert not env.accepts(session, "ToolSearcher(keywords='weather')", "")
+
+
+# -- the public files
+
+
+def record(call, **more):
+    about = {"name": "AddAlarm", "description": "sets an alarm", "input_parameters": {"time": {"type": "str"}}}
+    instruction = f"Write a request.\n\nAPI descriptions:\n{json.dumps(about)}"
+    return {
+        "file": "a.jsonl",
+        "id": 0,
+        "instruction": instruction,
+        "input": "User: wake me at 7\nGenerate API Request:\n",
+        "expected_output": f"API-Request: [{call}]",
+        **more,
+    }
+
+
+PLAN = {
+    "requirement": " wake me at 7",
+    "response": "It is set.",
+    "apis": [
+        {
+            "api_name": "ToolSearcher",
+            "input": {"keywords": "AddAlarm"},
+            "output": {
+                "output": {"name": "AddAlarm", "input_parameters": {"time": {"type": "str"}}},
+                "exception": None,
+            },
+        },
+        {"api_name": "AddAlarm", "input": {"time": "7:00"}, "output": {"output": "success", "exception": None}},
+    ],
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    good = [record("AddAlarm(time='7:00')", file=f"{i}.jsonl") for i in range(40)]
+    bad = [record("AddAlarm(time='7"), {"file": "x"}, record("AddAlarm('7:00')"), 7]
+    (tmp_path / "level-1-api.json").write_text(json.dumps(good + bad))
+    (tmp_path / "level-2-api.json").write_text(json.dumps(good))
+    (tmp_path / "level-3.json").write_text(json.dumps([{**PLAN, "requirement": f"wake me {i}"} for i in range(40)]))
+    return tmp_path
+
+
+def test_public_records_are_played_and_bad_ones_listed(folder):
+    env = ApiBankEnv(data=str(folder))
+    assert [source.rpartition(" ")[2] for source, _ in env.source.left_out] == ["40", "41", "42", "43"]
+    count = {split: sum(1 for _ in env.source._tasks[split]) for split in ("train", "seen", "unseen")}
+    assert sum(count.values()) == 120 and count["train"] > 80
+    for task in env.tasks("train", 60):
+        assert env.demonstrate(task).success and env.demonstrate(task, "clumsy").success
+        session = env.reset(task)
+        if task.data["level"] < 3:
+            assert "Generate API" not in session.opening()[-1]["content"]
+            step = session.step("[AddAlarm(time='8:00')]")
+            assert step.done and not step.won  # one call is the whole task
+        else:
+            assert env.accepts(session, "ToolSearcher(keywords='add alarm')", "")  # words, however they are spaced
+            assert not env.accepts(session, "ToolSearcher(keywords='alarm')", "")
+
+
+@pytest.mark.parametrize("text", [None, "{", "{}", "[7]"])
+def test_unusable_public_files_are_named(tmp_path, text):
+    if text is not None:
+        (tmp_path / "level-1-api.json").write_text(text)
+    with pytest.raises(InputError, match=r"level-1-api\.json"):
+        ApiBankEnv(data=str(tmp_path), levels=[1])
+
+
+def test_accuracy_counts_calls_by_level():
+    one, two = ToolCall("f", {"a": 1}), ToolCall("g", {})
+    replies = [
+        ("level-1", [one], "[f(a=1)]"),
+        ("level-1", [one], "f(a=2)"),
+        ("level-1", [one], "nothing"),
+        ("level-3", [one, two], "[g(), f(a=2)]"),
+        ("level-3", [two], "[g("),
+    ]
+    assert call_accuracy(replies) == {
+        "level-1": pytest.approx(1 / 3),
+        "level-3": pytest.approx(1 / 3),
+        "total": pytest.approx(2 / 6),
+    }
+    with pytest.raises(ValueError, match="no reply to judge"):
+        call_accuracy([])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"levels": []}, {"levels": [4]}, {"steps": 0}, {"format": "json"}, {"horizon": 0}]
+)
+def test_mistakes_are_named(settings):
+    with pytest.raises(ValueError, match=r"levels|steps|format|horizon"):
+        ApiBankEnv(**settings)

@@ -1,0 +1,216 @@
+"""The benchmark's tasks and APIs: splits, ground truths, what leaks in the original and not here, and the verifier by hand."""
+
+from __future__ import annotations
+
+import decimal
+import json
+import sys
+
+import pytest
+
+from turnwise.envs.bfcl import package
+from turnwise.errors import InputError
+from turnwise.types import Task, ToolCall
+
+pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl` does it")
+
+from turnwise.envs.bfcl import BfclEnv
+from turnwise.envs.bfcl.apis import Apis
+from turnwise.envs.bfcl.package import SUBSETS, entries
+from turnwise.envs.bfcl.public import UNSEEN_PAIRS, by_subset, subset_of
+from turnwise.envs.bfcl.truth import read_truth
+
+COUNTS = {"train": 640, "seen": 80, "unseen": 80}
+
+
+@pytest.fixture(scope="module")
+def public():
+    return BfclEnv(level="public", format="bfcl_python", kept=8)
+
+
+def entry_task(name):
+    return Task("bfcl", name, "train", {"entry": name})
+
+
+def test_without_the_package_the_message_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(package, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"env=bfcl needs bfcl-eval.*make bfcl.*requirements-bfcl\.txt"):
+        BfclEnv()
+
+
+def test_a_dialogue_and_its_variants_share_a_split(public):
+    numbers = {}
+    for split, count in COUNTS.items():
+        tasks = public.tasks(split, count)
+        assert len({task.id for task in tasks}) == count
+        numbers[split] = {int(task.id.rpartition("_")[2]) for task in tasks}
+        assert {subset_of(task.id) for task in tasks} == set(SUBSETS)
+    assert [len(found) for found in numbers.values()] == [160, 20, 20]
+    assert set().union(*numbers.values()) == set(range(200))
+    needed = [set(entries("base")[f"multi_turn_base_{number}"]["involved_classes"]) for number in numbers["train"]]
+    assert not any(pair <= names for pair in UNSEEN_PAIRS for names in needed)
+
+
+def test_more_tasks_than_there_are_is_said(public):
+    with pytest.raises(ValueError, match="split seen of the public tasks has 80 tasks, 81 were asked for: lower data"):
+        public.tasks("seen", 81)
+
+
+def test_accuracy_is_the_mean_of_the_subsets():
+    played = {"multi_turn_base_1": [1, 0], "multi_turn_base_2": [1, 1], "multi_turn_miss_func_1": [0, 0]}
+    assert by_subset(played) == {"base": 0.75, "miss_func": 0.0, "overall": 0.375}
+    for wrong in ({}, {"tiny/train/0/000001": [1]}):
+        with pytest.raises(ValueError, match=r"no public task|is no task"):
+            by_subset(wrong)
+
+
+@pytest.mark.slow
+def test_all_ground_truths_pass_through_our_environment(public):
+    for split, count in COUNTS.items():
+        for task in public.tasks(split, count):
+            assert public.demonstrate(task).success, task.id
+
+
+def test_nothing_was_imported_that_makes_folders(public):
+    public.demonstrate(entry_task("multi_turn_miss_func_0"))
+    assert "bfcl_eval.constants.eval_config" not in sys.modules
+
+
+def test_a_truth_is_read_not_evaluated():
+    assert read_truth("sort('a.txt')", ("GorillaFileSystem",)) == ToolCall("sort", {"file_name": "a.txt"})
+    for source in ("__import__('os').getcwd()", "sort(open('a'))", "nothing()", "sort('a', 'b')", "1 + 1"):
+        with pytest.raises(ValueError, match=r".+"):
+            read_truth(source, ("GorillaFileSystem",))
+
+
+def test_lists_that_functions_share_are_not_shared():
+    config = {"TwitterAPI": {"authenticated": True, "tweets": {}, "tweet_counter": 0, "username": "u", "password": "p"}}
+    first, second = (Apis(("TwitterAPI",), config) for _ in range(2))
+    first.call(ToolCall("post_tweet", {"content": "a"}))
+    assert "success" in first.call(ToolCall("mention", {"tweet_id": 0, "mentioned_usernames": ["@x"]}))
+    assert json.loads(second.call(ToolCall("post_tweet", {"content": "b"})))["mentions"] == []
+
+
+def test_the_precision_of_the_process_stays():
+    mpmath = pytest.importorskip("mpmath")
+    before = decimal.getcontext().prec, mpmath.mp.dps
+    apis = Apis(("MathAPI",), {})
+    assert apis.call(ToolCall("logarithm", {"value": 8, "base": 2, "precision": 5})) == "{'result': mpf('3.0')}"
+    assert "1.41" in apis.call(ToolCall("square_root", {"number": 2, "precision": 3}))
+    assert (decimal.getcontext().prec, mpmath.mp.dps) == before
+
+
+def test_calls_that_would_take_hours_are_refused():
+    apis = Apis(("MathAPI",), {})
+    for name, arguments in (
+        ("power", {"base": 9, "exponent": 10**9}),
+        ("logarithm", {"value": 2, "base": 3, "precision": 10**9}),
+        ("round_number", {"number": 5, "decimal_places": -(10**9)}),
+    ):
+        assert "at most 1000" in apis.call(ToolCall(name, arguments))
+
+
+def test_copies_of_folders_cannot_grow_without_end():
+    """Copies share their contents, so that moving each into the first doubles the tree."""
+    apis = Apis(("GorillaFileSystem",), {"GorillaFileSystem": {"root": {"r": {"type": "directory", "contents": {}}}}})
+    apis.call(ToolCall("mkdir", {"dir_name": "a"}))
+    for number in range(40):
+        apis.call(ToolCall("cp", {"source": "a", "destination": f"c{number}"}))
+        apis.call(ToolCall("mv", {"source": f"c{number}", "destination": "a"}))
+    assert apis.call(ToolCall("find", {})) == "Error during execution: the file system is full"
+    assert apis.fork().full and not apis.same_state(Apis(("GorillaFileSystem",), {}))
+
+
+def test_a_function_that_is_held_out_comes_back_when_the_benchmark_gives_it(public):
+    session = public.reset(entry_task("multi_turn_miss_func_0"))
+    names = {tool["function"]["name"] for tool in session.problem.tools}
+    assert "sort" not in names and "grep" in names
+    assert "sort" in {tool["function"]["name"] for tool in session.problem.tools_at(3)}
+    assert session.problem.turns[2].unable and '"name": "sort"' in session.problem.turns[3].user
+
+
+def test_the_verifier_knows_other_ways_and_near_misses(public):
+    """multi_turn_base_0 begins with cd(document), mkdir(temp), mv(final_report.pdf, temp)."""
+    session = public.reset(entry_task("multi_turn_base_0"))
+    move = "mv(source='final_report.pdf', destination='temp')"
+    for action in (
+        "cd(folder='document')",
+        "[cd(folder='document/')]",
+        "[cd(folder='document'), mkdir(dir_name='temp')]",
+        f"[cd(folder='document'), mkdir(dir_name='temp'), {move}]",
+    ):
+        assert public.accepts(session, action, ""), action
+    for action in (
+        "cd(folder='archive')",
+        "cd(folder='documents')",
+        "mkdir(dir_name='temp')",
+        "ls()",
+        move,
+        "[cd(folder='document'), cd(folder='document')]",
+        "[cd(folder='document'), ls()]",
+        "cd(folder='document', deep=True)",
+        "cd(folder=['document'])",
+        "cd('document')",
+        "I have done it.",
+        "",
+    ):
+        assert not public.accepts(session, action, "cd(folder='document')"), action
+    assert not session.seen and not session.made
+
+
+def test_calls_that_do_not_depend_on_each_other_come_in_any_order():
+    env = BfclEnv()
+    calls = [{"name": "add", "arguments": {"a": 1, "b": b}} for b in (2, 3)]
+    data = {"classes": ["MathAPI"], "config": {}, "turns": [{"user": "1 plus 2, 1 plus 3", "calls": calls}]}
+    session = env.reset(Task("bfcl", "two", "train", data))
+    for action in ("add(a=1, b=2)", "add(a=1.0, b=3)", "[add(a=1, b=3), add(a=1, b=2)]"):
+        assert env.accepts(session, action, "") == ("1.0" not in action)  # 4.0 is not the answer that is checked
+    session.step("add(a=1, b=3)")
+    assert not env.accepts(session, "add(a=1, b=3)", "") and env.accepts(session, "add(a=1, b=2)", "")
+    session.step("add(a=1, b=2)")
+    assert env.accepts(session, "done", "") and not env.accepts(session, "add(a=1, b=2)", "")
+    assert session.step("done").won
+
+
+def test_what_was_answered_before_may_be_asked_again_but_nothing_needless():
+    """The check looks at all answers so far: 3 was seen in the first turn."""
+    env = BfclEnv()
+    three, seven = ({"name": "add", "arguments": {"a": a, "b": a + 1}} for a in (1, 3))
+    turns = [{"user": "1 plus 2", "calls": [three]}, {"user": "both", "calls": [three, seven]}]
+    session = env.reset(Task("bfcl", "again", "train", {"classes": ["MathAPI"], "config": {}, "turns": turns}))
+    session.step("add(a=1, b=2)")
+    session.step("done")
+    assert env.accepts(session, "add(a=1, b=2)", "") and env.accepts(session, "add(a=3, b=4)", "")
+    assert not env.accepts(session, "mean(numbers=[5])", "") and not env.accepts(session, "done", "")
+    session.step("add(a=3, b=4)")
+    assert env.accepts(session, "done", "") and not env.accepts(session, "add(a=3, b=4)", "")
+    assert session.step("done").won
+
+
+def test_too_many_replies_to_one_turn_end_the_episode(public):
+    env = BfclEnv(level="public", format="bfcl_python", steps=3)
+    session = env.reset(entry_task("multi_turn_base_0"))
+    steps = [session.step("ls()") for _ in range(4)]
+    assert [step.done for step in steps] == [False, False, False, True]
+    assert steps[-1].info["fault"] == "stopped" and not session.won
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"level": "large"}, "level: must be tiny or public"),
+        ({"steps": 0}, "steps and kept must be at least 1"),
+        ({"horizon": 0}, "horizon: an episode has at least one turn"),
+        ({"format": "xml"}, "format: must be one of hermes"),
+        ({"level": "public", "subsets": ["composite"]}, "subsets: name some of base"),
+    ],
+)
+def test_mistakes_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BfclEnv(**settings)
+
+
+def test_a_task_of_another_level_is_refused(public):
+    (task,) = BfclEnv().tasks("train", 1)
+    with pytest.raises(ValueError, match="its data is no task of this bfcl"):
+        public.reset(task)
