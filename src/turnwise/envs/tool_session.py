@@ -57,7 +57,9 @@ class ToolSession(ABC):
             EnvironmentFault: the world failed.
         """
         if self.done:
-            raise RuntimeError(f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier")
+            raise RuntimeError(
+                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
+            )
         info: dict[str, Any] = {"admissible": True}
         try:
             answer = self.act(*self.calls.read(action))

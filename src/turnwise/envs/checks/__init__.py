@@ -2,6 +2,6 @@
 
 from turnwise.envs.checks.cases import Case, Cases, read_cases
 from turnwise.envs.checks.hostile import check_hostile
-from turnwise.envs.checks.replay import Replayed, check_forks, replay
+from turnwise.envs.checks.replay import Replayed, check_forks, replay, steps_per_second
 
-__all__ = ["Case", "Cases", "Replayed", "check_forks", "check_hostile", "read_cases", "replay"]
+__all__ = ["Case", "Cases", "Replayed", "check_forks", "check_hostile", "read_cases", "replay", "steps_per_second"]

@@ -69,9 +69,11 @@ class Cases:
             environment = make(case.overrides)
             where = f"{self.path}:case {number} ({case.about})"
             session = self._stand(environment, case, where)
-            for action in (case.expert, *case.accepts):
-                if not environment.accepts(session, action, case.expert):
-                    refused.append(f"{where}: refuses {action!r}")
+            refused += [
+                f"{where}: refuses {action!r}"
+                for action in (case.expert, *case.accepts)
+                if not environment.accepts(session, action, case.expert)
+            ]
             accepted += [
                 f"{where}: accepts {action!r}"
                 for action in case.refuses
@@ -117,4 +119,6 @@ def read_cases(path: Path) -> Cases:
         raise InputError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; see docs/environments.md") from error
+        raise InputError(
+            f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; see docs/environments.md"
+        ) from error

@@ -21,7 +21,6 @@ class Replayed:
     won: bool
     alike: bool  # the replay saw what the demonstration had seen
     accepted: tuple[bool, ...]  # the verifier's verdict on each of the expert's own actions
-    seconds: tuple[float, ...]  # of each ``step``
 
 
 def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = True) -> Replayed:
@@ -36,18 +35,28 @@ def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = T
     at = len(session.opening())
     told = [str(message["content"]) for message in trajectory.messages[at + 1 :: 2]]
     observations: list[str] = []
-    accepted, seconds = [], []
+    accepted = []
     for action in actions:
         if session.done:
             break
         if verify:
             accepted.append(environment.accepts(session, action, action))
-        start = time.perf_counter()
-        step = session.step(action)
-        seconds.append(time.perf_counter() - start)
-        observations.append(step.observation)
+        observations.append(session.step(action).observation)
     alike = len(observations) == len(actions) and observations[: len(told)] == told
-    return Replayed(task, actions, tuple(observations), session.won, alike, tuple(accepted), tuple(seconds))
+    return Replayed(task, actions, tuple(observations), session.won, alike, tuple(accepted))
+
+
+def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> float:
+    """Steps of the experts' episodes by the seconds spent in ``step``, on an environment that has not seen them yet."""
+    steps, seconds = 0, 0.0
+    for episode in replayed:
+        session = environment.reset(episode.task)
+        start = time.perf_counter()
+        for action in episode.actions[: len(episode.observations)]:
+            session.step(action)
+        seconds += time.perf_counter() - start
+        steps += len(episode.observations)
+    return steps / max(seconds, 1e-9)
 
 
 def check_forks(

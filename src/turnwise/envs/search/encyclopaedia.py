@@ -94,9 +94,7 @@ def _in_turn(lists: list[list[Question]]) -> list[Question]:
 
 
 def _country(schema: Schema, names: Names, rng: random.Random) -> tuple[Country, list[Page]]:
-    country = {
-        (name := names(kind)): Thing(kind, name) for kind, count in schema.counts.items() for _ in range(count)
-    }
+    country = {(name := names(kind)): Thing(kind, name) for kind, count in schema.counts.items() for _ in range(count)}
     by_kind: dict[str, list[Thing]] = {}
     for thing in country.values():
         by_kind.setdefault(thing.kind, []).append(thing)
@@ -118,8 +116,8 @@ def _page(schema: Schema, thing: Thing, all_names: list[str], rng: random.Random
     said = list(thing.sentences.values())
     told = {thing.name, *thing.facts.values()}
     others = [name for name in all_names if name not in told]
-    for text in rng.sample(list(schema.asides), schema.asides_per_page):
-        said.append(text.format(y=rng.choice(others)))
+    asides = rng.sample(list(schema.asides), schema.asides_per_page)
+    said += [text.format(y=rng.choice(others)) for text in asides]
     rng.shuffle(said)
     return Page(thing.name, (schema.defines[thing.kind].format(x=thing.name), *said))
 

@@ -68,7 +68,9 @@ class SearchEnv:
         if retriever is not None:
             self._retriever = Served(retriever)
         elif self._source.pages is None:
-            raise ValueError("corpus: these question files bring no pages; name a file of pages, or a retriever's address")
+            raise ValueError(
+                "corpus: these question files bring no pages; name a file of pages, or a retriever's address"
+            )
         else:
             self._retriever = Bm25(self._source.pages)
 

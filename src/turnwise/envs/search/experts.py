@@ -35,7 +35,9 @@ def check_mistakes(values: dict[str, float]) -> None:
         if not 0 <= value <= 1:
             raise ValueError(f"mistakes.{name}: a probability lies in [0, 1], got {value}")
     if sum(values.values()) > MOST:
-        raise ValueError(f"mistakes: the probabilities sum to {sum(values.values()):g}; at most {MOST}, or no task ends")
+        raise ValueError(
+            f"mistakes: the probabilities sum to {sum(values.values()):g}; at most {MOST}, or no task ends"
+        )
 
 
 class GoodExpert:

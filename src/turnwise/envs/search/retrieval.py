@@ -55,10 +55,10 @@ class Bm25:
 
 
 class Served:
-    """A retrieval server that speaks the ``/retrieve`` protocol of Search-R1: ``scripts/serve_retrieval.py`` is one.
+    r"""A retrieval server that speaks the ``/retrieve`` protocol of Search-R1: ``scripts/serve_retrieval.py`` is one.
 
     POST ``{"queries": [...], "topk": k, "return_scores": true}`` answers ``{"result": [[{"document": {"contents":
-    "title\\ntext"}, "score": s}, ...]]}``.
+    "title\ntext"}, "score": s}, ...]]}``.
 
     Args:
         url: of the server's ``/retrieve``.
@@ -95,7 +95,9 @@ class Served:
         for _ in range(self._retries + 1):
             connection = connect(self._parts.hostname or "", self._parts.port, timeout=self._timeout)
             try:
-                connection.request("POST", self._parts.path or "/", json.dumps(body), {"Content-Type": "application/json"})
+                connection.request(
+                    "POST", self._parts.path or "/", json.dumps(body), {"Content-Type": "application/json"}
+                )
                 reply = connection.getresponse()
                 text = reply.read()
                 if reply.status == 200:

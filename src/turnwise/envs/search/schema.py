@@ -65,7 +65,9 @@ TINY = Schema(
             "home": Relation(["The home is {y}."], "the home of {x}", "What is the home of {x}?", "town"),
             "year": Relation(["The year is {y}."], "the year of {x}", "What is the year of {x}?", (10, 60)),
         },
-        "book": {"author": Relation(["Its author is {y}."], "the author of {x}", "Who is the author of {x}?", "person")},
+        "book": {
+            "author": Relation(["Its author is {y}."], "the author of {x}", "Who is the author of {x}?", "person")
+        },
         "firm": {
             "owner": Relation(["Its owner is {y}."], "the owner of {x}", "Who is the owner of {x}?", "person"),
             "seat": Relation(["Its seat is {y}."], "the seat of {x}", "What is the seat of {x}?", "town"),
@@ -237,9 +239,7 @@ PAPER = Schema(
         Comparison(
             "novel", "born", "Which novel has the author who was born later, {a} or {b}?", least=False, via="author"
         ),
-        Comparison(
-            "company", "born", "Which company has the younger founder, {a} or {b}?", least=False, via="founder"
-        ),
+        Comparison("company", "born", "Which company has the younger founder, {a} or {b}?", least=False, via="founder"),
     ],
     asides=[
         "A short biography of {y} mentions it in passing.",

@@ -24,7 +24,14 @@ class SearchSession(ToolSession):
     """``seen`` holds the titles of all pages that results have shown, in order."""
 
     def __init__(
-        self, task: Task, question: Question, retriever: Retriever, results: int, calls: Calls, horizon: int, floor: float
+        self,
+        task: Task,
+        question: Question,
+        retriever: Retriever,
+        results: int,
+        calls: Calls,
+        horizon: int,
+        floor: float,
     ) -> None:
         super().__init__(task, calls, horizon, ASKED, question.text)
         self.question, self.retriever, self.results, self.floor = question, retriever, results, floor

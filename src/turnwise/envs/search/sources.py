@@ -78,7 +78,9 @@ class Source:
         check_task(task, env)
         made = task.data.get("source")
         if made is not None and made != self.name:
-            raise ValueError(f"task {task.id}: made from {made!r}, but these pages are {self.name!r}; use its own settings")
+            raise ValueError(
+                f"task {task.id}: made from {made!r}, but these pages are {self.name!r}; use its own settings"
+            )
         return Question.of(task.data)
 
     def _ordered(self, split: str, seed: int) -> list[Question]:
