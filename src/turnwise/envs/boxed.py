@@ -1,0 +1,98 @@
+"""The sandbox of a world: opened when it is first needed, each command of each folder run once, faults as the protocol's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnwise.envs.base import EnvironmentFault
+from turnwise.sandbox.base import Limits, Outcome, Sandbox, SandboxFault, Stop
+from turnwise.sandbox.detect import Backend, open_sandbox
+from turnwise.sandbox.tree import File, Link, Tree
+
+STOPPED: Mapping[Stop, str] = {
+    "time": "timed out",
+    "memory": "killed: out of memory",
+    "processes": "killed: too many processes",
+    "output": "killed: too much output",
+    "disk": "killed: the folder is full",
+}
+"""How a policy is told of the limit that its command ran into."""
+
+_KEPT = 20_000  # results remembered: rollouts of a group start alike, and most repeat each other
+
+
+@dataclass
+class Box:
+    """Args:
+    backend: auto, bubblewrap or sandlock; see ``turnwise.sandbox.detect``.
+    limits: of each command.
+    python: the interpreter inside; None: this one where the sandbox may read it, else /usr/bin/python3.
+    """
+
+    backend: Backend = "auto"
+    limits: Limits = field(default_factory=lambda: Limits(seconds=3))
+    python: str | None = None
+    _sandbox: Sandbox | None = field(default=None, init=False, repr=False, compare=False)
+    _results: OrderedDict[bytes, tuple[Outcome, Tree]] = field(
+        default_factory=OrderedDict, init=False, repr=False, compare=False
+    )
+
+    def run(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
+        """Run a command of bash on a folder; the same command on the same folder is remembered, unless a limit ended it.
+
+        Raises:
+            NoSandboxError: nothing here can hold it.
+            EnvironmentFault: the sandbox failed. A command that runs into a limit is no fault but an outcome.
+        """
+        key = digest(tree, command)
+        if key in self._results:
+            self._results.move_to_end(key)
+            return self._results[key]
+        if self._sandbox is None:
+            self._sandbox = open_sandbox(self.backend, self.limits, self.python)
+        try:
+            result = self._sandbox.shell(command, tree)
+        except SandboxFault as error:
+            raise EnvironmentFault(f"sandbox: {error}") from error
+        if not result[0].stopped:
+            self._results[key] = result
+            if len(self._results) > _KEPT:
+                self._results.popitem(last=False)
+        return result
+
+    def close(self) -> None:
+        """End what the sandbox keeps running."""
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process opens a sandbox of its own."""
+        return self.__dict__ | {"_sandbox": None, "_results": OrderedDict()}
+
+
+def digest(tree: Tree, *words: str) -> bytes:
+    """A hash of a folder's content, and of words beside it."""
+    found = hashlib.sha256()
+    for word in words:
+        data = word.encode("utf-8", "surrogatepass")
+        found.update(b"%d:" % len(data) + data)
+    for path in sorted(tree):
+        entry = tree[path]
+        kind = b"d" if entry is None else b"l" if isinstance(entry, Link) else b"x" if entry.executable else b"f"
+        data = entry.content if isinstance(entry, File) else entry.target.encode() if isinstance(entry, Link) else b""
+        name = path.encode()
+        found.update(b"%s%d:%s%d:" % (kind, len(name), name, len(data)) + data)
+    return found.digest()
+
+
+def cut(text: str, most: int) -> str:
+    """A text without its middle where it is longer than ``most`` characters."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"

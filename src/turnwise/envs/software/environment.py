@@ -1,0 +1,124 @@
+"""``env=software``: small repositories with one wrong line, repaired through tools and judged in the sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from turnwise.envs.base import Quality, check_horizon, check_task
+from turnwise.envs.boxed import Box
+from turnwise.envs.software.experts import ClumsyExpert, GoodExpert, Slips
+from turnwise.envs.software.session import SoftwareSession
+from turnwise.envs.software.tasks import SHAPES, Level, make_task
+from turnwise.envs.textcalls import CallError, Style, written
+from turnwise.types import Message, Task, ToolCall, Trajectory
+
+Verifier = Literal["name", "call"]
+
+
+class SoftwareEnv:
+    """See ``turnwise.envs.base.Environment``.
+
+    Args:
+        level: tiny or full; how many modules and functions a repository has.
+        horizon: turns of an episode.
+        style: how actions are written, ``plain`` (short forms) or ``hermes``. None: plain at the tiny level.
+        shown: characters of an observation.
+        verifier: ``name``: a valid call of the tool that the expert calls (PivotRL's choice for software); ``call``: the same
+            arguments too.
+        slips: how often the clumsy expert errs.
+        box: the sandbox; it opens with the first run of code.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+
+    name = "software"
+
+    def __init__(
+        self,
+        level: Level = "tiny",
+        horizon: int = 10,
+        style: Style | None = None,
+        shown: int = 400,
+        verifier: Verifier = "name",
+        slips: Slips | None = None,
+        box: Box | None = None,
+    ) -> None:
+        if level not in SHAPES:
+            raise ValueError(f"level: tiny or full, got {level!r}")
+        if verifier not in ("name", "call"):
+            raise ValueError(f"verifier: name or call, got {verifier!r}")
+        if style not in (None, "plain", "hermes"):
+            raise ValueError(f"style: plain, hermes or null, got {style!r}")
+        if shown < 20:
+            raise ValueError(f"shown: an observation has at least 20 characters, got {shown}")
+        self.level: Level = level
+        self.horizon = check_horizon(horizon)
+        self.style: Style = style or ("plain" if level == "tiny" else "hermes")
+        self.shown, self.verifier = shown, verifier
+        self.slips = slips or Slips()
+        self._box = box or Box()
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """``count`` tasks of a split; a longer list starts with the shorter one.
+
+        Raises:
+            ValueError: the split is not one of train, seen, unseen, or the count is negative.
+        """
+        if count < 0:
+            raise ValueError(f"count: cannot draw {count} tasks")
+        return [make_task(self.level, split, seed, index) for index in range(count)]
+
+    def reset(self, task: Task) -> SoftwareSession:
+        """A fresh episode.
+
+        Raises:
+            ValueError: the task belongs to another environment, or its data is no repository.
+        """
+        check_task(task, self.name)
+        return SoftwareSession(task, self._box, self.style, self.horizon, self.shown)
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """An expert's episode: opening, then action and observation in turn, the last observation included.
+
+        Raises:
+            ValueError: the quality is neither good nor clumsy.
+            NoSandboxError: nothing here can hold the code.
+            EnvironmentFault: the sandbox failed.
+        """
+        session = self.reset(task)
+        if quality == "good":
+            expert = GoodExpert(session, seed)
+        elif quality == "clumsy":
+            expert = ClumsyExpert(session, seed, self.slips)
+        else:
+            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
+        messages: list[Message] = session.opening()
+        while not session.done:
+            action = self.action(expert.call(session))
+            messages.append({"role": "assistant", "content": action})
+            messages.append({"role": "user", "content": session.step(action).observation})
+        return Trajectory(
+            id=f"{task.id}/{quality}/{seed}",
+            messages=tuple(messages),
+            task=task,
+            success=session.won,
+            source=f"software:{quality}",
+        )
+
+    def action(self, call: ToolCall) -> str:
+        """A call as a policy writes it."""
+        return " ".join(map(str, (call.name, *call.arguments.values()))) if self.style == "plain" else written(call)
+
+    def accepts(self, session: SoftwareSession, action: str, expert: str) -> bool:
+        """The functional verifier: both are calls that fit their tool, of one tool; with ``call`` of the same arguments too."""
+        try:
+            ours, theirs = session.call(action), session.call(expert)
+        except CallError:
+            return False
+        return ours.name == theirs.name and (self.verifier == "name" or ours.arguments == theirs.arguments)
+
+    def same(self, action: str, expert: str) -> bool:
+        """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
+        return action.split() == expert.split()

@@ -1,0 +1,196 @@
+"""A live episode in a repository: search, open, edit, run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from turnwise.data.toolcalls.base import ToolCallError, split_thinking
+from turnwise.envs.base import Step
+from turnwise.envs.boxed import STOPPED, Box, cut
+from turnwise.envs.software.tasks import TEST
+from turnwise.envs.textcalls import CallError, Style, listing, read_call, tool
+from turnwise.sandbox.tree import File, Tree, tree_of
+from turnwise.types import Message, Task, ToolCall
+
+TOOLS = (
+    tool("search", "Lines of all files that hold a text.", text=("string", "what to look for")),
+    tool("open", "A file, its lines numbered.", path=("string", "the file")),
+    tool(
+        "edit",
+        "Replace one line of a file; a text without indentation takes the line's own.",
+        path=("string", "the file"),
+        line=("integer", "its number"),
+        text=("string", "what the line is to be"),
+    ),
+    tool("run", "Run the tests."),
+)
+_LIST = 8  # lines that a search shows
+
+_MARK = "found: "
+# Prints one JSON list: what each call gives, as text. The values to compare with never enter the sandbox.
+_JUDGE = """
+import importlib, json, sys
+sys.path.insert(0, "")
+names, found = {{}}, []
+for call in json.loads({calls!r}):
+    try:
+        name = call.split(".")[0]
+        names[name] = importlib.import_module(name)
+        found.append(repr(eval(call, names)))
+    except Exception as error:
+        found.append("raised " + type(error).__name__)
+print({mark!r} + json.dumps(found))
+"""
+
+
+class SoftwareSession:
+    """See ``turnwise.envs.base.Session``. The task is done when every case, shown or held back, comes out right."""
+
+    __slots__ = ("box", "cases", "done", "horizon", "shown", "style", "task", "tree", "turns", "won")
+
+    def __init__(self, task: Task, box: Box, style: Style, horizon: int, shown: int) -> None:
+        try:
+            self.tree: Tree = tree_of(task.data["files"])
+            self.cases = {call: value for call, value in task.data["cases"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"task data: a software task has files and cases ({error!r})") from None
+        self.task, self.box, self.style, self.horizon, self.shown = task, box, style, horizon, shown
+        self.turns = 0
+        self.won = self.done = False
+
+    def opening(self) -> list[Message]:
+        """The tools (``hermes``; the plain style's short forms are left to demonstrations), then the request."""
+        files = " ".join(path for path, entry in self.tree.items() if isinstance(entry, File))
+        user: Message = {"role": "user", "content": f"repair the code so that the tests pass\nfiles: {files}"}
+        if self.style == "plain":
+            return [user]
+        rules = (
+            "You repair a repository of Python files. One line is wrong. The task is done as soon as all tests pass."
+        )
+        return [{"role": "system", "content": f"{rules}\n\n{listing(TOOLS)}"}, user]
+
+    def call(self, action: str) -> ToolCall:
+        """The call of an action. Plain: ``search TEXT``, ``open PATH``, ``edit PATH LINE TEXT``, ``run``.
+
+        Raises:
+            CallError: there is none, or it does not fit its tool.
+        """
+        if self.style == "hermes":
+            return read_call(action, TOOLS)
+        try:
+            name, _, rest = split_thinking(action)[1].partition(" ")
+        except ToolCallError as error:
+            raise CallError(str(error)) from None
+        if name == "run" and not rest.strip():
+            return ToolCall("run", {})
+        if name == "open" and rest.strip():
+            return ToolCall("open", {"path": rest.strip()})
+        if name == "search" and rest.strip():
+            return ToolCall("search", {"text": rest.strip()})
+        if name == "edit":
+            path, _, rest = rest.strip().partition(" ")
+            number, _, text = rest.partition(" ")
+            if path and number.isascii() and number.isdigit() and len(number) < 7:
+                return ToolCall("edit", {"path": path, "line": int(number), "text": text})
+        raise CallError("use search, open, edit or run")
+
+    def step(self, action: str) -> Step:
+        """Make the action's call; after an edit the cases are tried.
+
+        Raises:
+            RuntimeError: the episode is over.
+            EnvironmentFault: the sandbox failed.
+        """
+        if self.done:
+            raise RuntimeError(
+                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
+            )
+        info: dict[str, Any] = {"admissible": True}
+        try:
+            call = self.call(action)
+            observation = getattr(self, f"_{call.name}")(call.arguments)
+            if call.name == "edit":
+                self.won = self._judged()
+        except CallError as error:
+            info["admissible"] = False
+            observation = f"error: {error}"
+        self.turns += 1
+        self.done = self.won or self.turns >= self.horizon
+        return Step(cut(observation, self.shown), float(self.won), self.done, self.won, info)
+
+    def fork(self) -> SoftwareSession:
+        """An independent copy, sharing only what never changes."""
+        twin = SoftwareSession.__new__(SoftwareSession)
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
+    def admissible(self) -> list[str]:
+        """None are listed: texts are free."""
+        return []
+
+    def lines(self, path: str) -> list[str]:
+        """The lines of a file.
+
+        Raises:
+            CallError: there is no such file.
+        """
+        entry = self.tree.get(path.removeprefix("./"))
+        if not isinstance(entry, File):
+            raise CallError(f"no file {path[:80]}")
+        return entry.content.decode().splitlines()
+
+    def _search(self, arguments: Mapping[str, Any]) -> str:
+        text = arguments["text"]
+        found = [
+            f"{path}:{number}: {line.strip()}"
+            for path in self.tree
+            for number, line in enumerate(self.lines(path), start=1)
+            if text in line
+        ]
+        more = [f"[{len(found) - _LIST} more]"] if len(found) > _LIST else []
+        return "\n".join(found[:_LIST] + more) or "nothing found"
+
+    def _open(self, arguments: Mapping[str, Any]) -> str:
+        lines = self.lines(arguments["path"])
+        return "\n".join(f"{number} {line}" for number, line in enumerate(lines, start=1) if line)
+
+    def _edit(self, arguments: Mapping[str, Any]) -> str:
+        path, number, text = arguments["path"].removeprefix("./"), int(arguments["line"]), arguments["text"]
+        lines = self.lines(path)
+        if path == TEST:
+            raise CallError("the tests are not to be changed")
+        if not 1 <= number <= len(lines):
+            raise CallError(f"{path} has lines 1 to {len(lines)}")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise CallError("the text is no UTF-8") from None
+        old = lines[number - 1]
+        indent = "" if text[:1].isspace() else old[: len(old) - len(old.lstrip())]
+        lines[number - 1] = indent + text
+        self.tree = {**self.tree, path: File("".join(f"{line}\n" for line in lines).encode())}
+        return f"{number} {lines[number - 1]}"
+
+    def _run(self, arguments: Mapping[str, Any]) -> str:
+        outcome, _ = self.box.run(f"python3 {TEST}", self.tree)
+        if outcome.stopped:
+            return STOPPED[outcome.stopped]
+        text = outcome.output.rstrip()
+        return text.splitlines()[-1] if not outcome.ok and text else text or "all tests pass"
+
+    def _judged(self) -> bool:
+        """Whether every case comes out right. What the code prints or claims by itself decides nothing."""
+        script = _JUDGE.format(calls=json.dumps(list(self.cases)), mark=_MARK)
+        tree = {**self.tree, "judge.py": File(script.encode())}
+        outcome, _ = self.box.run("python3 judge.py", tree)
+        lines = [line for line in outcome.output.splitlines() if line.startswith(_MARK)]
+        if not outcome.ok or len(lines) != 1:
+            return False
+        try:
+            found = json.loads(lines[0].removeprefix(_MARK))
+        except ValueError:
+            return False
+        return bool(found == list(self.cases.values()))

@@ -1,0 +1,232 @@
+"""Terminal tasks: a folder, a request in words, and what the folder has to hold when it is met.
+
+A task is one to three chores in a row over generated files. What a chore needs to know (in which file a word stands, say) is
+for the policy to find out. Files, names and words come from small lists at the ``tiny`` level and longer ones at ``full``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from turnwise.types import Task
+
+Level = Literal["tiny", "full"]
+SPLITS = ("train", "seen", "unseen")
+KINDS = ("create", "copy", "move", "delete", "count", "extract", "edit", "sort")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a level draws from, and how much of it."""
+
+    folders: tuple[str, ...]
+    names: tuple[str, ...]
+    words: tuple[str, ...]
+    files: tuple[int, int]  # least and most
+    lines: tuple[int, int]  # of a file
+    chores: tuple[int, int]
+
+
+_WORDS = tuple(
+    "apple bread cup desk egg fork glass knife lamp mug pan plate pot soap spoon towel vase watch pen book".split()
+)
+SIZES: Mapping[Level, Sizes] = {
+    "tiny": Sizes(("desk", "shelf", "drawer"), ("a", "b", "c", "d", "e", "f"), _WORDS[:10], (3, 4), (2, 3), (1, 2)),
+    "full": Sizes(
+        ("archive", "docs", "inbox", "logs", "notes", "reports", "src", "tmp"),
+        ("alpha", "budget", "draft", "index", "items", "log", "memo", "orders", "plan", "summary", "todo", "users"),
+        _WORDS,
+        (6, 12),
+        (3, 9),
+        (2, 3),
+    ),
+}
+
+
+def make_task(level: Level, split: str, seed: int, index: int) -> Task:
+    """Task number ``index`` of a split.
+
+    A hash of what a task holds, not of how it was drawn, decides the split that it belongs to: no two splits share one.
+
+    Raises:
+        ValueError: the split is not one of train, seen, unseen.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split: tasks are of {', '.join(SPLITS)}, got {split!r}")
+    attempt = 0
+    while True:
+        data = _draw(SIZES[level], random.Random(f"terminal {level} {split} {seed} {index} {attempt}"))
+        if split_of(data) == split:
+            return Task("terminal", f"{split}/{level}/{seed}/{index:06d}", split, data)
+        attempt += 1
+
+
+def split_of(data: Mapping[str, Any]) -> str:
+    """Eight tenths of all tasks are for training, one tenth each for the other two."""
+    share = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0]
+    return "unseen" if share < 26 else "seen" if share < 52 else "train"
+
+
+def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
+    """A folder and a chain of chores on different files, none of which is met from the start."""
+    files: dict[str, str] = {}
+    count = rng.randint(*sizes.files)
+    names = rng.sample(sizes.names, count)
+    words = rng.sample(sizes.words, min(len(sizes.words), count))
+    folders = rng.sample(sizes.folders, 2)
+    for i, name in enumerate(names):
+        lines = [rng.choice(sizes.words) for _ in range(rng.randint(*sizes.lines))]
+        mark = words[i % len(words)]
+        lines = [word if word not in words else mark for word in lines]  # a word of the request stands in one file only
+        lines[rng.randrange(len(lines))] = mark
+        files[f"{rng.choice(folders)}/{name}.txt"] = "\n".join(lines) + "\n"
+    targets = list(files)
+    rng.shuffle(targets)
+    now, chores = dict(files), []
+    for target in targets[: rng.randint(*sizes.chores)]:
+        kinds = rng.sample(KINDS, len(KINDS))
+        chores.append(next(chore for kind in kinds if (chore := _CHORES[kind](target, now, folders, sizes, rng))))
+        now = after(chores[-1], now)
+    return {"files": files, "folders": sorted(folders), "chores": chores}
+
+
+def after(chore: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
+    """The files once a chore is done."""
+    left = {path: text for path, text in files.items() if path not in chore["gone"]}
+    return left | chore["want"]
+
+
+def _mark(path: str, files: Mapping[str, str]) -> str | None:
+    """A word that stands in this file and in no other."""
+    others = set(" ".join(text for other, text in files.items() if other != path).split())
+    return next((word for word in files[path].split() if word not in others), None)
+
+
+_Draw = Callable[[str, Mapping[str, str], list[str], Sizes, random.Random], "dict[str, Any] | None"]
+
+
+def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> dict[str, Any]:
+    """A chore: its words, what has to be there (``want``) and not to be there (``gone``), and how the expert does it.
+
+    ``find`` is the word by which its file is to be found, None where the request names the file. ``command`` is a template
+    over ``path``, the file.
+    """
+    return {"kind": kind, "text": text, "find": find, "path": path, "want": {}, "gone": [], **rest}
+
+
+def _place(path: str, files: Mapping[str, str], rng: random.Random) -> tuple[str | None, str]:
+    """How the request names a file: by its path, or by a word in it."""
+    word = _mark(path, files)
+    if word is None or rng.random() < 0.4:
+        return None, path
+    return word, f"the file with {word}"
+
+
+def _create(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    fresh = [f"{folder}/{name}.txt" for folder in folders for name in sizes.names]
+    place = rng.choice([f for f in fresh if f not in files])
+    word = rng.choice(sizes.words)
+    command = f"echo {word} > {place}"
+    return _chore("create", f"write {word} to {place}", None, place, want={place: f"{word}\n"}, command=command)
+
+
+def _copy(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    return _carry("copy", "cp", path, files, folders, rng)
+
+
+def _move(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    return _carry("move", "mv", path, files, folders, rng)
+
+
+def _carry(
+    kind: str, command: str, path: str, files: Mapping[str, str], folders: list[str], rng: random.Random
+) -> dict[str, Any] | None:
+    home, _, name = path.partition("/")
+    other = next((f for f in folders if f != home), home)
+    place = f"{other}/{name}"
+    if place in files:
+        return None
+    find, said = _place(path, files, rng)
+    gone = [path] if kind == "move" else []
+    want = {place: files[path]}
+    return _chore(
+        kind, f"{kind} {said} to {other}", find, path, want=want, gone=gone, command=f"{command} {{path}} {other}"
+    )
+
+
+def _delete(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    find, said = _place(path, files, rng)
+    return _chore("delete", f"delete {said}", find, path, gone=[path], command="rm {path}")
+
+
+def _count(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    if "count.txt" in files:
+        return None
+    find, said = _place(path, files, rng)
+    want = {"count.txt": f"{files[path].count(chr(10))}\n"}
+    return _chore(
+        "count",
+        f"count the lines of {said} into count.txt",
+        find,
+        path,
+        want=want,
+        command="wc -l < {path} > count.txt",
+    )
+
+
+def _extract(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    if "found.txt" in files:
+        return None
+    find, said = _place(path, files, rng)
+    word = rng.choice(files[path].split())
+    lines = [line for line in files[path].splitlines() if word in line]
+    return _chore(
+        "extract",
+        f"copy the lines with {word} of {said} into found.txt",
+        find,
+        path,
+        want={"found.txt": "".join(f"{line}\n" for line in lines)},
+        command=f"grep {word} {{path}} > found.txt",
+    )
+
+
+def _edit(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    find, said = _place(path, files, rng)
+    words = set(files[path].split())
+    old = rng.choice(sorted(words))
+    new = rng.choice([word for word in sizes.words if word not in words])
+    lines = [new if line == old else line for line in files[path].splitlines()]
+    return _chore(
+        "edit",
+        f"change {old} to {new} in {said}",
+        find,
+        path,
+        want={path: "".join(f"{line}\n" for line in lines)},
+        command=f"sed -i s/{old}/{new}/ {{path}}",
+    )
+
+
+def _sort(path: str, files: Mapping[str, str], folders: list[str], sizes: Sizes, rng: random.Random) -> Any:
+    lines = files[path].splitlines()
+    if "sorted.txt" in files:
+        return None
+    find, said = _place(path, files, rng)
+    want = {"sorted.txt": "".join(f"{line}\n" for line in sorted(lines))}
+    return _chore("sort", f"sort {said} into sorted.txt", find, path, want=want, command="sort {path} > sorted.txt")
+
+
+_CHORES: Mapping[str, _Draw] = {
+    "create": _create,
+    "copy": _copy,
+    "move": _move,
+    "delete": _delete,
+    "count": _count,
+    "extract": _extract,
+    "edit": _edit,
+    "sort": _sort,
+}

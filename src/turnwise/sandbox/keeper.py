@@ -1,0 +1,105 @@
+"""Runs one command after the other under sandlock, as a process of its own: ``python -m turnwise.sandbox.keeper``.
+
+sandlock has no process namespace, so what a command leaves running is found another way: the keeper adopts all orphans below it
+and kills them before it answers. It also keeps sandlock's threads out of the trainer.
+
+Requests and replies are JSON lines on standard input and output.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import math
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from turnwise.sandbox.base import Limits
+from turnwise.sandbox.watch import descendants, watch
+
+_ADOPT = 36  # PR_SET_CHILD_SUBREAPER
+_READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/dev/urandom")
+
+
+class _Command:
+    """A command under sandlock, with the few things that ``watch`` asks of a process."""
+
+    def __init__(self, command: str, folder: Path, readable: list[str], path: str, limits: Limits) -> None:
+        import sandlock
+
+        bounds = {"c": 0, "f": limits.file_mib * 1024, "t": math.ceil(limits.seconds) + 1, "v": limits.memory_mib * 1024}
+        script = "ulimit " + " ".join(f"-{key} {value}" for key, value in bounds.items()) + "\nexec 2>&1\n" + command
+        box = sandlock.Sandbox(
+            fs_readable=[place for place in (*_READABLE, *readable) if Path(place).exists()],
+            fs_writable=[str(folder), "/dev/null", "/dev/zero"],
+            max_memory=limits.memory_mib << 20,
+            max_processes=limits.processes,
+            max_open_files=256,
+            no_coredump=True,
+            clean_env=True,
+            env={"PATH": path, "HOME": str(folder), "LANG": "C.UTF-8", "TZ": "UTC"}
+            | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"},
+            cwd=str(folder),
+        )
+        mode = sandlock.StdioMode
+        self._process = box.popen(["/bin/bash", "-c", script], stdin=mode.NULL, stdout=mode.PIPED, stderr=mode.NULL)
+        assert self._process.pid is not None and self._process.stdout is not None
+        self.pid: int = self._process.pid
+        self.stdout = self._process.stdout
+        self.status: int | None = None
+
+    def members(self) -> list[int]:
+        return [pid for pid in descendants(os.getpid()) if pid != os.getpid()]
+
+    def end(self) -> None:
+        """Kill what runs, main process and orphans alike, until nothing is left."""
+        ended = False
+        while members := [pid for pid in self.members() if not (ended and pid == self.pid)]:
+            others = [pid for pid in members if pid != self.pid]
+            for pid in others or members:
+                _kill(pid)
+            for pid in others:
+                _reap(pid)
+            if not others:
+                result = self._process.wait(5)
+                code = result.exit_code if result.signal < 0 else 128 + result.signal
+                self.status, ended = code, True
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:  # somebody else's child; its parent dies next
+        return
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    limits = Limits(**request["limits"])
+    folder = Path(request["folder"])
+    try:
+        command = _Command(request["command"], folder, request["readable"], request["path"], limits)
+    except Exception as error:  # noqa: BLE001 (whatever sandlock raises, the command did not run)
+        return {"fault": f"{type(error).__name__}: {error}"}
+    seen = watch(command, limits, folder)
+    return {"output": base64.b64encode(seen.output).decode(), "stopped": seen.stopped, "status": command.status}
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(_ADOPT, 1, 0, 0, 0)
+    for line in sys.stdin:
+        print(json.dumps(_answer(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The host's side of the Python server (``server.py``): states as values."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import struct
+import subprocess
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnwise.sandbox.base import Limits, Outcome, SandboxFault
+from turnwise.sandbox.seccomp import alone
+
+SOURCE = Path(__file__).with_name("server.py")
+STATES = 480  # kept at once: each is a process and a socket
+_GRACE = 10.0  # seconds beyond a snippet's own until a silent server is given up
+
+Start = Callable[[str, str], "subprocess.Popen[bytes]"]
+"""The server's source and settings -> its process, inside the walls."""
+
+
+class PythonServer:
+    """One server and its states. Calls are serialised by a lock; a dead or late server is never used again.
+
+    Raises:
+        SandboxFault: the server does not start.
+    """
+
+    def __init__(self, start: Start, limits: Limits) -> None:
+        settings = {
+            "seconds": limits.seconds,
+            "memory": limits.memory_mib << 20,
+            "processes": limits.processes,
+            "output": limits.output_kib << 10,
+            "filter": alone().hex(),
+            "rlimits": {
+                "RLIMIT_AS": limits.memory_mib << 20,
+                "RLIMIT_NPROC": STATES + limits.processes,
+                "RLIMIT_FSIZE": 0,  # a snippet computes; files are for commands
+                "RLIMIT_NOFILE": 64,
+                "RLIMIT_CORE": 0,
+            },
+        }
+        self.fault: str | None = None
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._freed: list[int] = []
+        self._kept = 1
+        self._process = start(SOURCE.read_text(), json.dumps(settings))
+        self._stop = weakref.finalize(self, _stop, self._process, os.getpid())
+        self._receive(_GRACE)
+
+    def first(self) -> _State:
+        """The state with no names."""
+        return _State(self, 0)
+
+    def run(self, number: int, code: str) -> tuple[Outcome, int]:
+        """Run a snippet on a state; the second value is the state after it.
+
+        Raises:
+            SandboxFault: the server or the state's process died, or there are too many states.
+        """
+        try:
+            code.encode()
+        except UnicodeEncodeError:
+            return Outcome("SyntaxError: the snippet is no UTF-8 text\n", 1), number
+        with self._lock:
+            if self.fault:
+                raise SandboxFault(self.fault)
+            freed, self._freed = self._freed, []
+            self._kept -= len(freed)
+            if self._kept >= STATES:
+                raise SandboxFault(f"{STATES} Python states are held at once; let go of some")
+            self._send({"run": number, "code": code, "free": freed})
+            reply = self._receive(self._limits.seconds + _GRACE)
+            if "lost" in reply:
+                raise SandboxFault(f"Python state {number}: {reply['lost']}")
+            self._kept += reply["state"] != number
+        return Outcome(reply["output"], reply["status"], reply["stopped"]), reply["state"]
+
+    def free(self, number: int) -> None:
+        """Have the server drop a state with the next call. Safe in a finalizer: nothing is sent now."""
+        self._freed.append(number)
+
+    def close(self) -> None:
+        """End the server and all its states."""
+        self.fault = self.fault or "the Python server was closed"
+        self._stop()
+
+    def _send(self, request: Mapping[str, Any]) -> None:
+        text = json.dumps(request).encode()
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.write(struct.pack("=I", len(text)) + text)
+            self._process.stdin.flush()
+        except OSError:
+            self._fail("died")
+
+    def _receive(self, seconds: float) -> Mapping[str, Any]:
+        assert self._process.stdout is not None
+        stream, end = self._process.stdout.fileno(), time.monotonic() + seconds
+        found = b""
+        while len(found) < 4 or len(found) < 4 + struct.unpack("=I", found[:4])[0]:
+            ready, _, _ = select.select([stream], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                self._fail(f"gave no answer within {seconds:g} s")
+            chunk = os.read(stream, 1 << 16)
+            if not chunk:
+                self._fail("died")
+            found += chunk
+        reply: Mapping[str, Any] = json.loads(found[4:])
+        return reply
+
+    def _fail(self, what: str) -> None:
+        self._process.kill()
+        assert self._process.stderr is not None
+        words = self._process.stderr.read().decode(errors="replace").strip()[-500:]
+        self.fault = f"the Python server {what}" + (f"; its last words: {words}" if words else "")
+        self._stop()
+        raise SandboxFault(self.fault)
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class _State:
+    """See :class:`turnwise.sandbox.base.PythonState`."""
+
+    server: PythonServer
+    number: int
+
+    def run(self, code: str) -> tuple[Outcome, _State]:
+        outcome, number = self.server.run(self.number, code)
+        if number == self.number:
+            return outcome, self
+        state = _State(self.server, number)
+        weakref.finalize(state, self.server.free, number).atexit = False
+        return outcome, state
+
+
+def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() != owner:  # a forked copy of the trainer must not end what it does not own
+        return
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        stream.close()  # type: ignore[union-attr]

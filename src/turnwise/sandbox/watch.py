@@ -1,0 +1,141 @@
+"""Watching a sandboxed command from outside: its output, its time, and what its processes use together.
+
+Limits of single processes and files are the kernel's (``ulimit``); the sums are looked at here, some forty times a second.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+from turnwise.sandbox.base import Limits, Stop
+from turnwise.sandbox.tree import usage
+
+_TICK = 0.025  # seconds
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Running(Protocol):
+    """A command that runs."""
+
+    pid: int  # gone when the command is over
+    stdout: IO[bytes]
+
+    def members(self) -> list[int]:
+        """Its processes."""
+        ...
+
+    def end(self) -> None:
+        """Return when no process of it is left."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a command wrote, cut at the limit, and the limit that ended it."""
+
+    output: bytes
+    stopped: Stop
+
+
+def watch(process: Running, limits: Limits, folder: Path) -> Watched:
+    """Read a command's output until all its processes are gone, or until it passes a limit and is killed.
+
+    Args:
+        process: the command.
+        limits: of the call.
+        folder: where it works.
+
+    Raises:
+        SandboxFault: what is killed does not end.
+    """
+    stream, most = process.stdout.fileno(), limits.output_kib << 10
+    os.set_blocking(stream, False)
+    output, open_end = bytearray(), True
+    stopped: Stop = ""
+    deadline, looked = time.monotonic() + limits.seconds, time.monotonic()
+    gone = os.pidfd_open(process.pid)
+    waiting = select.poll()
+    waiting.register(stream, select.POLLIN)
+    waiting.register(gone, select.POLLIN)
+    try:
+        while True:
+            ready = {descriptor for descriptor, _ in waiting.poll(_TICK * 1000)}
+            if open_end and stream in ready:
+                open_end = _take(stream, output, most)
+                if not open_end:
+                    waiting.unregister(stream)
+            if gone in ready:
+                _take(stream, output, most)
+                break
+            now = time.monotonic()
+            if now - looked > _TICK:
+                looked = now
+                stopped = _excess(process.members(), limits, folder)
+            if now > deadline:
+                stopped = "time"
+            if len(output) > most:
+                stopped = "output"
+            if stopped:
+                break
+    finally:
+        os.close(gone)
+        process.end()
+        process.stdout.close()
+    if len(output) > most:
+        stopped = "output"
+    return Watched(bytes(output[:most]), stopped)
+
+
+def _take(stream: int, output: bytearray, most: int) -> bool:
+    """Read what is there, up to a little more than is wanted; False at the end of the stream."""
+    while len(output) <= most:
+        try:
+            chunk = os.read(stream, 1 << 16)
+        except BlockingIOError:
+            return True
+        if not chunk:
+            return False
+        output += chunk
+    return True
+
+
+def _excess(members: list[int], limits: Limits, folder: Path) -> Stop:
+    if len(members) > limits.processes + 2:
+        return "processes"
+    if sum(map(_resident, members)) > limits.memory_mib << 20:
+        return "memory"
+    size, count = usage(folder, limits.files)
+    return "disk" if size > limits.folder_mib << 20 or count > limits.files else ""
+
+
+def children(pid: int) -> list[int]:
+    """The child processes of a process; none where it is gone."""
+    found: list[int] = []
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    except OSError:
+        pass
+    return found
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """A process and all below it."""
+    pending = [pid]
+    while pending:
+        found = pending.pop()
+        yield found
+        pending += children(found)
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
