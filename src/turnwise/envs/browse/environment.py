@@ -37,7 +37,7 @@ class BrowseEnv:
 
     def __init__(
         self,
-        level: Level = "paper",
+        level: Level = "full",
         edition: int = 0,
         countries: int | None = None,
         results: int = 5,

@@ -17,7 +17,7 @@ from turnwise.envs.search.names import Names
 from turnwise.envs.search.pages import Fact, Page, Pages, Question
 from turnwise.envs.search.schema import SCHEMAS, Comparison, Relation, Schema
 
-Level = Literal["tiny", "paper"]
+Level = Literal["tiny", "full"]
 SPLITS = ("train", "seen", "unseen")
 _UNSEEN = 5  # every fifth country is kept for unseen
 _SEEN = 5  # of the questions about the others, about one in five is kept for seen
@@ -42,7 +42,7 @@ Country = Mapping[str, Thing]
 
 class Encyclopaedia:
     """Args:
-        level: ``tiny`` (short sentences, few words) or ``paper``.
+        level: ``tiny`` (short sentences, few words) or ``full``.
         edition: another number is another encyclopaedia.
         countries: how many; None takes the level's own number.
 
@@ -50,7 +50,7 @@ class Encyclopaedia:
         ValueError: the level is unknown, or there are fewer than two countries.
     """
 
-    def __init__(self, level: Level = "paper", edition: int = 0, countries: int | None = None) -> None:
+    def __init__(self, level: Level = "full", edition: int = 0, countries: int | None = None) -> None:
         if level not in SCHEMAS:
             raise ValueError(f"level must be one of {', '.join(SCHEMAS)}, got {level!r}")
         self.schema = SCHEMAS[level]

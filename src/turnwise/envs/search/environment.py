@@ -21,7 +21,7 @@ class SearchEnv:
     """Questions over generated pages, or over the files of public data sets. See ``turnwise.envs.base.Environment``.
 
     Args:
-        level: ``tiny`` (short pages, few words, short commands) or ``paper``.
+        level: ``tiny`` (short pages, few words, short commands) or ``full``.
         edition: another number is another encyclopaedia.
         countries: its size; None takes the level's own (24, 100).
         results: pages that a search shows.
@@ -42,7 +42,7 @@ class SearchEnv:
 
     def __init__(
         self,
-        level: Level = "paper",
+        level: Level = "full",
         edition: int = 0,
         countries: int | None = None,
         results: int = 3,

@@ -23,7 +23,7 @@ class Names:
     """Fresh names by kind.
 
     Args:
-        level: ``tiny`` combines a hundred ordinary words; ``paper`` makes words up.
+        level: ``tiny`` combines a hundred ordinary words; ``full`` makes words up.
         rng: decides all of them.
     """
 

@@ -80,7 +80,7 @@ TINY = Schema(
     hops=(1, 2),
 )
 
-PAPER = Schema(
+FULL = Schema(
     counts={"country": 1, "river": 3, "town": 8, "person": 14, "university": 3, "company": 4, "novel": 7, "film": 5},
     defines={
         "country": "{x} is a country.",
@@ -254,4 +254,4 @@ PAPER = Schema(
     hops=(2, 3),
 )
 
-SCHEMAS: Mapping[str, Schema] = {"tiny": TINY, "paper": PAPER}
+SCHEMAS: Mapping[str, Schema] = {"tiny": TINY, "full": FULL}

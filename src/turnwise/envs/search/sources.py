@@ -64,7 +64,7 @@ class Source:
         if questions is None:
             questions = self._lists[split, seed] = self._ordered(split, seed)
         if count > len(questions):
-            remedy = f"give files.{split} more" if self._made is None else "set countries to more, or level to paper"
+            remedy = f"give files.{split} more" if self._made is None else "set countries to more, or level to full"
             raise ValueError(f"{env}: {split} has {len(questions)} questions, {count} are wanted; {remedy}")
         source = {"source": self.name}
         return [Task(env, f"{split}/{q.key}", split, q.data() | source) for q in questions[:count]]

@@ -11,10 +11,10 @@ from turnwise.envs.search.encyclopaedia import SPLITS, Encyclopaedia, Level
 from turnwise.envs.search.pages import Page, Pages, Question
 from turnwise.envs.search.retrieval import Bm25
 
-SMALL = {"tiny": 10, "paper": 6}
+SMALL = {"tiny": 10, "full": 6}
 
 
-@pytest.fixture(scope="module", params=["tiny", "paper"])
+@pytest.fixture(scope="module", params=["tiny", "full"])
 def book(request: pytest.FixtureRequest) -> Encyclopaedia:
     return Encyclopaedia(request.param, countries=SMALL[request.param])
 
@@ -48,7 +48,7 @@ def test_evidence_stands_on_its_page_and_leads_from_one_to_the_next(book: Encycl
 
 
 def test_comparisons_are_answered_by_the_numbers_of_their_evidence() -> None:
-    book = Encyclopaedia("paper", countries=6)
+    book = Encyclopaedia("full", countries=6)
     least = re.compile(r"earlier|first")
     checked: Counter[str] = Counter()
     for question in book.questions("unseen", 0):
@@ -68,7 +68,7 @@ def test_a_page_is_found_first_by_its_title(book: Encyclopaedia) -> None:
     assert all(find(page.title, 1)[0] is page for page in book.pages)
 
 
-@pytest.mark.parametrize("level", ["tiny", "paper"])
+@pytest.mark.parametrize("level", ["tiny", "full"])
 def test_an_edition_is_the_same_every_time_and_another_is_another(level: Level) -> None:
     one, same, other = (Encyclopaedia(level, edition, 3) for edition in (0, 0, 1))
     assert list(one.pages) == list(same.pages)
