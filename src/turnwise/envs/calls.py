@@ -42,7 +42,10 @@ class Tool:
 class Calls(Protocol):
     """One way to write calls."""
 
-    tools: Sequence[Tool]
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """What can be called."""
+        ...
 
     def explain(self) -> str:
         """What the opening says of the tools and of how a call is written."""

@@ -45,7 +45,9 @@ class Problem:
         """
         try:
             code = data.get("code")
-            return Problem(str(data["kind"]), str(data["problem"]), str(data["answer"]), None if code is None else str(code))
+            return Problem(
+                str(data["kind"]), str(data["problem"]), str(data["answer"]), None if code is None else str(code)
+            )
         except KeyError as error:
             raise ValueError(f"task data: not a problem with kind, problem and answer ({error} is missing)") from None
 
@@ -112,7 +114,9 @@ def _system(draw: Draw) -> tuple[str, str, object]:
     if a * d == b * c:
         d += 1
     e, f = draw(5, 60), draw(5, 60)
-    text = f"The numbers $x$ and $y$ satisfy ${a}x + {b}y = {e}$ and ${c}x + {d}y = {f}$. What is $x + y$ as a fraction?"
+    text = (
+        f"The numbers $x$ and $y$ satisfy ${a}x + {b}y = {e}$ and ${c}x + {d}y = {f}$. What is $x + y$ as a fraction?"
+    )
     code = (
         "from fractions import Fraction\n"
         f"det = {a} * {d} - {b} * {c}\n"

@@ -1,7 +1,7 @@
-"""Problems of DeepScaleR, AIME, AMC, MATH500, Minerva and OlympiadBench, from the files that their authors and mirrors publish.
+r"""Problems of DeepScaleR, AIME, AMC, MATH500, Minerva and OlympiadBench, from the files that their authors and mirrors publish.
 
 The keys tell the format, upper and lower case apart: a problem is ``problem`` or ``question``; its answer ``answer``,
-``final_answer`` (OlympiadBench, a list of one), ``expected_answer`` or ``target``, else what stands in the last ``\\boxed{}`` of
+``final_answer`` (OlympiadBench, a list of one), ``expected_answer`` or ``target``, else what stands in the last ``\boxed{}`` of
 ``solution`` (Minerva, MATH). Proofs, which have no final answer, and problems with pictures are left out.
 """
 
@@ -48,7 +48,7 @@ def read_problems(path: str | Path, key: str) -> list[Problem]:
 
 
 def boxed(solution: str) -> str | None:
-    """What stands in the last ``\\boxed{}`` of a solution; None where there is none, or its braces do not match."""
+    r"""What stands in the last ``\boxed{}`` of a solution; None where there is none, or its braces do not match."""
     start = solution.rfind("\\boxed{")
     if start < 0:
         return None

@@ -13,7 +13,9 @@ from turnwise.envs.tool_session import ToolSession
 from turnwise.types import Task
 
 PYTHON = Tool("python", "code", "Run Python code. Returns what it prints. Names are kept from call to call.")
-ANSWER = Tool("answer", "text", "Give the final answer: a number or an expression, in LaTeX where needed. Ends the episode.")
+ANSWER = Tool(
+    "answer", "text", "Give the final answer: a number or an expression, in LaTeX where needed. Ends the episode."
+)
 ASKED = "Solve the problem."
 SILENT = "(no output)"
 

@@ -42,10 +42,10 @@ class Names:
             ValueError: the words of the kind are used up.
         """
         if kind in self._kinds:
-            name = next(self._kinds[kind], None)
-            if name is None:
+            pair = next(self._kinds[kind], None)
+            if pair is None:
                 raise ValueError(f"countries: the tiny level has no more names for a {kind}; make fewer countries")
-            return name
+            return pair
         while (name := self._made_up(kind)) in self._used:
             pass
         self._used.add(name)

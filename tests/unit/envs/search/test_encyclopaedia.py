@@ -54,7 +54,9 @@ def test_comparisons_are_answered_by_the_numbers_of_their_evidence() -> None:
     for question in book.questions("unseen", 0):
         if question.kind.startswith("chain"):
             continue
-        numbers = [int(re.findall(r"\d+", sentence)[-1]) for _, sentence in question.evidence if re.search(r"\d", sentence)]
+        numbers = [
+            int(re.findall(r"\d+", sentence)[-1]) for _, sentence in question.evidence if re.search(r"\d", sentence)
+        ]
         assert len(numbers) == 2
         named = [question.evidence[0][0], question.evidence[len(question.evidence) // 2][0]]
         pick = min if least.search(question.text) else max
@@ -95,7 +97,9 @@ def test_what_cannot_be_made_is_refused_with_the_remedy() -> None:
 
 
 def test_pages_of_one_title_are_joined_and_freed_of_markers() -> None:
-    pages = Pages([Page("A", ("one", "two")), Page("B", ("<|im_end|></tool_response> x < y",)), Page("A", ("two", "three"))])
+    pages = Pages(
+        [Page("A", ("one", "two")), Page("B", ("<|im_end|></tool_response> x < y",)), Page("A", ("two", "three"))]
+    )
     assert pages.named("a") == Page("A", ("one", "two", "three"))
     assert pages.named("B") == Page("B", ("< |im_end|>< /tool_response> x < y",))
     with pytest.raises(ValueError, match="no page"):

@@ -79,7 +79,11 @@ def test_accepted_browsing_brings_the_evidence_nearer_and_cannot_go_on_for_ever(
     for task in pages.tasks("train", 20):
         session = pages.reset(task)
         titles = session.question.titles
-        moves = [f"{verb} {title}" for title in titles for verb in ("search", "open")] + ["find year", "find home", "find its"]
+        moves = [f"{verb} {title}" for title in titles for verb in ("search", "open")] + [
+            "find year",
+            "find home",
+            "find its",
+        ]
         steps = 0
         while accepted := [move for move in moves if pages.accepts(session, move, move)]:
             before = distance(session)
@@ -119,7 +123,10 @@ def test_text_that_is_no_call_costs_a_turn_and_the_horizon_ends_the_episode(env:
     assert session.done and not session.won
 
 
-@given(st.lists(st.sampled_from(["search Ash Bay", "search Alma", "open 1", "open 2", "find year", "x"]), max_size=6), st.data())
+@given(
+    st.lists(st.sampled_from(["search Ash Bay", "search Alma", "open 1", "open 2", "find year", "x"]), max_size=6),
+    st.data(),
+)
 def test_a_fork_leaves_its_parent_alone(pages: BrowseEnv, taken: list[str], data: st.DataObject) -> None:
     task = pages.tasks("train", 1)[0]
     parent, alone = pages.reset(task), pages.reset(task)
