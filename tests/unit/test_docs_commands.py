@@ -55,6 +55,9 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
         ("methods", ["method=awpo"], ("advantage.", "reward.")),
         ("data", [], ("data.",)),
         ("environments", ["env=household"], ("env.worlds", "env.horizon")),
+        ("environments", ["env=search"], ("env.",)),
+        ("environments", ["env=browse"], ("env.",)),
+        ("environments", ["env=math"], ("env.",)),
         ("environments", ["env=alfworld"], ("env.games", "env.workers", "env.timeout", "env.python", "env.horizon")),
     ],
 )
