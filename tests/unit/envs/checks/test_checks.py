@@ -128,7 +128,9 @@ def test_a_world_that_is_not_the_same_twice_is_no_success(env: SearchEnv, monkey
     assert not replay(env, env.tasks("train", 1)[0]).alike
 
 
-def test_cases_that_the_verifier_fails_are_named(env: SearchEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cases_that_the_verifier_fails_are_named(
+    env: SearchEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = {
         "about": "x",
         "task": {"split": "train", "index": 0},
@@ -144,9 +146,12 @@ def test_cases_that_the_verifier_fails_are_named(env: SearchEnv, tmp_path: Path,
     assert "refuses 'c'" in refused[0] and "accepts 'g'" in accepted[0]
 
 
+SHORT = "- {about: x, task: {}, expert: a, accepts: [a], refuses: [b, c, d, e, f]}"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("a: [", "not YAML"), ("{}", "not a list"), ("- about: x", "task"), ("- {about: x, accepts: [a]}", "")],
+    [("a: [", "not YAML"), ("{}", "not a list"), ("- about: x", "task"), (SHORT, r"accepts: .*at least 3")],
 )
 def test_a_bad_file_of_cases_is_refused(text: str, told: str, tmp_path: Path) -> None:
     path = tmp_path / "checks.yaml"

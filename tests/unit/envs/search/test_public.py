@@ -80,7 +80,11 @@ def test_musique_keeps_the_order_of_its_steps_and_leaves_out_the_unanswerable(tm
     env = SearchEnv(files={"unseen": str(tmp_path / "m.jsonl")}, calls="short")
     trajectory = env.demonstrate(env.tasks("unseen", 1)[0])
     assert trajectory.success
-    assert [m["content"] for m in trajectory.messages[2::2]] == ["search Comet", "search Stark Motors", "answer Jo Stark"]
+    assert [m["content"] for m in trajectory.messages[2::2]] == [
+        "search Comet",
+        "search Stark Motors",
+        "answer Jo Stark",
+    ]
     assert "A comet is a body of ice. A car by Stark Motors." in trajectory.messages[3]["content"]
 
 
@@ -91,7 +95,8 @@ def test_browse_collects_published_evidence(tmp_path: Path) -> None:
         "search Ada Field",
         "open 1",
         "find born",
-        "open Lenbury",
+        "search Lenbury",
+        "open 1",
         "answer Orm",
     ]
     assert trajectory.success
@@ -102,7 +107,9 @@ def test_bamboogle_and_flashrag_bring_no_pages_and_need_a_corpus(tmp_path: Path)
     table.write_text('Question,Answer\n"Who, then?","Jo Stark"\n')
     (question,), pages = read_questions(table, "files.unseen")
     assert (question.text, question.answers, question.evidence, pages) == ("Who, then?", ("Jo Stark",), (), [])
-    flash = write(tmp_path / "f.jsonl", {"id": "0", "question": "Who?", "golden_answers": ["Jo", "Joe"], "metadata": {}})
+    flash = write(
+        tmp_path / "f.jsonl", {"id": "0", "question": "Who?", "golden_answers": ["Jo", "Joe"], "metadata": {}}
+    )
     assert read_questions(flash, "files.unseen")[0][0].answers == ("Jo", "Joe")
     with pytest.raises(ValueError, match="corpus"):
         SearchEnv(files={"unseen": str(flash)})

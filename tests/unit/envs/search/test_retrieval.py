@@ -52,7 +52,9 @@ class Letters:
     """An encoder outside of our code: counts of letters, normalised."""
 
     def encode(self, texts: list[str], normalize_embeddings: bool, show_progress_bar: bool) -> np.ndarray:
-        counts = np.array([[text.lower().count(c) for c in "abcdefghijklmnopqrstuvwxyz:"] for text in texts], np.float32)
+        counts = np.array(
+            [[text.lower().count(c) for c in "abcdefghijklmnopqrstuvwxyz:"] for text in texts], np.float32
+        )
         return counts / np.linalg.norm(counts + 1e-9, axis=1, keepdims=True)
 
 
@@ -128,7 +130,7 @@ def test_a_server_that_fails_is_a_fault_and_never_an_empty_result(script: Module
     url = serve(script.make_app(script.Index(Letters(), PAGES, "", "", None)))
     (page,) = Served(url)("lenbury town", 1)
     assert page.title == "Lenbury" and "<|" not in page.text
-    with pytest.raises(EnvironmentFault, match="HTTP 400: .*topk"):
+    with pytest.raises(EnvironmentFault, match=r"HTTP 400: .*topk"):
         Served(url)("x", 5000)
     with pytest.raises(EnvironmentFault, match="HTTP 404"):
         Served(url + "x")("x", 1)
@@ -151,7 +153,15 @@ def test_any_sentence_transformers_model_serves(script: ModuleType, serve: Any, 
     from sentence_transformers import SentenceTransformer, models
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *[f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"]]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *"abcdefghijklmnopqrstuvwxyz",
+        *[f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"],
+    ]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     BertModel(BertConfig(vocab_size=len(words), **shape)).save_pretrained(tmp_path / "bert")
