@@ -1,0 +1,228 @@
+"""Check any environment: experts, hostile actions, forks, verifier, speed. The last line is one JSON object.
+
+python scripts/check_env.py env=household
+python scripts/check_env.py env=search scale=paper sequences=200
+python scripts/check_env.py env=all
+python scripts/check_env.py env=mine cases=my_worlds/checks.yaml
+
+env        a file of conf/env/, your own included; all: every one that is installed
+tasks      how many are replayed and forked (50), half of split train and half of unseen
+sequences  of hostile and random actions (1000)
+seed       of all that is random (0)
+cases      file of hand-written cases for the verifier; unset: the one that the environment brings
+Everything else is an override of the configuration, as for train.py: env.horizon=10, scale=paper.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.table import Table
+
+from turnwise.config import build, compose_config
+from turnwise.config_check import check_config
+from turnwise.config_errors import explain
+from turnwise.envs.base import Environment
+from turnwise.envs.checks import check_forks, check_hostile, read_cases, replay, steps_per_second
+from turnwise.envs.checks.cases import case_file
+from turnwise.errors import InputError
+from turnwise.types import Task
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+SHOWN = 3  # problems of a kind that are printed; the count names the rest
+
+
+@dataclass
+class Settings:
+    """The command line."""
+
+    env: str = ""
+    tasks: int = 50
+    sequences: int = 1000
+    seed: int = 0
+    cases: Path | None = None
+    overrides: list[str] = field(default_factory=list)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 all is well, 1 a check failed, 2 an argument or file cannot be used."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0 if arguments else 2
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)  # a file or a pipe has no width of its own
+    results: dict[str, dict[str, Any]] = {}
+    try:
+        settings = parse(arguments)
+        names = sorted(p.stem for p in (CONF / "env").glob("*.yaml")) if settings.env == "all" else [settings.env]
+        for name in names:
+            try:
+                results[name] = check(name, settings, console)
+            except InputError as error:
+                if settings.env != "all":
+                    raise
+                results[name] = {"unavailable": str(error)}
+                console.print(f"{name}: {error}", markup=False, highlight=False)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    console.print(table(results))
+    print(json.dumps(results))
+    return int(any(not sound(result) for result in results.values()))
+
+
+def parse(arguments: Sequence[str]) -> Settings:
+    """The settings.
+
+    Raises:
+        InputError: no environment is named, or a number is none or too small.
+    """
+    settings = Settings()
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if key in ("tasks", "sequences", "seed") and equals:
+            least = 0 if key == "seed" else 1
+            if not value.isdecimal() or int(value) < least:
+                raise InputError(f"{key}: a whole number from {least} on is needed, got {value!r}")
+            setattr(settings, key, int(value))
+        elif key == "cases" and equals:
+            settings.cases = Path(value)
+        elif key == "env" and equals:
+            settings.env = value
+        else:
+            settings.overrides.append(argument)
+    if not settings.env:
+        raise InputError("no environment is named; write env=household, the name of your own, or env=all")
+    return settings
+
+
+def check(name: str, settings: Settings, console: Console) -> dict[str, Any]:
+    """All checks of one environment.
+
+    Raises:
+        InputError: it cannot be built, or its cases cannot be read.
+    """
+
+    @cache
+    def make(more: tuple[str, ...] = ()) -> Environment:
+        overrides = [f"env={name}", *settings.overrides, *more]
+        try:
+            cfg = compose_config(overrides, CONF)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise InputError(str(explain(error, overrides, CONF))) from error
+        world = OmegaConf.create({"env": OmegaConf.to_container(cfg, resolve=True)["env"]})  # type: ignore[index, call-overload]
+        check_config(world)  # of the other parts nothing is needed, not even their libraries
+        built: Environment = build(world, "env")
+        return built
+
+    start = time.perf_counter()
+    environment, fresh = make(), make.__wrapped__()  # what the one remembers must not flatter the other's speed
+    tasks = _tasks(environment, settings)
+    replayed = [replay(environment, task, settings.seed) for task in tasks]
+    problems = {"expert": [f"task {r.task.id}: not won" for r in replayed if not r.won]}
+    problems["expert"] += [f"task {r.task.id}: the replay sees something else" for r in replayed if not r.alike]
+    known = sorted({action for episode in replayed for action in episode.actions})
+    rng = random.Random(f"check {settings.seed}")
+    problems["fork"] = check_forks(environment, replayed, known, rng)
+    problems["hostile"] = check_hostile(environment, tasks, known, settings.sequences, settings.seed, forges)
+    again = [replay(environment, task, settings.seed, verify=False) for task in tasks]
+    problems["hostile"] += [
+        f"task {before.task.id}: after the hostile actions its expert sees something else"
+        for before, after in zip(replayed, again, strict=True)
+        if (before.observations, before.won) != (after.observations, after.won)
+    ]
+    problems["accepts"] = [
+        f"task {r.task.id}: refuses the expert's {action!r}"
+        for r in replayed
+        for action, accepted in zip(r.actions, r.accepted, strict=False)
+        if not accepted
+    ]
+    problems["refuses"] = []
+    path = settings.cases or case_file(environment)
+    if path is not None:
+        refused, accepted = read_cases(path).wrong(lambda overrides: make(tuple(overrides)))
+        problems["accepts"] += refused
+        problems["refuses"] += accepted
+    else:
+        console.print(f"{name}: no hand-written cases; write checks.yaml beside its module (docs/environments.md)")
+    for kind, found in problems.items():
+        for line in found[:SHOWN]:
+            console.print(f"{name}, {kind}: {line}", markup=False, highlight=False)
+        if len(found) > SHOWN:
+            console.print(f"{name}, {kind}: and {len(found) - SHOWN} more", markup=False, highlight=False)
+    console.print(f"{name}: checked in {time.perf_counter() - start:.0f} s", highlight=False)
+    return {
+        "tasks": len(tasks),
+        "expert_success": sum(r.won and r.alike for r in replayed) / len(replayed),
+        "hostile_ok": not problems["hostile"],
+        "fork_ok": not problems["fork"],
+        "verifier_accepts": None if path is None else not problems["accepts"],
+        "verifier_refuses": None if path is None else not problems["refuses"],
+        "steps_per_s": round(steps_per_second(fresh, replayed)),
+    }
+
+
+def _tasks(environment: Environment, settings: Settings) -> list[Task]:
+    half = settings.tasks // 2
+    train = environment.tasks("train", settings.tasks - half, settings.seed)
+    return [*train, *(environment.tasks("unseen", half, settings.seed) if half else ())]
+
+
+@cache
+def _chat() -> Any:
+    from transformers import AutoTokenizer  # seconds of imports that most worlds never need
+
+    from turnwise.data.chat import ChatTokens
+    from turnwise.tiny.load import ASSETS
+
+    return ChatTokens(AutoTokenizer.from_pretrained(ASSETS))
+
+
+def _turns(text: str) -> int:
+    chat = _chat()
+    return chat.bridge({"role": "user", "content": text}).count(chat.end_id)
+
+
+def forges(observation: str) -> bool:
+    """Whether an observation, rendered as chat messages are, would be read as more than one turn."""
+    return "<|" in observation and _turns(observation) != _turns("x")
+
+
+def sound(result: dict[str, Any]) -> bool:
+    """Whether every check passed that could be made. An extra that is not installed is no failure."""
+    return "unavailable" in result or (
+        result["expert_success"] == 1
+        and result["hostile_ok"]
+        and result["fork_ok"]
+        and result["verifier_accepts"] is not False
+        and result["verifier_refuses"] is not False
+    )
+
+
+def table(results: dict[str, dict[str, Any]]) -> Table:
+    """The results for people."""
+    drawn = Table("env")
+    columns = list(dict.fromkeys(key for result in results.values() for key in result if key != "unavailable"))
+    for column in columns:
+        drawn.add_column(column.replace("_", " "))
+    for name, result in results.items():
+        drawn.add_row(name, *(str(result.get(column, "-")) for column in columns))
+    return drawn
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""Questions whose evidence has to be collected from pages: search, open, find, answer."""
+
+from turnwise.envs.browse.environment import BrowseEnv
+from turnwise.envs.browse.experts import Mistakes
+from turnwise.envs.browse.session import BrowseSession
+
+__all__ = ["BrowseEnv", "BrowseSession", "Mistakes"]

@@ -1,0 +1,115 @@
+"""Scripted experts of ``env=browse``. They know where the evidence stands, and search, open and find until they have seen it."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+
+from turnwise.envs.browse.session import BrowseSession
+from turnwise.envs.calls import Hermes
+from turnwise.envs.search.experts import check_mistakes
+from turnwise.envs.search.pages import Fact, Page
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes:
+    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to put it right.
+
+    Raises:
+        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
+    """
+
+    stray: float = 0.1  # open a page that has nothing to do with the question
+    vain: float = 0.1  # look for words that the open page does not have
+    again: float = 0.06  # search for what was listed already
+    malformed: float = 0.06  # a call that is none
+
+    def __post_init__(self) -> None:
+        check_mistakes({name: getattr(self, name) for name in self.__dataclass_fields__})
+
+
+class GoodExpert:
+    """Goes for one missing fact after the other by the shortest way, then answers. One instance plays one episode.
+
+    Args:
+        seed: decides with which of two things compared it begins.
+    """
+
+    def __init__(self, session: BrowseSession, seed: int | str) -> None:
+        self.rng = random.Random(f"browse expert {seed} {session.task.id}")
+        self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
+
+    def next_fact(self, session: BrowseSession) -> Fact | None:
+        """The fact to go for."""
+        missing = session.missing()
+        if not missing:
+            return None
+        return missing[-1] if self.swap else missing[0]
+
+    def act(self, session: BrowseSession) -> str:
+        """The next action."""
+        fact = self.next_fact(session)
+        if fact is None:
+            return session.calls.write("answer", session.question.answers[0])
+        title, sentence = fact
+        if session.page is not None and session.page.title == title:
+            return session.calls.write("find", key_of(session.page, sentence))
+        if title in session.results:
+            return session.calls.write("open", str(session.results.index(title) + 1))
+        if title in session.listed:
+            return session.calls.write("open", title)
+        return session.calls.write("search", title)
+
+
+def key_of(page: Page, sentence: str) -> str:
+    """The longest word that only this sentence of its page has: an ordinary word, since names are what is yet to be found.
+
+    Where every ordinary word stands elsewhere too, any word will do, and at last the whole sentence.
+    """
+    others = [other.casefold() for other in page.sentences if other != sentence]
+    words = re.findall(r"\w+", sentence)
+    own = [word for word in words if not any(word.casefold() in other for other in others)]
+    ordinary = [word for word in own if word.isalpha() and word.islower()]
+    return max(ordinary or own or [sentence], key=len)
+
+
+class ClumsyExpert(GoodExpert):
+    """A good expert that errs with given probabilities and recovers."""
+
+    def __init__(self, session: BrowseSession, seed: int | str, mistakes: Mistakes) -> None:
+        super().__init__(session, seed)
+        self.mistakes = mistakes
+
+    def act(self, session: BrowseSession) -> str:
+        """The next action, now and then a mistake."""
+        draw = self.rng.random()
+        if (
+            session.horizon - session.turns > 3 * len(session.missing()) + 3
+        ):  # a stray page may cost opening another again
+            for name in Mistakes.__dataclass_fields__:
+                draw -= getattr(self.mistakes, name)
+                if draw < 0:
+                    text = getattr(self, f"_{name}")(session)
+                    if text is not None:
+                        return text
+                    break
+        return super().act(session)
+
+    def _stray(self, session: BrowseSession) -> str | None:
+        needed = session.question.titles
+        others = [i for i, title in enumerate(session.results, start=1) if title not in needed]
+        return session.calls.write("open", str(self.rng.choice(others))) if others else None
+
+    def _vain(self, session: BrowseSession) -> str | None:
+        fact = self.next_fact(session)
+        if session.page is None or fact is None or fact[0] == session.page.title:
+            return None
+        return session.calls.write("find", fact[0])
+
+    def _again(self, session: BrowseSession) -> str | None:
+        return session.calls.write("search", self.rng.choice(session.listed)) if session.listed else None
+
+    def _malformed(self, session: BrowseSession) -> str | None:
+        action = super().act(session)
+        return action.replace("</tool_call>", "").strip() if isinstance(session.calls, Hermes) else f"go {action}"

@@ -1,0 +1,89 @@
+"""A live episode of ``env=browse``: search for pages, open one, find words on it, answer."""
+
+from __future__ import annotations
+
+from turnwise.envs.base import Step
+from turnwise.envs.calls import Calls, Tool
+from turnwise.envs.search.pages import Fact, Page, Pages, Question
+from turnwise.envs.search.retrieval import Retriever
+from turnwise.envs.search.session import ANSWERED, ASKED, NOTHING, answered
+from turnwise.envs.tool_session import ToolSession
+from turnwise.types import Task
+
+TOOLS = (
+    Tool("search", "query", "Find pages. Returns the titles of the best matches."),
+    Tool("open", "page", "Open a page by its title or its number in the last results. Shows how it begins."),
+    Tool("find", "words", "Show the sentences of the open page that have all of these words."),
+    Tool("answer", "text", "Give the final answer: a name, a number, a date, yes or no. This ends the episode."),
+)
+SHOWN = 8  # sentences that ``find`` shows
+NO_PAGE = "There is no such page."
+NOT_OPEN = "No page is open."
+NOT_THERE = "The page does not say."
+
+__all__ = ["ANSWERED", "TOOLS", "BrowseSession"]
+
+
+class BrowseSession(ToolSession):
+    """``listed`` are the titles that any search has shown, ``results`` those of the last one, ``page`` is the open page, and
+    ``collected`` the facts of the evidence that were shown."""
+
+    def __init__(
+        self,
+        task: Task,
+        question: Question,
+        pages: Pages,
+        retriever: Retriever,
+        shown: int,
+        window: int,
+        calls: Calls,
+        horizon: int,
+        floor: float,
+    ) -> None:
+        super().__init__(task, calls, horizon, ASKED, question.text)
+        self.question, self.pages, self.retriever = question, pages, retriever
+        self.shown, self.window, self.floor = shown, window, floor
+        self.listed: tuple[str, ...] = ()
+        self.results: tuple[str, ...] = ()
+        self.page: Page | None = None
+        self.collected: frozenset[Fact] = frozenset()
+
+    def missing(self) -> list[Fact]:
+        """Facts of the evidence that were not shown yet, in the order in which they can be found."""
+        return [fact for fact in self.question.evidence if fact not in self.collected]
+
+    def act(self, tool: str, argument: str) -> Step:
+        if tool == "answer":
+            return answered(argument, self.question, self.floor)
+        if tool == "search":
+            return Step(self._search(argument))
+        return Step(self._open(argument) if tool == "open" else self._find(argument))
+
+    def _search(self, query: str) -> str:
+        self.results = tuple(page.title for page in self.retriever(query, self.shown))
+        self.listed += tuple(title for title in self.results if title not in self.listed)
+        return "\n".join(f"[{i}] {title}" for i, title in enumerate(self.results, start=1)) or NOTHING
+
+    def _open(self, name: str) -> str:
+        number = name.strip("[]")
+        if number.isascii() and number.isdecimal() and 1 <= int(number[:9]) <= len(self.results):
+            name = self.results[int(number) - 1]
+        page = self.pages.named(name)
+        if page is None:
+            return NO_PAGE
+        self.page = page
+        more = len(page.sentences) - self.window
+        text = self._show(page.sentences[: self.window])
+        return f"{page.title}: {text}" + (f" ({more} more)" if more > 0 else "")
+
+    def _find(self, words: str) -> str:
+        if self.page is None:
+            return NOT_OPEN
+        wanted = words.casefold().split()
+        found = [s for s in self.page.sentences if all(word in s.casefold() for word in wanted)]
+        return self._show(tuple(found[:SHOWN])) or NOT_THERE
+
+    def _show(self, sentences: tuple[str, ...]) -> str:
+        assert self.page is not None
+        self.collected |= {(self.page.title, sentence) for sentence in sentences} & set(self.question.evidence)
+        return " ".join(sentences)

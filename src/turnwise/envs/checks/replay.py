@@ -1,0 +1,99 @@
+"""The expert's actions lead to success again, and a fork that parts ways leaves its parent alone."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnwise.envs.base import Environment, Session
+from turnwise.types import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One demonstrated task, played again from its actions alone."""
+
+    task: Task
+    actions: tuple[str, ...]
+    observations: tuple[str, ...]  # as the replay saw them
+    won: bool
+    alike: bool  # the replay saw what the demonstration had seen
+    accepted: tuple[bool, ...]  # the verifier's verdict on each of the expert's own actions
+
+
+def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = True) -> Replayed:
+    """A good expert demonstrates the task, and its actions are played again in a fresh episode.
+
+    Args:
+        verify: also ask the verifier of each action; ``accepted`` is empty without.
+    """
+    trajectory = environment.demonstrate(task, "good", seed)
+    actions = tuple(str(m["content"]) for m in trajectory.messages if m["role"] == "assistant")
+    session = environment.reset(task)
+    at = len(session.opening())
+    told = [str(message["content"]) for message in trajectory.messages[at + 1 :: 2]]
+    observations: list[str] = []
+    accepted = []
+    for action in actions:
+        if session.done:
+            break
+        if verify:
+            accepted.append(environment.accepts(session, action, action))
+        observations.append(session.step(action).observation)
+    alike = len(observations) == len(actions) and observations[: len(told)] == told
+    return Replayed(task, actions, tuple(observations), session.won, alike, tuple(accepted))
+
+
+def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> float:
+    """Steps of the experts' episodes by the seconds spent in ``step``, on an environment that has not seen them yet."""
+    steps, seconds = 0, 0.0
+    for episode in replayed:
+        session = environment.reset(episode.task)
+        start = time.perf_counter()
+        for action in episode.actions[: len(episode.observations)]:
+            session.step(action)
+        seconds += time.perf_counter() - start
+        steps += len(episode.observations)
+    return steps / max(seconds, 1e-9)
+
+
+def check_forks(
+    environment: Environment, replayed: Sequence[Replayed], others: Sequence[str], rng: random.Random
+) -> list[str]:
+    """What is wrong with forks, in words; nothing where they are independent.
+
+    Each task's expert episode is forked at a random turn. The fork goes its own way to the end, and so does a fork of the
+    fork; the parent must then see exactly what it saw without them. Another fork follows the expert: it must see the same.
+
+    Args:
+        others: actions to part ways with.
+    """
+    problems = []
+    for episode in replayed:
+        at = rng.randrange(len(episode.actions))
+        parent = environment.reset(episode.task)
+        for action in episode.actions[:at]:
+            parent.step(action)
+        stray, twin = parent.fork(), parent.fork()
+        _wander(stray, others, environment.horizon, rng)
+        where = f"task {episode.task.id}, forked after {at} turns"
+        for name, session in (("the parent", parent), ("a fork that follows the expert", twin)):
+            seen = []
+            for action in episode.actions[at : len(episode.observations)]:
+                if session.done:
+                    break
+                seen.append(session.step(action).observation)
+            if tuple(seen) != episode.observations[at:] or session.won != episode.won:
+                problems.append(f"{where}: {name} does not see what it saw without a fork")
+    return problems
+
+
+def _wander(session: Session, actions: Sequence[str], horizon: int, rng: random.Random) -> None:
+    """Play a session and a fork of it to their ends, in turns."""
+    strays = [session, session.fork()]
+    for _ in range(horizon):
+        for stray in strays:
+            if not stray.done:
+                stray.step(rng.choice(actions))

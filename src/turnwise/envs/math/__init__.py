@@ -1,0 +1,9 @@
+"""Problems with a Python tool in the sandbox: generated ones, or public data sets."""
+
+from turnwise.envs.math.environment import MathEnv
+from turnwise.envs.math.equality import Equality
+from turnwise.envs.math.experts import Mistakes
+from turnwise.envs.math.interpreter import Interpreter
+from turnwise.envs.math.session import MathSession
+
+__all__ = ["Equality", "Interpreter", "MathEnv", "MathSession", "Mistakes"]

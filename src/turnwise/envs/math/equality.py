@@ -1,0 +1,145 @@
+"""Are two answers the same number, set, interval or expression? math-verify decides, in a process of its own.
+
+What a policy writes can make a computer-algebra system run for ever or fill the memory, so it never works in this process: a
+worker has seconds and memory, and an answer that takes more is not the right one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from turnwise.envs.base import EnvironmentFault
+
+LONGEST = 400  # characters of an answer that is looked at: the longest final answers have a quarter of that
+_START = 60.0  # seconds for the worker's imports
+_NUMBER = re.compile(r"[-+]?(\d{1,18}|\d{1,3}(,\d{3}){1,5})(\.\d{1,18})?(/[1-9]\d{0,17})?")
+
+
+class Equality:
+    """Args:
+        seconds: for one comparison.
+        python: the interpreter; None: this one.
+
+    The worker starts with the first comparison that needs it.
+
+    Raises:
+        ValueError: ``seconds`` is not above 0.
+    """
+
+    def __init__(self, seconds: float = 5.0, python: str | None = None) -> None:
+        if not seconds > 0:
+            raise ValueError(f"seconds: a comparison takes time, got {seconds}")
+        self.seconds = seconds
+        self._python = python or sys.executable
+        self._worker: _Worker | None = None
+        self._lock = threading.Lock()
+        self._known = lru_cache(maxsize=65_536)(self._compare)
+
+    def __call__(self, answer: str, reference: str) -> bool:
+        """Whether ``answer`` is right.
+
+        Raises:
+            EnvironmentFault: the worker cannot start. One that dies or is late at an answer speaks against the answer.
+        """
+        return self._known(answer.strip(), reference.strip())
+
+    def close(self) -> None:
+        """End the worker."""
+        with self._lock:
+            if self._worker is not None:
+                self._worker.close()
+                self._worker = None
+
+    def _compare(self, answer: str, reference: str) -> bool:
+        if answer == reference:
+            return True
+        if not answer or len(answer) > LONGEST or not answer.isprintable():
+            return False
+        numbers = _number(answer), _number(reference)
+        if numbers[0] is not None and numbers[1] is not None:
+            return numbers[0] == numbers[1]
+        with self._lock:
+            if self._worker is None:
+                self._worker = _Worker(self._python)
+            reply = self._worker.ask({"answer": answer, "reference": reference}, self.seconds)
+            if reply is None:
+                self._worker.close()
+                self._worker = None
+                return False
+        return bool(reply["equal"])
+
+
+def _number(text: str) -> Fraction | None:
+    """A plain number, so that most answers need no worker."""
+    text = text.removesuffix(".")
+    if not _NUMBER.fullmatch(text):
+        return None
+    top, _, bottom = text.replace(",", "").partition("/")
+    return Fraction(top) / int(bottom or 1)
+
+
+class _Worker:
+    def __init__(self, python: str) -> None:
+        self._process = subprocess.Popen(
+            [python, str(Path(__file__).with_name("equality_worker.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is for the trainer
+        )
+        self._rest = b""
+        self._stop = weakref.finalize(self, _end, self._process, os.getpid())
+        ready = self._receive(_START)
+        if ready is None or "error" in ready:
+            self.close()
+            why = "no answer" if ready is None else ready["error"]
+            raise EnvironmentFault(f"math-verify's worker does not start ({why}); install it: pip install math-verify")
+
+    def ask(self, request: dict[str, str], seconds: float) -> dict[str, Any] | None:
+        """The reply; None where the worker died or was late."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        except OSError:
+            return None
+        return self._receive(seconds)
+
+    def close(self) -> None:
+        self._stop()
+
+    def _receive(self, seconds: float) -> dict[str, Any] | None:
+        assert self._process.stdout is not None
+        stream, end = self._process.stdout.fileno(), time.monotonic() + seconds
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([stream], [], [], max(0.0, end - time.monotonic()))
+            chunk = os.read(stream, 1 << 16) if ready else b""
+            if not chunk:
+                return None
+            self._rest += chunk
+        line, self._rest = self._rest.split(b"\n", 1)
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() != owner:  # a forked copy of the trainer must not end what it does not own
+        return
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        assert stream is not None
+        stream.close()

@@ -1,0 +1,173 @@
+"""Generated problems whose answers take a computation, with the code that a good expert runs.
+
+Each kind draws numbers, words a problem, gives code for it, and works the answer out by itself: nothing here runs that code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+Level = Literal["tiny", "full"]
+SPLITS = ("train", "seen", "unseen")
+_SEEN = 5  # of the problems with numbers of train, about one in five is kept for seen
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``code`` is None where nobody has said how to compute the answer."""
+
+    kind: str
+    text: str
+    answer: str
+    code: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Names the problem: the same one has the same key."""
+        return hashlib.sha256(f"{self.text}\n{self.answer}".encode()).hexdigest()[:12]
+
+    def data(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"kind": self.kind, "problem": self.text, "answer": self.answer, "code": self.code}
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Problem:
+        """Back from a task's data.
+
+        Raises:
+            ValueError: a key is missing.
+        """
+        try:
+            code = data.get("code")
+            return Problem(
+                str(data["kind"]), str(data["problem"]), str(data["answer"]), None if code is None else str(code)
+            )
+        except KeyError as error:
+            raise ValueError(f"task data: not a problem with kind, problem and answer ({error} is missing)") from None
+
+
+Draw = Callable[[int, int], int]
+Kind = Callable[[Draw], tuple[str, str, object]]
+
+
+def _chain(draw: Draw) -> tuple[str, str, object]:
+    a, b, c = draw(12, 99), draw(3, 40), draw(2, 99)
+    return f"What is {a} * {b} + {c}?", f"{a} * {b} + {c}", a * b + c
+
+
+def _rest(draw: Draw) -> tuple[str, str, object]:
+    a, b = draw(200, 999), draw(7, 40)
+    return f"What is the rest of {a} by {b}?", f"{a} % {b}", a % b
+
+
+def _power(draw: Draw) -> tuple[str, str, object]:
+    a, b = draw(3, 30), draw(2, 4)
+    return f"What is {a} to the power {b}?", f"{a} ** {b}", a**b
+
+
+def _total(draw: Draw) -> tuple[str, str, object]:
+    a, b = draw(2, 40), draw(41, 99)
+    return f"What is the sum of {a} to {b}?", f"sum(range({a}, {b + 1}))", (a + b) * (b - a + 1) // 2
+
+
+def _difference(draw: Draw) -> tuple[str, str, object]:
+    a, b, c = draw(100, 999), draw(12, 60), draw(3, 30)
+    return f"What is {a} - {b} * {c}?", f"{a} - {b} * {c}", a - b * c
+
+
+def _multiples(draw: Draw) -> tuple[str, str, object]:
+    n, a, b = draw(200, 5000), draw(3, 12), draw(13, 40)
+    text = f"How many positive integers not greater than {n} are divisible by {a} or by {b}?"
+    code = f"print(sum(1 for i in range(1, {n} + 1) if i % {a} == 0 or i % {b} == 0))"
+    return text, code, n // a + n // b - n // math.lcm(a, b)
+
+
+def _modular(draw: Draw) -> tuple[str, str, object]:
+    a, b, m = draw(3, 60), draw(50, 900), draw(11, 99)
+    text = f"What is the remainder when ${a}^{{{b}}}$ is divided by ${m}$?"
+    return text, f"print(pow({a}, {b}, {m}))", pow(a, b, m)
+
+
+def _congruences(draw: Draw) -> tuple[str, str, object]:
+    m, n = ((7, 11), (9, 16), (13, 15), (17, 20), (19, 21))[draw(0, 4)]
+    a, b = draw(0, m - 1), draw(0, n - 1)
+    text = f"Find the smallest non-negative integer that leaves remainder {a} modulo {m} and remainder {b} modulo {n}."
+    code = f"for x in range({m * n}):\n    if x % {m} == {a} and x % {n} == {b}:\n        print(x)\n        break"
+    return text, code, (a * n * pow(n, -1, m) + b * m * pow(m, -1, n)) % (m * n)
+
+
+def _divisors(draw: Draw) -> tuple[str, str, object]:
+    a, b, c = draw(1, 5), draw(1, 4), draw(1, 3)
+    n = 2**a * 3**b * 5**c
+    text = f"How many positive divisors does ${n}$ have?"
+    return text, f"print(sum(1 for d in range(1, {n} + 1) if {n} % d == 0))", (a + 1) * (b + 1) * (c + 1)
+
+
+def _system(draw: Draw) -> tuple[str, str, object]:
+    a, b, c, d = draw(2, 12), draw(2, 12), draw(2, 12), draw(2, 12)
+    if a * d == b * c:
+        d += 1
+    e, f = draw(5, 60), draw(5, 60)
+    text = (
+        f"The numbers $x$ and $y$ satisfy ${a}x + {b}y = {e}$ and ${c}x + {d}y = {f}$. What is $x + y$ as a fraction?"
+    )
+    code = (
+        "from fractions import Fraction\n"
+        f"det = {a} * {d} - {b} * {c}\n"
+        f"x = Fraction({e} * {d} - {b} * {f}, det)\n"
+        f"y = Fraction({a} * {f} - {e} * {c}, det)\n"
+        "print(x + y)"
+    )
+    return text, code, Fraction(e * d - b * f + a * f - e * c, a * d - b * c)
+
+
+def _paths(draw: Draw) -> tuple[str, str, object]:
+    a, b = draw(3, 9), draw(3, 9)
+    text = f"A path on a grid goes from $(0,0)$ to $({a},{b})$ in unit steps to the right or up. How many such paths are there?"
+    return text, f"from math import comb\nprint(comb({a + b}, {a}))", math.comb(a + b, a)
+
+
+KINDS: Mapping[str, Mapping[str, Kind]] = {
+    "tiny": {"chain": _chain, "rest": _rest, "power": _power, "total": _total, "difference": _difference},
+    "full": {
+        "multiples": _multiples,
+        "modular": _modular,
+        "congruences": _congruences,
+        "divisors": _divisors,
+        "system": _system,
+        "paths": _paths,
+    },
+}
+
+
+def make_problems(level: Level, split: str, count: int, seed: int) -> list[Problem]:
+    """``count`` different problems of all kinds; a longer list starts with the shorter one.
+
+    A hash of its text says which split a problem belongs to, so no two splits share one.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    found: dict[str, Problem] = {}
+    kinds = list(KINDS[level].items())
+    for number in range(200 * count + 1000):
+        if len(found) == count:
+            break
+        kind, make = kinds[number % len(kinds)]
+        text, code, answer = make(random.Random(f"math {level} {seed} {number}").randint)
+        if _split(text) == split:
+            found.setdefault(text, Problem(kind, text, str(answer), code))
+    if len(found) < count:
+        raise ValueError(f"math: split {split} has fewer than {count} problems; set level to full, or give files")
+    return list(found.values())
+
+
+def _split(text: str) -> str:
+    value = int(hashlib.sha256(text.encode()).hexdigest(), 16) % (_SEEN * _SEEN)
+    return "unseen" if value % _SEEN == 0 else "seen" if value // _SEEN == 0 else "train"

@@ -1,0 +1,84 @@
+r"""Problems of DeepScaleR, AIME, AMC, MATH500, Minerva and OlympiadBench, from the files that their authors and mirrors publish.
+
+The keys tell the format, upper and lower case apart: a problem is ``problem`` or ``question``; its answer ``answer``,
+``final_answer`` (OlympiadBench, a list of one), ``expected_answer`` or ``target``, else what stands in the last ``\boxed{}`` of
+``solution`` (Minerva, MATH). Proofs, which have no final answer, and problems with pictures are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turnwise.envs.calls import plain
+from turnwise.envs.math.problems import Problem
+from turnwise.envs.search.records import read_records
+from turnwise.errors import InputError
+
+_PROBLEM = ("problem", "question")
+_ANSWER = ("answer", "final_answer", "expected_answer", "target")
+
+
+def read_problems(path: str | Path, key: str) -> list[Problem]:
+    """The problems of a file, in its order, each once.
+
+    Raises:
+        InputError: the file cannot be read, a record has no problem or no answer, or none is left.
+    """
+    found: dict[str, Problem] = {}
+    for place, record in read_records(path, key):
+        lower = {str(name).lower(): value for name, value in record.items()}
+        if _left_out(lower):
+            continue
+        text = next((lower[name] for name in _PROBLEM if isinstance(lower.get(name), str)), None)
+        answer = _answer(lower)
+        if text is None or not text.strip() or answer is None:
+            missing = "problem" if text is None or not text.strip() else "final answer"
+            raise InputError(
+                f"{place}: no {missing} among {sorted(map(str, record))}; a record needs one of {', '.join(_PROBLEM)} and one "
+                f"of {', '.join(_ANSWER)}, or a solution with \\boxed{{}}"
+            )
+        problem = Problem(str(lower.get("subject") or lower.get("type") or "file"), plain(text).strip(), answer)
+        found.setdefault(problem.key, problem)
+    if not found:
+        raise InputError(f"{path}: no problem with a final answer in it; correct {key}")
+    return list(found.values())
+
+
+def boxed(solution: str) -> str | None:
+    r"""What stands in the last ``\boxed{}`` of a solution; None where there is none, or its braces do not match."""
+    start = solution.rfind("\\boxed{")
+    if start < 0:
+        return None
+    begin = start + len("\\boxed{")
+    depth = 1
+    for at in range(begin, len(solution)):
+        depth += {"{": 1, "}": -1}.get(solution[at], 0)
+        if depth == 0:
+            return solution[begin:at].strip() or None
+    return None
+
+
+def _left_out(record: Mapping[str, Any]) -> bool:
+    """OlympiadBench's proofs and problems with pictures."""
+    if "olympiadbench" in str(record.get("source", "")).lower() or "final_answer" in record:
+        pictures = any(record.get(name) not in (None, "", [], "[]") for name in record if str(name).startswith("image"))
+        return pictures or record.get("modality") == "Multimodal" or record.get("final_answer", "") in (None, [], "[]")
+    return False
+
+
+def _answer(record: Mapping[str, Any]) -> str | None:
+    for name in _ANSWER:
+        value = record.get(name)
+        if isinstance(value, str) and value.lstrip().startswith("[") and name == "final_answer":
+            value = json.loads(value)
+        if isinstance(value, list):
+            value = ", ".join(map(str, value))
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # tables turn 204 into 204.0
+        if value is not None and not isinstance(value, bool | dict) and str(value).strip():
+            return plain(str(value)).strip()
+    solution = record.get("solution")
+    return boxed(solution) if isinstance(solution, str) else None

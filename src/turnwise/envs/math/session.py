@@ -1,0 +1,62 @@
+"""A live episode of ``env=math``: compute, then answer."""
+
+from __future__ import annotations
+
+from turnwise.envs.base import Step
+from turnwise.envs.boxed import STOPPED, cut
+from turnwise.envs.calls import Calls, Tool, plain
+from turnwise.envs.math.equality import Equality
+from turnwise.envs.math.interpreter import Interpreter
+from turnwise.envs.math.problems import Problem
+from turnwise.envs.search.session import ANSWERED
+from turnwise.envs.tool_session import ToolSession
+from turnwise.types import Task
+
+PYTHON = Tool("python", "code", "Run Python code. Returns what it prints. Names are kept from call to call.")
+ANSWER = Tool(
+    "answer", "text", "Give the final answer: a number or an expression, in LaTeX where needed. Ends the episode."
+)
+ASKED = "Solve the problem."
+SILENT = "(no output)"
+
+
+class MathSession(ToolSession):
+    """``snippets`` are the code that ran, ``values`` the last line that each of them printed."""
+
+    def __init__(
+        self,
+        task: Task,
+        problem: Problem,
+        interpreter: Interpreter,
+        equal: Equality,
+        shown: int,
+        calls: Calls,
+        horizon: int,
+    ) -> None:
+        super().__init__(task, calls, horizon, ASKED, problem.text)
+        self.problem, self.interpreter, self.equal, self.shown = problem, interpreter, equal, shown
+        self.snippets: tuple[str, ...] = ()
+        self.values: tuple[str, ...] = ()
+
+    def computed(self) -> bool:
+        """Whether some snippet has printed the answer as its last line."""
+        return any(self.equal(value, self.problem.answer) for value in self.values)
+
+    def value(self, code: str) -> str | None:
+        """The last line that a snippet would print now; None where it fails or prints nothing."""
+        outcome = self.interpreter.run(self.snippets, code)
+        lines = outcome.output.strip().splitlines()
+        return lines[-1].strip() if outcome.ok and lines else None
+
+    def act(self, tool: str, argument: str) -> Step:
+        if tool == "answer":
+            right = self.equal(argument, self.problem.answer)
+            return Step(ANSWERED, float(right), True, right)
+        outcome = self.interpreter.run(self.snippets, argument)
+        value = self.value(argument)
+        self.snippets += (argument,)
+        self.values += (value,) if value is not None else ()
+        text = plain(cut(outcome.output.strip(), self.shown))
+        if outcome.stopped:
+            text = f"{text}\n[{STOPPED[outcome.stopped]}]".strip()
+        return Step(text or SILENT, info={"ran": float(outcome.ok)})

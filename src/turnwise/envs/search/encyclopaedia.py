@@ -1,0 +1,178 @@
+"""A generated encyclopaedia: countries of things that stand in relations, a page for each, and questions over them.
+
+Countries share nothing: whoever knows one knows nothing of another. That makes splits disjoint in what they ask about and in
+what they read, not only in the wording of questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Literal
+
+from turnwise.envs.search.names import Names
+from turnwise.envs.search.pages import Fact, Page, Pages, Question
+from turnwise.envs.search.schema import SCHEMAS, Comparison, Relation, Schema
+
+Level = Literal["tiny", "full"]
+SPLITS = ("train", "seen", "unseen")
+_UNSEEN = 5  # every fifth country is kept for unseen
+_SEEN = 5  # of the questions about the others, about one in five is kept for seen
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """One thing: what stands in each relation to it, and the sentence of its page that says so."""
+
+    kind: str
+    name: str
+    facts: dict[str, str] = field(default_factory=dict)
+    sentences: dict[str, str] = field(default_factory=dict)
+
+    def fact(self, relation: str) -> Fact:
+        """Where the relation stands."""
+        return self.name, self.sentences[relation]
+
+
+Country = Mapping[str, Thing]
+
+
+class Encyclopaedia:
+    """Args:
+        level: ``tiny`` (short sentences, few words) or ``full``.
+        edition: another number is another encyclopaedia.
+        countries: how many; None takes the level's own number.
+
+    Raises:
+        ValueError: the level is unknown, or there are fewer than two countries.
+    """
+
+    def __init__(self, level: Level = "full", edition: int = 0, countries: int | None = None) -> None:
+        if level not in SCHEMAS:
+            raise ValueError(f"level must be one of {', '.join(SCHEMAS)}, got {level!r}")
+        self.schema = SCHEMAS[level]
+        count = self.schema.countries if countries is None else countries
+        if count < 2:
+            raise ValueError(f"countries: one to learn from and one to keep apart, so at least 2, got {count}")
+        rng = random.Random(f"encyclopaedia {level} {edition}")
+        names = Names(level, rng)
+        drawn = [_country(self.schema, names, rng) for _ in range(count)]
+        self.countries: Sequence[Country] = [country for country, _ in drawn]
+        self.pages = Pages(page for _, pages in drawn for page in pages)
+
+    def questions(self, split: str, seed: int) -> list[Question]:
+        """All questions of a split, kinds in turn, in an order that ``seed`` decides.
+
+        Raises:
+            ValueError: the split is unknown.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        by_kind: dict[str, list[Question]] = {}
+        for number, country in enumerate(self.countries):
+            if (number % _UNSEEN == 1) == (split == "unseen"):
+                for question in _questions(self.schema, country):
+                    if split == "unseen" or _kept(question) == (split == "seen"):
+                        by_kind.setdefault(question.kind, []).append(question)
+        rng = random.Random(f"questions {split} {seed}")
+        for questions in by_kind.values():
+            rng.shuffle(questions)
+        return _in_turn(list(by_kind.values()))
+
+
+def _kept(question: Question) -> bool:
+    return int(hashlib.sha256(question.text.encode()).hexdigest(), 16) % _SEEN == 0
+
+
+def _in_turn(lists: list[list[Question]]) -> list[Question]:
+    """One of each list, round after round; a list that has ended is passed over."""
+    longest = max(map(len, lists), default=0)
+    return [questions[i] for i in range(longest) for questions in lists if i < len(questions)]
+
+
+def _country(schema: Schema, names: Names, rng: random.Random) -> tuple[Country, list[Page]]:
+    country = {(name := names(kind)): Thing(kind, name) for kind, count in schema.counts.items() for _ in range(count)}
+    by_kind: dict[str, list[Thing]] = {}
+    for thing in country.values():
+        by_kind.setdefault(thing.kind, []).append(thing)
+    for thing in country.values():
+        for name, relation in schema.relations.get(thing.kind, {}).items():
+            if isinstance(relation.target, str):
+                others = [other.name for other in by_kind[relation.target] if other is not thing]
+                thing.facts[name] = rng.choice(others)
+            else:
+                thing.facts[name] = str(rng.randint(*relation.target))
+    return country, [_page(schema, thing, list(country), rng) for thing in country.values()]
+
+
+def _page(schema: Schema, thing: Thing, all_names: list[str], rng: random.Random) -> Page:
+    """A page: the definition, then facts and asides in random order. Writes the sentences of facts into ``thing``."""
+    relations = schema.relations.get(thing.kind, {})
+    for name, value in thing.facts.items():
+        thing.sentences[name] = rng.choice(relations[name].says).format(x=thing.name, y=value)
+    said = list(thing.sentences.values())
+    told = {thing.name, *thing.facts.values()}
+    others = [name for name in all_names if name not in told]
+    asides = rng.sample(list(schema.asides), schema.asides_per_page)
+    said += [text.format(y=rng.choice(others)) for text in asides]
+    rng.shuffle(said)
+    return Page(thing.name, (schema.defines[thing.kind].format(x=thing.name), *said))
+
+
+def _questions(schema: Schema, country: Country) -> Iterator[Question]:
+    for thing in country.values():
+        for hops in schema.hops:
+            chains = list(_chains(schema, country, thing, hops))
+            rng = random.Random(f"{thing.name} {hops}")
+            yield from rng.sample(chains, min(schema.chains, len(chains)))
+    for comparison in schema.comparisons:
+        things = [thing for thing in country.values() if thing.kind == comparison.kind]
+        for a, b in combinations(things, 2):
+            question = _compare(country, comparison, a, b)
+            if question is not None:
+                yield question
+
+
+def _chains(schema: Schema, country: Country, start: Thing, hops: int) -> Iterator[Question]:
+    """Questions that follow ``hops`` relations from a thing, no thing twice, none that names its own answer."""
+    paths: list[tuple[Thing, str, tuple[Fact, ...], frozenset[str]]] = [
+        (start, start.name, (), frozenset({start.name}))
+    ]
+    for _ in range(hops - 1):
+        grown = []
+        for thing, described, evidence, passed in paths:
+            for name, relation in _relations(schema, thing):
+                follower = country.get(thing.facts[name])
+                if follower is not None and follower.name not in passed:
+                    step = (*evidence, thing.fact(name))
+                    grown.append((follower, relation.of.format(x=described), step, passed | {follower.name}))
+        paths = grown
+    for thing, described, evidence, passed in paths:
+        for name, relation in _relations(schema, thing):
+            answer = thing.facts[name]
+            if answer not in passed:
+                facts = (*evidence, thing.fact(name))
+                yield Question(f"chain{hops}", relation.asks.format(x=described), (answer,), facts)
+
+
+def _relations(schema: Schema, thing: Thing) -> Iterator[tuple[str, Relation]]:
+    yield from schema.relations.get(thing.kind, {}).items()
+
+
+def _compare(country: Country, comparison: Comparison, a: Thing, b: Thing) -> Question | None:
+    """The comparison of two things; None where they tie or share what is compared."""
+    numbers, evidence = [], []
+    for thing in (a, b):
+        if comparison.via is not None:
+            evidence.append(thing.fact(comparison.via))
+            thing = country[thing.facts[comparison.via]]
+        evidence.append(thing.fact(comparison.number))
+        numbers.append(int(thing.facts[comparison.number]))
+    if numbers[0] == numbers[1]:
+        return None
+    answer = a if (numbers[0] < numbers[1]) == comparison.least else b
+    kind = "comparison" if comparison.via is None else "composition"
+    return Question(kind, comparison.asks.format(a=a.name, b=b.name), (answer.name,), tuple(evidence))

@@ -1,0 +1,100 @@
+"""The pages that search and browse read, and questions over them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnwise.envs.calls import plain
+
+Fact = tuple[str, str]
+"""Where a fact stands: a page's title, and the sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page. The first sentence says what it is about."""
+
+    title: str
+    sentences: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.sentences)
+
+
+class Pages:
+    """Pages by number and by title; two pages of one title become one with the sentences of both.
+
+    Text is freed of chat markers once, here, so that nothing that the world shows can be read as a turn.
+
+    Raises:
+        ValueError: there is no page.
+    """
+
+    def __init__(self, pages: Iterable[Page]) -> None:
+        found: dict[str, Page] = {}
+        for page in pages:
+            title = plain(page.title).strip()
+            sentences = tuple(plain(sentence).strip() for sentence in page.sentences)
+            known = found.get(title)
+            if known is not None:
+                sentences = known.sentences + tuple(s for s in sentences if s not in known.sentences)
+            found[title] = Page(title, sentences)
+        if not found:
+            raise ValueError("there is no page to search: the files hold none")
+        self.pages: Sequence[Page] = tuple(found.values())
+        self._named: Mapping[str, Page] = {page.title.casefold(): page for page in self.pages}
+
+    def __len__(self) -> int:
+        return len(self.pages)
+
+    def __iter__(self) -> Iterator[Page]:
+        return iter(self.pages)
+
+    def named(self, title: str) -> Page | None:
+        """The page of that title, upper and lower case apart."""
+        return self._named.get(title.strip().casefold())
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with its references, and the facts that it takes, in the order in which they can be found.
+
+    ``evidence`` is empty where nobody has said which pages hold the answer.
+    """
+
+    kind: str
+    text: str
+    answers: tuple[str, ...]
+    evidence: tuple[Fact, ...] = ()
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The pages of the evidence, each once, in order."""
+        return tuple(dict.fromkeys(title for title, _ in self.evidence))
+
+    @property
+    def key(self) -> str:
+        """Names the question: the same one has the same key, whatever list it stands in."""
+        return hashlib.sha256("\n".join([self.text, *self.answers]).encode()).hexdigest()[:12]
+
+    def data(self) -> dict[str, Any]:
+        """As JSON values."""
+        evidence = [list(fact) for fact in self.evidence]
+        return {"kind": self.kind, "question": self.text, "answers": list(self.answers), "evidence": evidence}
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Question:
+        """Back from a task's data.
+
+        Raises:
+            ValueError: a key is missing.
+        """
+        try:
+            evidence = tuple((str(title), str(sentence)) for title, sentence in data["evidence"])
+            return Question(str(data["kind"]), str(data["question"]), tuple(map(str, data["answers"])), evidence)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"task data: not a question with kind, question, answers and evidence ({error})") from None

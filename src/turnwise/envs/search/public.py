@@ -1,0 +1,128 @@
+"""Questions of HotpotQA, 2WikiMultiHopQA, MuSiQue and Bamboogle, from the files that their authors and mirrors publish.
+
+The format is told from a record's keys, so that the same reader takes original files, Hugging Face exports (Parquet, or JSON
+inside of text) and FlashRAG's JSON lines:
+
+- HotpotQA, 2WikiMultiHopQA: ``question``, ``answer``, ``context``, ``supporting_facts``;
+- MuSiQue: ``question``, ``answer``, ``answer_aliases``, ``paragraphs``, ``question_decomposition``; of the full version the
+  unanswerable questions are left out;
+- Bamboogle: ``Question``, ``Answer``, no pages;
+- FlashRAG's edition of any of them: ``question``, ``golden_answers``, no pages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from turnwise.envs.calls import plain
+from turnwise.envs.search.pages import Fact, Page, Question
+from turnwise.envs.search.records import read_records
+from turnwise.errors import InputError
+
+_FORMATS = "HotpotQA, 2WikiMultiHopQA, MuSiQue, Bamboogle or FlashRAG"
+
+
+def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Page]]:
+    """The questions of a file, in its order, each once, and the pages that come with them.
+
+    Raises:
+        InputError: the file cannot be read, a record is in none of the formats, or no question is left.
+    """
+    questions: dict[str, Question] = {}
+    pages: list[Page] = []
+    for place, record in read_records(path, key):
+        try:
+            found = _question(record)
+        except (KeyError, TypeError, ValueError, LookupError) as error:
+            raise InputError(
+                f"{place}: not a record of {_FORMATS} ({type(error).__name__}: {error}); correct it, or leave it out"
+            ) from error
+        if found is not None:
+            questions.setdefault(found[0].key, found[0])
+            pages += found[1]
+    if not questions:
+        raise InputError(f"{path}: no question in it; {key} takes files of {_FORMATS}")
+    return list(questions.values()), pages
+
+
+def read_pages(path: str | Path, key: str) -> list[Page]:
+    """A corpus: records with ``title`` and ``text`` (as DPR's Wikipedia), or ``contents`` that begin with the title's line.
+
+    Raises:
+        InputError: the file cannot be read, or a record has neither.
+    """
+    pages = []
+    for place, record in read_records(path, key):
+        title, text = record.get("title"), record.get("text")
+        if isinstance(record.get("contents"), str) and not isinstance(text, str):
+            title, _, text = record["contents"].partition("\n")
+        if not isinstance(title, str) or not isinstance(text, str) or not title.strip():
+            raise InputError(f"{place}: a page needs a title and a text, got the keys {sorted(map(str, record))}")
+        pages.append(Page(title.strip().strip('"'), (text,)))
+    if not pages:
+        raise InputError(f"{path}: no page in it; {key} takes records with title and text")
+    return pages
+
+
+def _question(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
+    """One question and its pages; None where the record says that it has no answer."""
+    if "paragraphs" in record:
+        return _musique(record)
+    if "supporting_facts" in record and "context" in record:
+        return _hotpot(record)
+    if "golden_answers" in record:
+        answers = [str(answer) for answer in _value(record["golden_answers"])]
+        return _made("flashrag", record["question"], answers, ()), []
+    if "Question" in record and "Answer" in record:
+        return _made("bamboogle", record["Question"], [record["Answer"]], ()), []
+    raise KeyError(f"none of paragraphs, supporting_facts, golden_answers, Question among {sorted(map(str, record))}")
+
+
+def _hotpot(record: Mapping[str, Any]) -> tuple[Question, list[Page]]:
+    pages = {}
+    for title, sentences in _pairs(record["context"], "title", "sentences", "content"):
+        pages[title] = Page(title, tuple(map(str, sentences)))
+    evidence = []
+    for title, number in _pairs(record["supporting_facts"], "title", "sent_id"):
+        sentences = pages[title].sentences
+        at = int(number) if 0 <= int(number) < len(sentences) else 0  # some published numbers point past the page
+        evidence.append((title, sentences[at]))
+    kind = str(record.get("type") or "hotpot")
+    return _made(kind, record["question"], [record["answer"]], evidence), list(pages.values())
+
+
+def _musique(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
+    if record.get("answerable") is False:
+        return None
+    paragraphs = _value(record["paragraphs"])
+    pages = {int(p["idx"]): Page(str(p["title"]), (str(p["paragraph_text"]),)) for p in paragraphs}
+    steps = [step["paragraph_support_idx"] for step in _value(record.get("question_decomposition") or [])]
+    used = [int(i) for i in steps if i is not None] or [int(p["idx"]) for p in paragraphs if p.get("is_supporting")]
+    evidence = [(pages[i].title, pages[i].text) for i in used]
+    answers = [record["answer"], *(_value(record.get("answer_aliases")) or ())]
+    return _made(f"hop{len(used)}", record["question"], answers, evidence), list(pages.values())
+
+
+def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]) -> Question:
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"the question must be text, got {text!r}")
+    if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
+        raise ValueError(f"the answers must be text, got {answers!r} (test files come without them)")
+    facts = tuple((plain(title).strip(), plain(sentence).strip()) for title, sentence in evidence)
+    return Question(kind, plain(text).strip(), tuple(dict.fromkeys(map(str.strip, answers))), facts)
+
+
+def _pairs(value: Any, *keys: str) -> list[tuple[str, Any]]:
+    """Pairs from ``[[a, b], ...]`` or from the columns ``{a: [...], b: [...]}``, either maybe as JSON text."""
+    value = _value(value)
+    if isinstance(value, Mapping):
+        second = next(key for key in keys[1:] if key in value)
+        return list(zip(map(str, value[keys[0]]), value[second], strict=True))
+    return [(str(first), second) for first, second in value]
+
+
+def _value(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value

@@ -1,0 +1,76 @@
+"""Records of question files in the formats that data sets are published in, one at a time, each with its place."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from turnwise.errors import InputError
+
+ENDINGS = ".json, .jsonl, .parquet, .csv or .tsv"
+
+
+def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """``("file:record", record)`` of every record; records count from 1, and of JSON lines, lines do.
+
+    Args:
+        path: a JSON array or JSON lines (``.json``, ``.jsonl``), Parquet, or a table with a header line.
+        key: the configuration's key that named the file, for messages.
+
+    Raises:
+        InputError: the file is missing, unreadable, or not in the format that its ending says.
+    """
+    path = Path(path)
+    try:
+        for number, record in enumerate(_read(path), start=1):
+            if record is None:
+                continue
+            if not isinstance(record, dict):
+                raise InputError(
+                    f"{path}:{number}: not an object but {type(record).__name__}; write one object a record"
+                )
+            yield f"{path}:{number}", record
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; correct {key} (read from {Path.cwd()})") from None
+    except (OSError, UnicodeDecodeError, csv.Error, pyarrow.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read ({error}); {key} takes {ENDINGS}") from error
+
+
+def _read(path: Path) -> Iterator[Any]:
+    ending = path.suffix.lower()
+    if ending == ".parquet":
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=256):
+                yield from batch.to_pylist()
+    elif ending in (".csv", ".tsv"):
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from csv.DictReader(file, delimiter="," if ending == ".csv" else "\t")
+    elif ending in (".json", ".jsonl", ".ndjson"):
+        yield from _read_json(path)
+    else:
+        raise InputError(f"{path}: unknown ending {ending!r}; use {ENDINGS}")
+
+
+def _read_json(path: Path) -> Iterator[Any]:
+    with path.open(encoding="utf-8") as file:
+        start = file.read(1)
+        while start.isspace():
+            start = file.read(1)
+        file.seek(0)
+        if start == "[":
+            try:
+                yield from json.load(file)
+            except ValueError as error:
+                raise InputError(f"{path}: not JSON ({error}); restore the file, or write one object a line") from error
+            return
+        for number, line in enumerate(file, start=1):
+            try:
+                yield json.loads(line) if line.strip() else None
+            except ValueError as error:
+                raise InputError(f"{path}:{number}: not JSON ({error}); write one object a line") from error

@@ -1,0 +1,52 @@
+"""Exact match and token F1 of short answers, as SQuAD and HotpotQA (arXiv:1809.09600) define them."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+F1_FLOOR = 0.3  # TRACE (arXiv:2606.11119), App. E.1.2: partial credit begins here
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_CLOSED = frozenset({"yes", "no", "noanswer"})  # answers of which a part is no partial answer
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """An answer held against the references: the best of each over all of them."""
+
+    exact: bool
+    f1: float
+
+    def reward(self, floor: float = F1_FLOOR) -> float:
+        """1 for an exact match, else F1 where it reaches ``floor``, else 0."""
+        if self.exact:
+            return 1.0
+        return self.f1 if self.f1 >= floor else 0.0
+
+
+def normalise(text: str) -> str:
+    """Lower case, without punctuation, articles and surplus whitespace."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def score(answer: str, references: Sequence[str]) -> Score:
+    """``answer`` against every reference."""
+    exact = any(normalise(answer) == normalise(reference) for reference in references)
+    return Score(exact, max((f1(answer, reference) for reference in references), default=0.0))
+
+
+def f1(answer: str, reference: str) -> float:
+    """Harmonic mean of precision and recall over words, in [0, 1]; a closed answer (yes, no) is whole or 0."""
+    given, wanted = normalise(answer), normalise(reference)
+    if given != wanted and (given in _CLOSED or wanted in _CLOSED):
+        return 0.0
+    words, expected = given.split(), wanted.split()
+    shared = sum((Counter(words) & Counter(expected)).values())
+    if shared == 0:
+        return 0.0
+    precision, recall = shared / len(words), shared / len(expected)
+    return 2 * precision * recall / (precision + recall)

@@ -1,0 +1,95 @@
+"""Where questions and pages come from: the encyclopaedia, or files that a person gives; one place for search and browse."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnwise.envs.base import check_task
+from turnwise.envs.search.encyclopaedia import SPLITS, Encyclopaedia, Level
+from turnwise.envs.search.pages import Page, Pages, Question
+from turnwise.envs.search.public import read_pages, read_questions
+from turnwise.types import Task
+
+
+class Source:
+    """Questions by split, and the pages that belong to them.
+
+    Args:
+        level, edition, countries: of the encyclopaedia; see there.
+        files: split -> question file, instead of the encyclopaedia's. A split without a file has no tasks.
+        corpus: a file of pages, instead of those that come with the questions.
+
+    Raises:
+        ValueError: a split of ``files`` is unknown.
+        InputError: a file cannot be used, or there are no pages at all.
+    """
+
+    def __init__(
+        self,
+        level: Level,
+        edition: int,
+        countries: int | None,
+        files: Mapping[str, str] | None,
+        corpus: str | None,
+    ) -> None:
+        for split in files or ():
+            if split not in SPLITS:
+                raise ValueError(f"files.{split}: splits are {', '.join(SPLITS)}")
+        self._made = None if files else Encyclopaedia(level, edition, countries)
+        self._read: dict[str, list[Question]] = {}
+        self._lists: dict[tuple[str, int], list[Question]] = {}
+        pages: list[Page] = list(self._made.pages) if self._made else []
+        for split, path in (files or {}).items():
+            self._read[split], own = read_questions(path, f"files.{split}")
+            pages += own if corpus is None else ()
+        if corpus is not None:
+            pages = read_pages(corpus, "corpus")
+        self.pages = Pages(pages) if pages else None
+        self.name = f"files {_digest(files)}" if files else f"{level} {edition} {countries}"
+
+    def tasks(self, env: str, split: str, count: int, seed: int) -> Sequence[Task]:
+        """``count`` tasks, all different; a longer list starts with the shorter one.
+
+        Raises:
+            ValueError: the split has no questions, or fewer than ``count``.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        if count < 0:
+            raise ValueError(f"count: cannot draw {count} tasks")
+        questions = self._lists.get((split, seed))
+        if questions is None:
+            questions = self._lists[split, seed] = self._ordered(split, seed)
+        if count > len(questions):
+            remedy = f"give files.{split} more" if self._made is None else "set countries to more, or level to full"
+            raise ValueError(f"{env}: {split} has {len(questions)} questions, {count} are wanted; {remedy}")
+        source = {"source": self.name}
+        return [Task(env, f"{split}/{q.key}", split, q.data() | source) for q in questions[:count]]
+
+    def question(self, task: Task, env: str) -> Question:
+        """A task's question.
+
+        Raises:
+            ValueError: the task was made for another environment or from other pages.
+        """
+        check_task(task, env)
+        made = task.data.get("source")
+        if made is not None and made != self.name:
+            raise ValueError(
+                f"task {task.id}: made from {made!r}, but these pages are {self.name!r}; use its own settings"
+            )
+        return Question.of(task.data)
+
+    def _ordered(self, split: str, seed: int) -> list[Question]:
+        if self._made is not None:
+            return self._made.questions(split, seed)
+        questions = list(self._read.get(split, ()))
+        random.Random(f"questions {split} {seed}").shuffle(questions)
+        return questions
+
+
+def _digest(files: Mapping[str, Any] | None) -> str:
+    return hashlib.sha256(repr(sorted((files or {}).items())).encode()).hexdigest()[:12]

@@ -1,0 +1,171 @@
+"""The checks find what is wrong: each test breaks a sound world in one way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from turnwise.envs.base import Step
+from turnwise.envs.checks import check_forks, check_hostile, read_cases, replay
+from turnwise.envs.checks.cases import case_file
+from turnwise.envs.search import SearchEnv, SearchSession
+from turnwise.errors import InputError
+
+ENVS = Path(__file__).parents[4] / "src" / "turnwise" / "envs"
+
+
+@pytest.fixture
+def env() -> SearchEnv:
+    return SearchEnv("tiny", countries=4)
+
+
+def hostile(env: SearchEnv, sequences: int = 40, **more: Any) -> list[str]:
+    return check_hostile(env, env.tasks("train", 3), ["search Ash Bay", "answer 12"], sequences, **more)
+
+
+def forks(env: SearchEnv) -> list[str]:
+    replayed = [replay(env, task) for task in env.tasks("train", 6)]
+    return check_forks(env, replayed, ["search Oak", "search Fox Bay"], random.Random(0))
+
+
+def test_a_sound_world_passes(env: SearchEnv) -> None:
+    assert hostile(env) == [] == forks(env)
+    episode = replay(env, env.tasks("train", 1)[0])
+    assert episode.won and episode.alike and all(episode.accepted)
+
+
+def raises(session: SearchSession, action: str) -> Step:
+    raise KeyError(action)
+
+
+def endless(session: SearchSession, action: str) -> Step:
+    return Step("x")
+
+
+def executes(session: SearchSession, action: str) -> Step:
+    session.turns += 1
+    session.done = session.turns >= session.horizon
+    if action.startswith("__import__"):
+        eval(action)
+    return Step("x", done=session.done)
+
+
+def infinite(session: SearchSession, action: str) -> Step:
+    return Step("x", float("inf"))
+
+
+def disagrees(session: SearchSession, action: str) -> Step:
+    return Step("x", done=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (raises, "KeyError"),
+        (endless, "not done after"),
+        (executes, "was executed"),
+        (infinite, "reward is inf"),
+        (disagrees, "disagree"),
+    ],
+)
+def test_hostile_sequences_find(
+    step: Callable[[SearchSession, str], Step], told: str, env: SearchEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SearchSession, "step", step)
+    assert any(told in problem for problem in hostile(env, 60))
+
+
+def test_hostile_sequences_find_an_echo_that_forges_a_turn(env: SearchEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    def echo(session: SearchSession, action: str) -> Step:
+        session.turns += 1
+        session.done = session.turns >= session.horizon
+        return Step(f"no such tool: {action}", done=session.done)
+
+    monkeypatch.setattr(SearchSession, "step", echo)
+    assert any("begins a turn of its own" in p for p in hostile(env, forges=lambda text: "<|im_start|>" in text))
+
+
+def test_hostile_sequences_find_a_verifier_that_raises(env: SearchEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    def accepts(self: SearchEnv, session: Any, action: str, expert: str) -> bool:
+        return bool(action.encode())
+
+    monkeypatch.setattr(SearchEnv, "accepts", accepts)
+    assert any("UnicodeEncodeError" in problem for problem in hostile(env, 200))
+
+
+def test_forks_that_share_state_are_found(env: SearchEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SearchSession, "fork", lambda session: session)
+    assert any("does not see" in problem for problem in forks(env))
+
+
+def test_forks_whose_state_leaks_are_found(env: SearchEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared: list[str] = []
+    act = SearchSession.act
+
+    def leaking(session: SearchSession, tool: str, argument: str) -> Step:
+        shared.append(argument)
+        answer = act(session, tool, argument)
+        return Step(f"{len(shared)} {answer.observation}", done=answer.done, won=answer.won)
+
+    monkeypatch.setattr(SearchSession, "act", leaking)
+    assert any("does not see" in problem for problem in forks(env))
+
+
+def test_a_world_that_is_not_the_same_twice_is_no_success(env: SearchEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(range(100))
+    act = SearchSession.act
+
+    def other(session: SearchSession, tool: str, argument: str) -> Step:
+        answer = act(session, tool, argument)
+        return Step(f"{next(answers)} {answer.observation}", done=answer.done, won=answer.won)
+
+    monkeypatch.setattr(SearchSession, "act", other)
+    assert not replay(env, env.tasks("train", 1)[0]).alike
+
+
+def test_cases_that_the_verifier_fails_are_named(
+    env: SearchEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = {
+        "about": "x",
+        "task": {"split": "train", "index": 0},
+        "expert": "a",
+        "accepts": ["b", "c", "d"],
+        "refuses": ["e", "f", "g", "h", "i"],
+    }
+    path = tmp_path / "checks.yaml"
+    path.write_text(yaml.safe_dump([case]))
+    monkeypatch.setattr(SearchEnv, "accepts", lambda self, session, action, expert: action in "abdg")
+    refused, accepted = read_cases(path).wrong(lambda overrides: env)
+    assert (len(refused), len(accepted)) == (1, 1)
+    assert "refuses 'c'" in refused[0] and "accepts 'g'" in accepted[0]
+
+
+SHORT = "- {about: x, task: {}, expert: a, accepts: [a], refuses: [b, c, d, e, f]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("a: [", "not YAML"), ("{}", "not a list"), ("- about: x", "task"), (SHORT, r"accepts: .*at least 3")],
+)
+def test_a_bad_file_of_cases_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "checks.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=told):
+        read_cases(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_cases(tmp_path / "none.yaml")
+
+
+def test_a_world_brings_its_cases_beside_its_module(env: SearchEnv) -> None:
+    assert case_file(env) == ENVS / "search" / "checks.yaml"
+
+
+@pytest.mark.parametrize("path", sorted(ENVS.rglob("*checks.yaml")), ids=lambda path: path.parent.name)
+def test_the_files_of_cases_that_are_here_can_be_read(path: Path) -> None:
+    assert len(read_cases(path).cases) >= 2

@@ -1,0 +1,208 @@
+"""Problems, equality of answers, files, and episodes with the Python tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from turnwise.envs.base import Environment
+from turnwise.envs.math import Equality, Interpreter, MathEnv
+from turnwise.envs.math.problems import KINDS, SPLITS, Level, make_problems
+from turnwise.envs.math.public import boxed, read_problems
+from turnwise.errors import InputError
+from turnwise.sandbox.base import NoSandboxError
+from turnwise.sandbox.detect import open_sandbox
+
+
+@pytest.fixture(scope="module")
+def equal() -> Iterator[Equality]:
+    equality = Equality(seconds=20)
+    yield equality
+    equality.close()
+
+
+def sandboxed() -> bool:
+    try:
+        open_sandbox().close()
+    except NoSandboxError:
+        return False
+    return True
+
+
+needs_sandbox = pytest.mark.skipif(not sandboxed(), reason="no sandbox works here")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        ("0.5", "1/2"),
+        ("1,234", "1234"),
+        ("-3.", "-3"),
+        ("\\frac{1}{2}", "0.5"),
+        ("\\boxed{\\sqrt{8}}", "2\\sqrt{2}"),
+        ("$1 + 2x$", "2x+1"),
+        ("x = 3", "3"),
+        ("\\{2, 1\\}", "\\{1, 2\\}"),
+        ("(1, 2)", "(1,2)"),
+    ],
+)
+def test_answers_that_say_the_same_are_equal(answer: str, reference: str, equal: Equality) -> None:
+    assert equal(answer, reference)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        ("0.333", "1/3"),
+        ("42 or 43", "42"),
+        ("43, 42", "42"),
+        ("(2,1)", "(1,2)"),
+        ("", "0"),
+        ("0" * 401 + "1", "1"),
+        ("1/0", "0"),
+        ("42\n", "43"),
+    ],
+)
+def test_answers_that_only_look_alike_are_not(answer: str, reference: str, equal: Equality) -> None:
+    assert not equal(answer, reference)
+
+
+def test_an_answer_is_never_executed_and_one_that_takes_too_long_is_wrong(tmp_path: Path) -> None:
+    equality = Equality(seconds=0.5)
+    canary = tmp_path / "canary"
+    assert not equality(f"__import__('os').system('touch {canary}')", "42")
+    assert not canary.exists()
+    assert not equality("\\int_0^1 \\int_0^1 \\sin(x^x + y^y + x^y) dx dy", "\\pi")  # its worker is given up
+    assert equality("\\frac{1}{2}", "0.5") or Equality(seconds=60)("\\frac{1}{2}", "0.5")  # and another one started
+    equality.close()
+    with pytest.raises(ValueError, match="seconds"):
+        Equality(seconds=0)
+
+
+@pytest.mark.parametrize("level", ["tiny", "full"])
+def test_splits_share_no_problem_and_lists_grow_at_the_end(level: Level) -> None:
+    texts = {split: [p.text for p in make_problems(level, split, 60, 0)] for split in SPLITS}
+    assert all(len(set(found)) == 60 for found in texts.values())
+    assert not set(texts["train"]) & set(texts["seen"]) and not set(texts["unseen"]) & {*texts["train"], *texts["seen"]}
+    assert [p.text for p in make_problems(level, "train", 10, 0)] == texts["train"][:10]
+    assert {p.kind for p in make_problems(level, "train", 60, 0)} == set(KINDS[level])
+
+
+@pytest.mark.parametrize("level", ["tiny", "full"])
+def test_the_code_of_a_problem_computes_its_answer(level: Level) -> None:
+    """The generator works answers out by formulas; its code, which is ours and no policy's, must agree."""
+    for problem in make_problems(level, "unseen", 40, 3):
+        printed: list[Any] = []
+        names = {"print": printed.append}
+        if level == "tiny":
+            printed.append(eval(problem.code or "", names))
+        else:
+            exec(problem.code or "", names)
+        assert Fraction(str(printed[-1])) == Fraction(problem.answer), problem
+
+
+def test_files_of_every_source(tmp_path: Path) -> None:
+    records = {
+        "deepscaler.json": {"problem": "P?", "solution": "so \\boxed{035}", "answer": "35"},
+        "aime.jsonl": {"ID": "2024-I-1", "Problem": "P?", "Solution": "...", "Answer": 204},
+        "amc.jsonl": {"id": 0, "question": "P?", "answer": 27.0, "url": ""},
+        "math500.jsonl": {"problem": "P?", "solution": "", "answer": "\\frac{1}{2}", "subject": "Algebra", "level": 2},
+        "minerva.jsonl": {"problem": "P?", "solution": "Hence \\boxed{\\frac{\\sqrt{2}}{2}}.", "idx": 1},
+        "olympiad.jsonl": {"question": "P?", "final_answer": ["$2$"], "solution": ["..."], "modality": "Text-only"},
+    }
+    answers = []
+    for name, record in records.items():
+        text = json.dumps([record]) if name.endswith(".json") else json.dumps(record)
+        (tmp_path / name).write_text(text)
+        answers.append(read_problems(tmp_path / name, "files.train")[0].answer)
+    assert answers == ["35", "204", "27", "\\frac{1}{2}", "\\frac{\\sqrt{2}}{2}", "$2$"]
+    table = pyarrow.Table.from_pylist([records["math500.jsonl"], records["math500.jsonl"]])
+    pyarrow.parquet.write_table(table, tmp_path / "m.parquet")
+    assert len(read_problems(tmp_path / "m.parquet", "files.seen")) == 1
+
+
+def test_proofs_and_pictures_are_left_out_and_other_gaps_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    kept = {"question": "Q?", "final_answer": ["7"], "modality": "Text-only"}
+    others = [kept | {"final_answer": None}, kept | {"modality": "Multimodal"}, kept | {"image_1": "x.png"}]
+    path.write_text("".join(json.dumps(record) + "\n" for record in [*others, kept]))
+    assert [p.answer for p in read_problems(path, "files.train")] == ["7"]
+    path.write_text('{"problem": "P?", "solution": "no box"}\n')
+    with pytest.raises(InputError, match=r"o\.jsonl:1: no final answer"):
+        read_problems(path, "files.train")
+    assert (boxed("\\boxed{1} then \\boxed{a{b}c}"), boxed("none"), boxed("\\boxed{open")) == ("a{b}c", None, None)
+    path.write_text(json.dumps(kept))
+    env = MathEnv(files={"train": str(path)})
+    with pytest.raises(InputError, match=r"data\.file"):
+        env.demonstrate(env.tasks("train", 1)[0])
+    with pytest.raises(ValueError, match="1 problems, 2 are wanted"):
+        env.tasks("train", 2)
+
+
+def test_without_a_sandbox_code_is_refused_and_never_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for module in ("bubblewrap", "sandlocked"):
+        monkeypatch.setattr(f"turnwise.sandbox.{module}.reason", lambda: "not here")
+    env = MathEnv("tiny")
+    session = env.reset(env.tasks("train", 1)[0])
+    canary = tmp_path / "canary"
+    with pytest.raises(NoSandboxError, match=r"env\.python=false"):
+        session.step(f"python open({str(canary)!r}, 'w')")
+    assert not canary.exists()
+    bare = MathEnv("tiny", python=False)
+    task = bare.tasks("train", 1)[0]
+    assert bare.reset(task).step("python 1 + 1").info["admissible"] is False
+    assert bare.reset(task).step(f"answer {task.data['answer']}").won
+
+
+@needs_sandbox
+@pytest.mark.parametrize("level", ["tiny", "full"])
+def test_both_experts_win_and_the_good_ones_steps_are_accepted(level: Level) -> None:
+    env = MathEnv(level)
+    assert isinstance(env, Environment)
+    for task in env.tasks("train", 6):
+        good, clumsy = env.demonstrate(task), env.demonstrate(task, "clumsy")
+        assert good.success and clumsy.success
+        session = env.reset(task)
+        for message in good.messages[2::2]:
+            assert env.accepts(session, message["content"], message["content"])
+            session.step(message["content"])
+    env._interpreter.close()
+
+
+@needs_sandbox
+def test_names_are_kept_and_forks_part_ways() -> None:
+    env = MathEnv("tiny", horizon=9)
+    parent = env.reset(env.tasks("train", 1)[0])
+    assert parent.step("python x = 5").observation == "(no output)"
+    child = parent.fork()
+    assert child.step("python x = 7").observation == "(no output)"
+    assert child.step("python x").observation == "7"
+    assert parent.step("python x").observation == "5"
+    assert "ZeroDivisionError" in parent.step("python 1 / 0").observation
+    assert parent.step("python x * 2").observation == "10"
+    assert "<|" not in parent.step("python print('<|im_end|>')").observation
+    env._interpreter.close()
+
+
+@needs_sandbox
+def test_a_state_that_was_let_go_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.envs.math.interpreter._STATES", 2)
+    tool = Interpreter()
+    assert tool.run(("a = 2", "b = a * 3"), "a + b").output.strip() == "8"
+    for number in range(4):
+        tool.run((), f"c = {number}")
+    assert tool.run(("a = 2", "b = a * 3"), "a * b").output.strip() == "12"
+    tool.close()
+
+
+@pytest.mark.parametrize("wrong", [{"level": "huge"}, {"shown": 3}, {"horizon": 0}, {"files": {"test": "x"}}])
+def test_values_out_of_range_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        MathEnv(**wrong)

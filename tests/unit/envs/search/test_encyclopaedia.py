@@ -1,0 +1,106 @@
+"""The generated pages and the questions over them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from turnwise.envs.search.encyclopaedia import SPLITS, Encyclopaedia, Level
+from turnwise.envs.search.pages import Page, Pages, Question
+from turnwise.envs.search.retrieval import Bm25
+
+SMALL = {"tiny": 10, "full": 6}
+
+
+@pytest.fixture(scope="module", params=["tiny", "full"])
+def book(request: pytest.FixtureRequest) -> Encyclopaedia:
+    return Encyclopaedia(request.param, countries=SMALL[request.param])
+
+
+def all_questions(book: Encyclopaedia) -> dict[str, list[Question]]:
+    return {split: book.questions(split, 0) for split in SPLITS}
+
+
+def test_splits_share_no_question_and_unseen_shares_no_page(book: Encyclopaedia) -> None:
+    found = all_questions(book)
+    texts = {split: {q.text for q in questions} for split, questions in found.items()}
+    assert all(len(texts[split]) > 20 for split in SPLITS)
+    assert not texts["train"] & texts["seen"] and not (texts["train"] | texts["seen"]) & texts["unseen"]
+    pages = {split: {title for q in questions for title in q.titles} for split, questions in found.items()}
+    assert not pages["unseen"] & (pages["train"] | pages["seen"])
+    assert pages["seen"] <= {page.title for page in book.pages}
+
+
+def test_evidence_stands_on_its_page_and_leads_from_one_to_the_next(book: Encyclopaedia) -> None:
+    for question in book.questions("train", 0)[:300]:
+        for title, sentence in question.evidence:
+            page = book.pages.named(title)
+            assert page is not None and sentence in page.sentences
+        assert question.titles[0] in question.text
+        if question.kind.startswith("chain"):
+            assert len(question.evidence) == int(question.kind[-1])
+            for (_, sentence), (following, _) in zip(question.evidence, question.evidence[1:], strict=False):
+                assert following in sentence
+            assert question.answers[0] in question.evidence[-1][1]
+        assert question.kind.startswith("chain") == (question.answers[0] not in question.text)
+
+
+def test_comparisons_are_answered_by_the_numbers_of_their_evidence() -> None:
+    book = Encyclopaedia("full", countries=6)
+    least = re.compile(r"earlier|first")
+    checked: Counter[str] = Counter()
+    for question in book.questions("unseen", 0):
+        if question.kind.startswith("chain"):
+            continue
+        numbers = [
+            int(re.findall(r"\d+", sentence)[-1]) for _, sentence in question.evidence if re.search(r"\d", sentence)
+        ]
+        assert len(numbers) == 2
+        named = [question.evidence[0][0], question.evidence[len(question.evidence) // 2][0]]
+        pick = min if least.search(question.text) else max
+        assert question.answers == (named[numbers.index(pick(numbers))],)
+        checked[question.kind] += 1
+    assert checked["comparison"] > 20 and checked["composition"] > 20
+
+
+def test_a_page_is_found_first_by_its_title(book: Encyclopaedia) -> None:
+    find = Bm25(book.pages)
+    assert all(find(page.title, 1)[0] is page for page in book.pages)
+
+
+@pytest.mark.parametrize("level", ["tiny", "full"])
+def test_an_edition_is_the_same_every_time_and_another_is_another(level: Level) -> None:
+    one, same, other = (Encyclopaedia(level, edition, 3) for edition in (0, 0, 1))
+    assert list(one.pages) == list(same.pages)
+    assert one.questions("train", 0) == same.questions("train", 0)
+    assert list(one.pages) != list(other.pages)
+
+
+def test_the_tiny_level_has_few_words() -> None:
+    book = Encyclopaedia("tiny")
+    texts = [page.text + " " + page.title for page in book.pages]
+    texts += [q.text for split in SPLITS for q in book.questions(split, 0)]
+    words = {word for text in texts for word in re.findall(r"[A-Za-z]+", text)}
+    assert len(words) <= 130
+    assert max(len(page.text.split()) for page in book.pages) <= 16
+
+
+def test_what_cannot_be_made_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match="countries"):
+        Encyclopaedia("tiny", countries=1)
+    with pytest.raises(ValueError, match="fewer countries"):
+        Encyclopaedia("tiny", countries=40)
+    with pytest.raises(ValueError, match="level"):
+        Encyclopaedia("huge")  # type: ignore[arg-type]
+
+
+def test_pages_of_one_title_are_joined_and_freed_of_markers() -> None:
+    pages = Pages(
+        [Page("A", ("one", "two")), Page("B", ("<|im_end|></tool_response> x < y",)), Page("A", ("two", "three"))]
+    )
+    assert pages.named("a") == Page("A", ("one", "two", "three"))
+    assert pages.named("B") == Page("B", ("< |im_end|>< /tool_response> x < y",))
+    with pytest.raises(ValueError, match="no page"):
+        Pages([])

@@ -1,0 +1,44 @@
+"""Exact match and F1 by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.envs.search.scoring import f1, normalise, score
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "expected"),
+    [
+        ("Gita Bauer", "Gita Bauer", 1.0),
+        ("the city of Paris", "Paris", 0.5),  # "the" goes: precision 1/3, recall 1
+        ("Paris", "Paris, France", 2 / 3),  # precision 1, recall 1/2
+        ("red red blue", "red blue blue", 2 / 3),  # words are counted, not looked up
+        ("London", "Paris", 0.0),
+        ("yes it is", "yes", 0.0),  # a closed answer is whole or nothing
+        ("", "Paris", 0.0),
+    ],
+)
+def test_f1_by_hand(answer: str, reference: str, expected: float) -> None:
+    assert f1(answer, reference) == pytest.approx(expected)
+
+
+def test_normalising_drops_case_punctuation_and_articles() -> None:
+    assert normalise("The  Beatles' (a band), an album!") == "beatles band album"
+
+
+def test_the_best_reference_counts_and_the_floor_pays_from_itself_on() -> None:
+    partly = score("city of paris now", ["London", "Paris"])  # 1/4 and 1: 2 * 1/4 / (5/4)
+    assert not partly.exact
+    assert partly.f1 == pytest.approx(0.4)
+    assert partly.reward() == pytest.approx(0.4)
+    assert partly.reward(floor=0.4) == pytest.approx(0.4)
+    assert partly.reward(floor=0.41) == 0.0
+    assert score("one of the six cities with Paris", ["Paris"]).reward() == 0.0  # 2 * 1/6 / (7/6) = 0.286
+    assert score("paris.", ["London", "Paris"]).reward() == 1.0
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_f1_is_symmetric_and_bounded(a: str, b: str) -> None:
+    assert f1(a, b) == pytest.approx(f1(b, a))
+    assert 0 <= f1(a, b) <= 1 + 1e-12
