@@ -15,6 +15,7 @@ import math
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,12 @@ class _Command:
         result = self._process.wait(5)
         died = 128 + (result.signal if result.signal > 0 else signal.SIGKILL)  # sandlock kills what passes its limits
         self.status = result.exit_code if result.exit_code >= 0 and result.signal < 0 else died
-        for _ in range(len(stopped)):  # orphans come to this process when their parents are gone
-            for pid in self.members():
+        end = time.monotonic() + 5
+        while (left := self.members()) and time.monotonic() < end:  # orphans come here when their parents are gone
+            for pid in left:
+                _signal(pid, signal.SIGKILL)
                 _reap(pid)
+            time.sleep(0.001)
 
 
 def _signal(pid: int, number: int) -> None:
@@ -97,7 +101,7 @@ def _signal(pid: int, number: int) -> None:
 
 def _reap(pid: int) -> None:
     try:
-        os.waitpid(pid, 0)
+        os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:  # somebody else's child; its parent dies next
         return
 
