@@ -62,6 +62,8 @@ def train_lines(folder: Path) -> int:
 def test_kill_nine_changes_nothing(method: str, small: Callable[..., list[str]], tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     settings = ("trainer.max_epochs=6", "name=resume", "policy.model=tiny", "eval.attempts=0")
+    if method == "trace":
+        settings += ("allocator.budget=24",)  # fewer episodes often all end alike, and teach nothing
     finish(small(method, *settings, out="whole"))
     overrides = small(method, *settings, out="killed")
     if method == "pivotrl":
@@ -76,7 +78,8 @@ def test_kill_nine_changes_nothing(method: str, small: Callable[..., list[str]],
     assert all((a[name] == b[name]).all() for name in a)
     assert metrics(whole) == metrics(killed)
     trained = [row for row in metrics(whole) if row["phase"] == "train"]
-    assert min(row["train/grad_norm"] for row in trained) > 0  # there was something to lose
+    learned = [row["train/grad_norm"] > 0 for row in trained]
+    assert any(learned[:2]) and any(learned[2:4]) and any(learned[4:])  # there was something to lose at every kill
     for key in ("in_domain", "ood", "rollout_turns", "rollout_tokens", "config_hash"):
         first, second = (json.loads((folder / "result.json").read_text())[key] for folder in (whole, killed))
         assert first == second, key
