@@ -24,7 +24,7 @@ setup: $(VENV)/.run ## .venv with what a run needs (at once when nothing changed
 train: setup ## the main job: PivotRL on the shipped policy; ARGS="method=sft seed=1" changes it
 	$(BIN)/python train.py method=pivotrl $(ARGS)
 
-test: $(VENV)/.dev lint types imports ## set up, lint, types, import contracts, then every test, the fast ones first
+test: $(VENV)/.dev $(VENV)/.bfcl lint types imports ## set up, lint, types, import contracts, then every test, the fast ones first
 	$(PYTEST) -m "not slow and not gpu and not alfworld"
 	$(PYTEST) -m "slow and not gpu and not alfworld" || test $$? -eq 5
 
