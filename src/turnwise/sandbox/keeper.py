@@ -23,6 +23,7 @@ from turnwise.sandbox.base import Limits
 from turnwise.sandbox.watch import descendants, watch
 
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER
+_SWEEP = 12.0  # seconds for the last of a bomb to die on a busy host; below the patience of ``Sandlock``
 _READABLE = (
     "/usr",
     "/bin",
@@ -84,7 +85,7 @@ class _Command:
         result = self._process.wait(5)
         died = 128 + (result.signal if result.signal > 0 else signal.SIGKILL)  # sandlock kills what passes its limits
         self.status = result.exit_code if result.exit_code >= 0 and result.signal < 0 else died
-        end = time.monotonic() + 5
+        end = time.monotonic() + _SWEEP
         while (left := self.members()) and time.monotonic() < end:  # orphans come here when their parents are gone
             for pid in left:
                 _signal(pid, signal.SIGKILL)
