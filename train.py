@@ -1,4 +1,7 @@
-"""Train a policy: compose -> check -> claim the run's folder -> seed, build, fit, evaluate, result."""
+"""Train a policy: compose -> check -> claim the run's folder -> seed, build, fit, evaluate, result.
+
+With ``sweep=NAME`` it runs the rows of a sweep file, each of them such a run (docs/sweeps.md).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -20,6 +24,8 @@ from turnwise.config_errors import explain
 from turnwise.errors import InputError
 from turnwise.files import no_room
 from turnwise.run_folder import claim
+from turnwise.sweeps.arguments import for_hydra, is_sweep
+from turnwise.sweeps.run import RowsFailed
 
 CONF = Path(__file__).resolve().parent / "conf"
 
@@ -43,12 +49,18 @@ def job(cfg: DictConfig) -> None:
             raise
         with suppress(OSError):
             os.removedirs(cfg.paths.out)  # Hydra made it; it goes if nothing is in it
+        if _in_a_sweep():  # which tells it, and goes on with the next row
+            raise
         _stop(str(error), 2)
     except OSError as error:
         message = no_room(error, cfg.paths.out)
-        if message is None or _developer():
+        if message is None or _developer() or _in_a_sweep():
             raise
         _stop(message, 1)
+
+
+def _in_a_sweep() -> bool:
+    return bool(HydraConfig.get().runtime.choices.get("hydra/sweeper") == "rows")
 
 
 def _developer() -> bool:
@@ -66,7 +78,15 @@ def main() -> None:
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands us its errors instead of printing them
     try:
+        if is_sweep(sys.argv[1:]):
+            sys.argv[1:] = for_hydra(sys.argv[1:], CONF)
         job()
+    except RowsFailed as failed:
+        _stop(str(failed), 1)
+    except InputError as error:  # of a sweep: a run's own is told by the run
+        if _developer():
+            raise
+        _stop(str(error), 2)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         if _developer():
             raise

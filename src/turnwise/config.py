@@ -76,7 +76,6 @@ class RunConfig:
     logger: Any = None
     callbacks: Any = None
     eval: Any = None
-    table: Any = None  # a sweep's rows with the paper's numbers; reports read it
 
 
 LONGEST_NAME = 120  # characters of a folder; file systems stop at 255 bytes

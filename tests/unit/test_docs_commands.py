@@ -13,6 +13,8 @@ from omegaconf import OmegaConf
 
 from turnwise.config import compose_config
 from turnwise.config_check import check_config
+from turnwise.sweeps.arguments import is_sweep
+from turnwise.sweeps.jobs import ask, jobs
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
@@ -44,7 +46,12 @@ def test_the_docs_hold_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
-    check_config(compose_config(shlex.split(command, comments=True), ROOT / "conf"))
+    arguments = shlex.split(command, comments=True)
+    if is_sweep(arguments):
+        arguments = [argument for argument in arguments if not argument.startswith("hydra/")]
+        found = jobs(ask(arguments, ROOT / "conf"))
+        arguments = list(next((job for job in found if not job.cannot), found[0]).overrides)
+    check_config(compose_config(arguments, ROOT / "conf"))
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,11 @@ import yaml
 from turnwise.config import compose_config
 from turnwise.config_check import check_config
 from turnwise.config_signature import signature_of
-from turnwise.reports.paper import read_paper
-from turnwise.run_folder import config_hash
 
 CONF = Path(__file__).parents[2] / "conf"
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
 PARTS = [f for f in FILES if "/" in f and not f.startswith(("experiment/", "sweep/", "hydra/", "local/"))]
 EXPERIMENTS = [f.removeprefix("experiment/") for f in FILES if f.startswith("experiment/")]
-SWEEPS = [f.removeprefix("sweep/") for f in FILES if f.startswith("sweep/")]
 METHODS = [f.removeprefix("method/") for f in FILES if f.startswith("method/")]
 
 # a part needs others beside it
@@ -47,7 +44,6 @@ WITH = {
 def test_the_lists_are_not_empty() -> None:
     assert len(PARTS) > 30
     assert {"pivotrl", "sft", "grpo", "local", "awpo", "mixed", "toolrl", "dapo", "dr_grpo", "trace"} <= set(METHODS)
-    assert {"pivotrl_tab1", "pivotrl_tab4"} <= set(SWEEPS)
     assert len(EXPERIMENTS) >= 8
 
 
@@ -69,24 +65,6 @@ def test_every_experiment_passes_at_both_scales(experiment: str, scale: str) -> 
     cfg = compose_config([f"experiment={experiment}", f"scale={scale}"], CONF)
     check_config(cfg)
     assert cfg.name.startswith(experiment)
-
-
-@pytest.mark.parametrize("sweep", SWEEPS)
-def test_a_sweeps_runs_have_folders_of_their_own_and_rows_in_the_papers_table(sweep: str) -> None:
-    raw = yaml.safe_load((CONF / "sweep" / f"{sweep}.yaml").read_text())
-    parameters = {key: str(values).split(",") for key, values in raw["hydra"]["sweeper"]["params"].items()}
-    assert set(parameters) == {"experiment", "seed"}
-    rows, seeds = parameters["experiment"], parameters["seed"]
-    runs = [*((row, seeds[0]) for row in rows), *((rows[0], seed) for seed in seeds[1:])]
-    configs = [compose_config([f"sweep={sweep}", f"experiment={row}", f"seed={seed}"], CONF) for row, seed in runs]
-    assert len({cfg.paths.out for cfg in configs}) == len(runs)
-    assert len({config_hash(cfg) for cfg in configs}) == len(runs)
-
-    table = read_paper(CONF / "sweep" / f"{sweep}.yaml")
-    assert {table.row_of(cfg.name) for cfg in configs} == set(table.rows)
-    for columns in table.columns.values():
-        for numbers in columns.values():
-            assert numbers.keys() <= table.rows.keys()
 
 
 def test_two_values_of_a_key_are_two_folders() -> None:

@@ -8,31 +8,25 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from turnwise.errors import InputError
 from turnwise.reports.compare import Estimate, Interval, Row
+from turnwise.sweeps.jobs import preset
+from turnwise.sweeps.table import Sweep, read_sweep
 
 Direction = Literal["holds", "opposite", "open", "-"]
 
 
-class PaperTable(BaseModel):
-    """The ``table`` of a sweep file: rows with their labels, and metric -> paper's column -> row -> number."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+@dataclass(frozen=True, slots=True)
+class PaperTable:
+    """What a sweep file says of the paper: rows with their labels, and metric -> paper's column -> row -> number."""
 
     title: str
     rows: dict[str, str]
     columns: dict[str, dict[str, dict[str, float]]]
-    experiments: tuple[str, ...] = ()  # that the sweep runs, e.g. pivotrl/tab4/full; the last part names the row
+    runs: dict[str, str]  # row -> the name of its runs, e.g. pivotrl/tab4/full
 
     def row_of(self, name: str) -> str | None:
         """The table's row that a run's name stands for, e.g. ``full`` of ``pivotrl/tab4/full``; or None."""
-        for experiment in self.experiments:
-            if f"{name}/".startswith(f"{experiment}/"):
-                return row if (row := experiment.rsplit("/", 1)[-1]) in self.rows else None
-        return name if not self.experiments and name in self.rows else None
+        return next((row for row, run in self.runs.items() if f"{name}/".startswith(f"{run}/")), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +52,20 @@ def read_paper(path: Path | str) -> PaperTable:
     """The paper's table of a sweep file.
 
     Raises:
-        InputError: when the file is missing, not YAML, or has no table of this form; every mistake is named.
+        InputError: when the file is missing, not YAML, or no sweep; every mistake is named.
     """
-    path = Path(path)
-    try:
-        sweep = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such sweep file; conf/sweep/ has them") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not YAML ({error})") from error
-    if not isinstance(sweep, Mapping) or "table" not in sweep:
-        raise InputError(
-            f"{path}: no key 'table'; it needs title, rows and columns (metric: {{column: {{row: number}}}})"
-        )
-    try:
-        table = PaperTable.model_validate(sweep["table"])
-    except ValidationError as error:
-        lines = [f"  table.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise InputError(f"{path}: the table cannot be used:\n" + "\n".join(lines)) from None
-    return table.model_copy(update={"experiments": _experiments(sweep)})
+    return paper_table(read_sweep(path), Path(path).parents[1])
 
 
-def _experiments(sweep: Mapping[str, object]) -> tuple[str, ...]:
-    """The experiments that Hydra's sweeper is told to run, separated by commas."""
-    node: object = sweep
-    for key in ("hydra", "sweeper", "params", "experiment"):
-        node = node.get(key) if isinstance(node, Mapping) else None
-    return tuple(part.strip() for part in node.split(",")) if isinstance(node, str) else ()
+def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
+    """The same of a sweep that was read; ``folder`` is ``conf``, where the sweeps are that its rows may refer to."""
+    columns: dict[str, dict[str, dict[str, float]]] = {}
+    for column, metric in sweep.columns.items():
+        numbers = {name: row.numbers[column] for name, row in sweep.rows.items() if column in row.numbers}
+        columns.setdefault(metric, {})[column] = numbers
+    labels = {name: row.label or name for name, row in sweep.rows.items()}
+    ours = [name for name, row in sweep.rows.items() if row.overrides is not None or row.same is not None]
+    return PaperTable(sweep.title, labels, columns, {name: preset(sweep, name, folder) for name in ours})
 
 
 def pairs(table: PaperTable, metric: str, rows: Mapping[str, Row], interval: Interval) -> list[Pair]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -16,11 +17,14 @@ from turnwise.reports.result import Result
 from turnwise.reports.tables import paper_tables, run_table, to_markdown
 
 SWEEP = {
-    "hydra": {"sweeper": {"params": {"experiment": "t/base, t/sft, t/full", "seed": "0,1,2"}}},
-    "table": {
-        "title": "Table 1",
-        "rows": {"base": "Base", "sft": "SFT", "full": "Full | ours"},
-        "columns": {"in_domain.after": {"tau2": {"base": 44.35, "sft": 58.44, "full": 63.81}, "swe": {"sft": 37.4}}},
+    "paper": "P",
+    "entry": "Table 1",
+    "title": "Table 1",
+    "columns": {"tau2": "in_domain.after", "swe": "in_domain.after"},
+    "rows": {
+        "base": {"label": "Base", "overrides": "method=sft trainer.max_epochs=0", "numbers": {"tau2": 44.35}},
+        "sft": {"label": "SFT", "overrides": "method=sft", "numbers": {"tau2": 58.44, "swe": 37.4}},
+        "full": {"label": "Full | ours", "overrides": "method=pivotrl", "numbers": {"tau2": 63.81}},
     },
 }
 AFTER = {"base": (30.0, 31.0, 32.0), "sft": (34.0, 40.0, 31.0), "full": (50.0, 52.0, 57.0)}
@@ -47,7 +51,7 @@ def save(root, make, name, seed, after, folder=None, **config):
 
 @pytest.fixture
 def sweep(tmp_path):
-    path = tmp_path / "sweep.yaml"
+    path = tmp_path / "t.yaml"  # so the runs of its rows are named t/<row>
     path.write_text(yaml.safe_dump(SWEEP, sort_keys=False))
     return path
 
@@ -108,7 +112,7 @@ def test_direction_by_hand(runs, sweep):
     assert found["base", "sft"].direction("tau2") == "open"
     assert found["base", "full"].direction("swe") == "-"
     assert found["sft", "full"].paper == {"tau2": pytest.approx(5.37)}
-    flipped = table.model_copy(update={"columns": {"in_domain.after": {"tau2": {"base": 50.0, "full": 40.0}}}})
+    flipped = replace(table, columns={"in_domain.after": {"tau2": {"base": 50.0, "full": 40.0}}})
     (pair,) = [
         p for p in pairs(flipped, "in_domain.after", rows, mean_interval) if (p.first, p.second) == ("base", "full")
     ]
@@ -193,9 +197,12 @@ def test_bad_folders_and_sweeps_say_what_to_do(tmp_path):
     path = tmp_path / "bad.yaml"
     for text, words in (
         ("a: [", "not YAML"),
-        ("hydra: {}", "no key 'table'"),
-        ("table: {title: T, rows: {a: A}, columns: {m: {c: {a: high}}}}", r"table.columns.m.c.a: .*number"),
-        ("table: {title: T, rows: {a: A}, colums: {}}", "table.colums"),
+        ("[a]", "it needs paper, entry, title and rows"),
+        (
+            "{paper: P, entry: E, title: T, columns: {c: m}, rows: {a: {numbers: {c: high}}}}",
+            r"rows.a.numbers.c: .*number",
+        ),
+        ("{paper: P, entry: E, title: T, rows: {a: {}}, colums: {}}", "colums"),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=words):

@@ -1,0 +1,40 @@
+"""The command line of ``train.py sweep=...`` as Hydra's: a multirun whose sweeper is the rows of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from turnwise.sweeps.jobs import ask
+
+
+def is_sweep(arguments: Sequence[str]) -> bool:
+    """Whether a command line asks for a sweep."""
+    return any(argument.startswith("sweep=") for argument in arguments)
+
+
+def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
+    """What Hydra is to be told: its own arguments as they are, all others as the sweeper's.
+
+    Overrides go to the rows alone: the configuration that Hydra composes first is nobody's run, and would refuse a key that
+    only some method has.
+
+    Raises:
+        InputError: the sweep, a row or an argument cannot be used.
+    """
+    hydras = [a for a in arguments if a.startswith(("hydra/", "hydra.", "-")) and a != "--dry-run"]
+    own = [a for a in arguments if a not in hydras]
+    ask(own, folder)
+    return [
+        "--multirun",
+        *(a for a in hydras if a not in ("-m", "--multirun")),
+        "hydra/sweeper=rows",
+        f"hydra.sweeper.arguments=[{','.join(map(_quoted, own))}]",
+        f"hydra.sweeper.folder={_quoted(str(folder))}",
+    ]
+
+
+def _quoted(text: str) -> str:
+    """A string in Hydra's grammar; ``${`` stays as it is until a row is composed."""
+    escaped = text.replace("'", "\\'").replace("${", "\\${")
+    return f"'{escaped}'"

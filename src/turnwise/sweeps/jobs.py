@@ -1,0 +1,154 @@
+"""The runs of a sweep: a row and a seed, the overrides that make it, and the folder that it has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from turnwise.config import run_name
+from turnwise.errors import InputError
+from turnwise.sweeps.table import Scale, Sweep, find_sweep
+
+# overrides that say how a run is carried out, and make no other run of it
+_NAMELESS = ("fresh", "paths.cache", "judge.cache", "judge.client.url", "logger", "callbacks.progress")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a sweep. ``cannot`` says why it cannot be, where it cannot."""
+
+    row: str
+    seed: int
+    name: str
+    overrides: tuple[str, ...]
+    cannot: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command line asks of a sweep: ``extra`` overrides go to every row, ``rows`` and ``seeds`` pick."""
+
+    sweep: Sweep
+    folder: Path  # conf/
+    scale: Scale = "tiny"
+    rows: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    extra: tuple[str, ...] = ()
+    dry: bool = False
+
+    @property
+    def fresh(self) -> bool:
+        return "fresh=true" in (item.lower() for item in self.extra)
+
+
+def jobs(asked: Asked) -> list[Job]:
+    """Every run that is asked for, all rows of a seed before the next seed, so that a whole table is there early.
+
+    Raises:
+        InputError: a row is unknown, here or in another sweep that a row refers to.
+    """
+    sweep = asked.sweep
+    picked = asked.rows or tuple(sweep.rows)
+    for row in picked:
+        if row not in sweep.rows:
+            near = get_close_matches(row, sweep.rows, n=1, cutoff=0.6)
+            told = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sweep.rows)}"
+            raise InputError(f"rows={row}: {sweep.name} has no row {row!r}; {told}")
+    found: dict[tuple[str, int], Job] = {}
+    for seed in asked.seeds or sweep.seeds:
+        for row in picked:
+            job = job_of(asked, row, seed)
+            found.setdefault((job.name, seed), job)
+    return list(found.values())
+
+
+def job_of(asked: Asked, row: str, seed: int) -> Job:
+    """The run of one row and seed."""
+    owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale)
+    source = owner.rows[owned]
+    tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
+    tail += sorted(item for item in asked.extra if item.split("=")[0].lstrip("+~") not in _NAMELESS)
+    name = run_name(_preset(owner, owned), ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
+    overrides = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()), *asked.extra)
+    return Job(row, seed, name, (*overrides, f"name='{name}'", f"seed={seed}"), cannot)
+
+
+def origin(sweep: Sweep, row: str, folder: Path, scale: Scale) -> tuple[Sweep, str, str | None]:
+    """The sweep and row whose runs these are, and the first reason on the way there why they cannot be.
+
+    Raises:
+        InputError: a row refers to one that is not there, or in a circle.
+    """
+    here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale), {(sweep.name, row)}
+    while (same := here.rows[name].same) is not None:
+        there, _, name = same.partition("/")
+        referring = here
+        here = find_sweep(there, folder)
+        if name not in here.rows or (there, name) in passed:
+            raise InputError(
+                f"conf/sweep/{referring.name}.yaml: a row is the same as {same!r}, which is no row of its own"
+            )
+        passed.add((there, name))
+        cannot = cannot or here.missing(here.rows[name], scale)
+    return here, name, cannot
+
+
+def preset(sweep: Sweep, row: str, folder: Path) -> str:
+    """The name of a row's runs at the tiny scale, e.g. ``pivotrl/tab4/full``."""
+    owner, owned, _ = origin(sweep, row, folder, "tiny")
+    return _preset(owner, owned)
+
+
+def _preset(owner: Sweep, row: str) -> str:
+    return f"{owner.name.replace('_', '/', 1)}/{row}"
+
+
+def seeds_of(text: str) -> tuple[int, ...]:
+    """``0,1,2`` as seeds.
+
+    Raises:
+        InputError: it is not whole numbers with commas between.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"seed={text}: not whole numbers with commas between") from None
+
+
+def ask(arguments: Sequence[str], folder: Path) -> Asked:
+    """A command line as what it asks: ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [--dry-run] [key=value ...]``.
+
+    Raises:
+        InputError: an argument cannot be used with a sweep.
+    """
+    given: dict[str, str] = {}
+    extra, dry = [], False
+    for argument in arguments:
+        key, sign, value = argument.partition("=")
+        if argument == "--dry-run":
+            dry = True
+        elif key in ("sweep", "scale", "rows", "seed"):
+            given[key] = value
+        elif not sign and not key.startswith("~"):
+            raise InputError(f"{argument}: not of the form key=value")
+        elif key in ("name", "paths.out"):
+            raise InputError(f"{argument}: the rows of a sweep have names and folders of their own; leave it out")
+        elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
+            raise InputError(f"{argument}: a sweep's rows are its choices; give one value, or run `-m` without sweep=")
+        else:
+            extra.append(argument)
+    scale = given.get("scale", "tiny")
+    if scale not in ("tiny", "paper"):
+        raise InputError(f"scale={scale}: a sweep has the scales tiny and paper")
+    return Asked(
+        find_sweep(given.get("sweep", ""), folder),
+        folder,
+        scale,  # type: ignore[arg-type]
+        tuple(given["rows"].split(",")) if given.get("rows") else None,
+        seeds_of(given["seed"]) if "seed" in given else None,
+        tuple(extra),
+        dry,
+    )

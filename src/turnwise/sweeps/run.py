@@ -1,0 +1,102 @@
+"""Run a sweep: compose and check every row, skip what is finished, launch the rest, and say how it went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from turnwise.config import ConfigError
+from turnwise.config_check import check_config
+from turnwise.config_errors import explain
+from turnwise.errors import InputError
+from turnwise.sweeps.jobs import Asked, Job, jobs
+from turnwise.sweeps.state import Standing, standing, states_table
+
+Compose = Callable[[Sequence[str]], DictConfig]
+Launch = Callable[[Sequence[Sequence[str]]], object]
+
+
+class RowsFailed(RuntimeError):
+    """Some runs of a sweep did not finish; the table that was printed says which and why."""
+
+
+def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Console) -> list[Standing]:
+    """Bring every run of a sweep to its result; where each stands afterwards.
+
+    Args:
+        compose: overrides -> the run's configuration, without Hydra's own part.
+        launch: runs lists of overrides, each in its turn or anywhere else; one that fails does not stop the others.
+
+    Raises:
+        InputError: a row's configuration is refused; nothing is run then.
+        RowsFailed: after all others have run.
+    """
+    sweep = asked.sweep
+    if sweep.gate_report:
+        raise InputError(
+            f"{sweep.name}: {sweep.entry} is computed from recorded groups and runs nothing: "
+            "python scripts/gate_report.py data=PATH"
+        )
+    found = jobs(asked)
+    configs = composed(found, asked, compose)
+    standings = survey(found, configs)
+    title = f"{sweep.name}: {sweep.title}, scale {asked.scale}"
+    todo = [one for one in standings if one.open or (asked.fresh and one.state == "finished")]
+    console.print(states_table(title, standings))
+    told = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in standings).items())
+    console.print(f"{told}; {len(todo)} to do.", highlight=False)
+    if asked.dry or not todo:
+        return standings
+    trouble = ""
+    try:
+        launch([one.job.overrides for one in todo])
+    except Exception as error:  # a launcher's own: a cluster's job that was killed
+        trouble = f"the launcher said: {type(error).__name__}: {error}"
+    standings = survey(found, configs)
+    console.print(states_table(title, standings))
+    left = [one for one in standings if one.open]
+    if left:
+        first = f"{left[0].job.row}, seed {left[0].job.seed}: {left[0].said or left[0].state}"
+        lines = [f"{len(left)} of {len(todo)} runs did not finish; the same command runs these alone. First: {first}"]
+        raise RowsFailed("\n".join([*lines, trouble] if trouble else lines))
+    return standings
+
+
+def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
+    """The checked configuration of every run that can be, by its name; seeds share one, for nothing else differs.
+
+    Raises:
+        ConfigError: every mistake of every row.
+    """
+    configs: dict[str, DictConfig] = {}
+    mistakes: list[str] = []
+    for job in found:
+        if job.cannot or job.name in configs:
+            continue
+        try:
+            configs[job.name] = compose(job.overrides)
+            check_config(configs[job.name])
+        except ConfigError as error:
+            mistakes += [f"row {job.row}: {mistake}" for mistake in error.mistakes]
+        except (HydraException, OmegaConfBaseException) as error:
+            told = explain(error, job.overrides, asked.folder)
+            mistakes += [f"row {job.row}: {mistake}" for mistake in told.mistakes]
+    if mistakes:
+        raise ConfigError(mistakes)
+    return configs
+
+
+def survey(found: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
+    """Where every run stands now."""
+    standings = []
+    for job in found:
+        cfg = configs.get(job.name)
+        if cfg is not None:
+            cfg.seed = job.seed
+        standings.append(standing(job, cfg))
+    return standings

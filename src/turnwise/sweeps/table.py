@@ -1,0 +1,182 @@
+"""A sweep file (``conf/sweep/<name>.yaml``): one table or figure, its rows with the paper's numbers, and its claims."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Literal, Self, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from turnwise.errors import InputError
+
+Scale = Literal["tiny", "paper"]
+SCALES: tuple[str, ...] = get_args(Scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A claim: ``above`` has more than ``below`` (a row, or a number) by more than ``margin``."""
+
+    above: str | float
+    below: str | float
+    margin: float
+    text: str
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return tuple(side for side in (self.above, self.below) if isinstance(side, str))
+
+
+def _words(value: object) -> object:
+    return tuple(value.split()) if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class Row(_Part):
+    """One row: what makes its runs, and the paper's numbers by column. Overrides are a list, or words in one string.
+
+    A row has ``overrides`` of its own, or it is the ``same`` as a row of another sweep (``pivotrl_tab1/sft``), whose runs it
+    shares; with neither, it is the paper's alone. ``needs`` says by scale what is missing for it to run.
+    """
+
+    label: str = ""
+    overrides: Words | None = None
+    same: str | None = None
+    at: dict[Scale, Words] = Field(default_factory=dict)  # more overrides, at one scale
+    needs: dict[Scale, str] = Field(default_factory=dict)
+    numbers: dict[str, float] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if self.same is not None and (self.overrides is not None or self.at):
+            raise ValueError("a row that is the same as another has no overrides of its own")
+        return self
+
+
+class Sweep(_Part):
+    """A sweep file; ``read_sweep`` adds its name."""
+
+    name: str
+    paper: str
+    entry: str  # as in the paper: Table 4
+    title: str
+    seeds: tuple[int, ...] = (0, 1, 2)
+    scales: dict[Scale, Words] = Field(default_factory=dict)  # overrides of every row; default: scale=<scale>
+    columns: dict[str, str] = Field(default_factory=dict)  # the paper's column -> our metric
+    rows: dict[str, Row]
+    needs: dict[Scale, str] = Field(default_factory=dict)  # what is missing for all rows
+    directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
+    gate_report: bool = (
+        False  # computed by scripts/gate_report.py from recorded groups: metrics are paths into its JSON
+    )
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> Self:
+        for name, row in self.rows.items():
+            if " " in name:
+                raise ValueError(f"rows.{name}: a row's name is one word")
+            if strange := sorted(row.numbers.keys() - self.columns.keys()):
+                raise ValueError(f"rows.{name}.numbers: {strange[0]} is not one of the columns")
+        for metric in self.directions:
+            self.claims(metric)
+        if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
+            raise ValueError(f"seeds: at least one, each once, got {list(self.seeds)}")
+        return self
+
+    def claims(self, metric: str) -> list[Comparison]:
+        """The claims on one metric."""
+        return [comparison(text, self.rows) for text in self.directions[metric]]
+
+    def missing(self, row: Row, scale: Scale) -> str | None:
+        """Why a row cannot run at a scale; None where it can."""
+        if row.overrides is None and row.same is None and not self.gate_report:
+            return row.needs.get(scale) or self.needs.get(scale) or "a row of the paper that is no run of ours"
+        return row.needs.get(scale) or self.needs.get(scale)
+
+    def shared(self, scale: Scale) -> tuple[str, ...]:
+        """Overrides of every row at a scale."""
+        return self.scales.get(scale, (f"scale={scale}",))
+
+
+_CLAIM = re.compile(r"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?")
+
+
+def comparison(text: str, rows: Mapping[str, Row]) -> Comparison:
+    """``a > b``, ``a < b + 2``, ``a > 0``: a and b are rows, or b is a number; the last part is a margin.
+
+    Raises:
+        ValueError: it is not of this form, or names no row.
+    """
+    found = _CLAIM.fullmatch(text)
+    if not found:
+        raise ValueError(f"directions: {text!r} is not of the form 'row > row', 'row > number' or 'row > row - number'")
+    left, sign, right, plus, size = found.groups()
+    shift = float(size or 0) * (-1 if plus == "-" else 1)
+    sides = (_side(left, text, rows), _side(right, text, rows))
+    if not isinstance(sides[0], str):
+        raise ValueError(f"directions: {text!r}: there is no row {left!r}")
+    if sign == ">":
+        return Comparison(sides[0], sides[1], shift, text)
+    return Comparison(sides[1], sides[0], -shift, text)  # a < b + s: b - a > -s
+
+
+def _side(word: str, text: str, rows: Mapping[str, Row]) -> str | float:
+    if word in rows:
+        return word
+    try:
+        return float(word)
+    except ValueError:
+        raise ValueError(f"directions: {text!r}: there is no row {word!r}") from None
+
+
+def sweep_names(folder: Path) -> list[str]:
+    """The sweep files of a configuration folder."""
+    return sorted(path.stem for path in (folder / "sweep").glob("*.yaml"))
+
+
+def find_sweep(name: str, folder: Path) -> Sweep:
+    """The sweep of that name.
+
+    Raises:
+        InputError: there is none of that name (the nearest is told), or its file cannot be used.
+    """
+    names = sweep_names(folder)
+    if name not in names:
+        near = get_close_matches(name, names, n=1, cutoff=0.6)
+        told = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+        raise InputError(f"sweep={name}: sweep has no {name!r}; {told}")
+    return read_sweep(folder / "sweep" / f"{name}.yaml")
+
+
+def read_sweep(path: Path | str) -> Sweep:
+    """A sweep file.
+
+    Raises:
+        InputError: when it is missing, not YAML, or not of this form; every mistake is named.
+    """
+    path = Path(path)
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such sweep file; conf/sweep/ has them") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not YAML ({error})") from error
+    if not isinstance(raw, Mapping):
+        raise InputError(f"{path}: not a sweep; it needs paper, entry, title and rows")
+    try:
+        return Sweep.model_validate({"name": path.stem, **raw})
+    except ValidationError as error:
+        lines = [f"  {'.'.join(map(str, e['loc'])) or 'sweep'}: {e['msg']}" for e in error.errors()]
+        raise InputError(f"{path}: the sweep cannot be used:\n" + "\n".join(lines)) from None
