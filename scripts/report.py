@@ -1,32 +1,44 @@
-"""Compare finished runs: a table on the terminal, in Markdown and as an HTML page.
+"""Compare finished runs: a table on the terminal, in Markdown and as an HTML page; or hold them against a paper's table.
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
 python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.yaml --markdown docs/results.md
 python scripts/report.py outputs/pivotrl/seed0 --rebuild
+python scripts/report.py sweep=pivotrl_tab4            what `python train.py sweep=pivotrl_tab4` left, and the paper's claims
+python scripts/report.py summary --json                every sweep file; the last line counts the verdicts by paper
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
+from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import mean_interval
+from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.reports.compare import Collection, collect
 from turnwise.reports.html import comparison_figures, comparison_page, write_page, write_report
 from turnwise.reports.markdown import write_section
 from turnwise.reports.paper import PaperTable, read_paper
+from turnwise.reports.summary import counted, entry_tables, read_entry, summary_table
 from turnwise.reports.svg import standalone
 from turnwise.reports.tables import Table, footer, paper_tables, run_table, to_markdown, to_rich
+from turnwise.sweeps.arguments import is_sweep
+from turnwise.sweeps.jobs import ask
+from turnwise.sweeps.table import sweep_names
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 done, 2 when a folder or file cannot be used."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and (arguments[0] == "summary" or is_sweep(arguments)):
+        return directions(arguments)
     args = parser().parse_args(arguments)
     console = Console()
     try:
@@ -52,6 +64,37 @@ def main(arguments: list[str] | None = None) -> int:
                 console.print(f"Figure: {args.figure}", markup=False, highlight=False)
         for folder in collection.folders if args.rebuild else ():
             console.print(f"Report: {write_report(folder)}", markup=False, highlight=False)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def directions(arguments: list[str]) -> int:
+    """``sweep=NAME [scale=...] [key=value ...]`` or ``summary [scale=...] [--json]``, with ``outputs=`` and ``data=``."""
+    console = Console() if Console().is_terminal else Console(width=160)  # a pipe has no width of its own
+    try:
+        options, rest = {"outputs": "outputs", "data": ""}, []
+        for argument in arguments:
+            key, _, value = argument.partition("=")
+            if key in options:
+                options[key] = value
+            else:
+                rest.append(argument)
+        gates = gate_report(Path(options["data"]), Settings()) if options["data"] else None
+        whole = rest[0] == "summary"
+        names = [f"sweep={name}" for name in sweep_names(CONF)] if whole else [""]
+        rest = [word for word in rest if word not in ("summary", "--json")]
+        asked = [ask([*rest, name] if name else rest, CONF) for name in names]
+        entries = [
+            read_entry(one, Path(options["outputs"]), mean_interval, paired_mean_difference, gates) for one in asked
+        ]
+        tables = [summary_table(entries)] if whole else entry_tables(entries[0], mean_interval, gates)
+        for table in tables:
+            console.print(to_rich(table))
+            console.print(*table.notes, "", sep="\n", markup=False, highlight=False)
+        if "--json" in arguments:
+            print(json.dumps(counted(entries)))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,0 +1,173 @@
+"""Every sweep file against the runs that are there: the verdict of each entry, counted by paper, and tables of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from turnwise.reports.compare import Interval
+from turnwise.reports.headline import signed
+from turnwise.reports.measured import Measured, is_change
+from turnwise.reports.result import ResultError, read_result
+from turnwise.reports.tables import Table, estimate_text
+from turnwise.reports.verdict import Decision, Paired, Runs, Verdict, decide, decide_gate, entry_verdict
+from turnwise.sweeps.jobs import Asked, job_of
+
+VERDICTS: tuple[Verdict, ...] = ("holds", "fails", "undecided", "not_run")
+INTERVAL_NOTE = (
+    "Intervals are 95 %: the wider, at each end, of Student's t over seeds and of a paired bootstrap over tasks (where the "
+    "runs hold single outcomes). holds: clear of the claim's margin on the paper's side; fails: on the other; undecided: neither."
+)
+
+
+@dataclass(slots=True)
+class Entry:
+    """A table or figure of a paper, the runs of its rows that are there, and the decisions on its claims."""
+
+    asked: Asked
+    rows: dict[str, Runs]
+    decisions: list[Decision]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """None where the entry claims nothing: settings, or a comparison of kinds."""
+        return entry_verdict(self.decisions) if self.asked.sweep.directions else None
+
+
+def read_entry(
+    asked: Asked, outputs: Path, over_seeds: Interval, over_tasks: Paired, gates: Mapping[str, Any] | None
+) -> Entry:
+    """The entry of a sweep.
+
+    Args:
+        asked: the sweep, its scale, and the overrides that went to every row.
+        outputs: the folder that holds the runs by name.
+        gates: what ``scripts/gate_report.py`` found, for entries that read it.
+    """
+    sweep, notes = asked.sweep, []
+    rows: dict[str, Runs] = {}
+    cannot: dict[str, str] = {}
+    for row in sweep.rows:
+        runs: dict[int, Measured] = {}
+        if not sweep.gate_report:
+            for seed in asked.seeds or sweep.seeds:
+                job = job_of(asked, row, seed)
+                folder = outputs / job.name / f"seed{seed}"
+                if job.cannot:
+                    cannot[row] = job.cannot
+                if not (folder / "result.json").exists():
+                    continue
+                try:
+                    runs[seed] = Measured(folder, read_result(folder))
+                except ResultError as error:
+                    notes.append(f"left out: {error}")
+        if runs:
+            cannot.pop(row, None)  # somebody could
+        rows[row] = runs
+    decisions = []
+    for metric in sweep.directions:
+        for claim in sweep.claims(metric):
+            if sweep.gate_report:
+                decisions.append(decide_gate(claim, metric, gates))
+                continue
+            found = decide(claim, metric, rows, over_seeds, over_tasks)
+            why = next((cannot[row] for row in claim.rows if row in cannot), None)
+            if found.verdict == "not_run" and why:
+                found = replace(found, why=why, cannot=True)
+            decisions.append(found)
+    return Entry(asked, rows, decisions, notes)
+
+
+def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
+    """paper -> verdict -> how many entries; entries that claim nothing are not counted."""
+    table: dict[str, dict[str, int]] = {}
+    for entry in entries:
+        counts = table.setdefault(entry.asked.sweep.paper, dict.fromkeys(VERDICTS, 0))
+        if entry.verdict:
+            counts[entry.verdict] += 1
+    return table
+
+
+def summary_table(entries: Sequence[Entry]) -> Table:
+    """A line an entry: its verdict, and how many of its claims went which way."""
+    scale = entries[0].asked.scale if entries else "tiny"
+    table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
+    for entry in entries:
+        sweep = entry.asked.sweep
+        tally = [f"{sum(d.verdict == v for d in entry.decisions)} {v}" for v in VERDICTS]
+        claims = ", ".join(part for part in tally if not part.startswith("0 ")) or "none"
+        runs = "data" if sweep.gate_report else str(sum(map(len, entry.rows.values())))
+        table.rows.append(
+            [
+                f"{sweep.paper}, {sweep.entry}",
+                sweep.name,
+                entry.verdict or "-",
+                claims,
+                "data" if sweep.gate_report else str(runs),
+            ]
+        )
+    table.notes = [INTERVAL_NOTE]
+    return table
+
+
+def entry_tables(entry: Entry, over_seeds: Interval, gates: Mapping[str, Any] | None = None) -> list[Table]:
+    """Our numbers beside the paper's, row by row, then each claim with what became of it."""
+    sweep = entry.asked.sweep
+    metrics = list(dict.fromkeys([*sweep.columns.values(), *sweep.directions]))
+    headers = [
+        "row",
+        "seeds",
+        *(f"ours, {metric}" for metric in metrics),
+        *(f"paper, {name}" for name in sweep.columns),
+    ]
+    table = Table(f"{sweep.title}, scale {entry.asked.scale}", headers, [])
+    for name, row in sweep.rows.items():
+        runs = entry.rows[name]
+        ours = [
+            _gate_cell(metric, name, gates) if sweep.gate_report else _cell(runs, metric, over_seeds)
+            for metric in metrics
+        ]
+        paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in sweep.columns]
+        table.rows.append([row.label or name, ", ".join(map(str, sorted(runs))) or "-", *ours, *paper])
+    table.notes = [note for note in (sweep.note, *_missing(entry)) if note]
+    claims = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", "verdict"], [])
+    for d in entry.decisions:
+        bounds = "-" if d.low is None or d.high is None else f"[{_number(d.low)}, {_number(d.high)}]"
+        said = d.verdict + (f": {d.why}" if d.why else "")
+        ours = "-" if d.difference is None else _number(d.difference)
+        claims.rows.append([d.claim.text, d.metric, ours, bounds, str(len(d.seeds)), str(d.tasks or "-"), said])
+    claims.notes = [INTERVAL_NOTE, *entry.notes]
+    return [table, claims] if entry.decisions else [table]
+
+
+def _missing(entry: Entry) -> list[str]:
+    sweep, scale = entry.asked.sweep, entry.asked.scale
+    if sweep.gate_report:
+        return ["Computed from recorded groups: python scripts/gate_report.py data=PATH."]
+    reasons: dict[str, list[str]] = {}
+    for name in sweep.rows:
+        cannot = job_of(entry.asked, name, sweep.seeds[0]).cannot
+        if cannot:
+            reasons.setdefault(cannot, []).append(name)
+    return [f"Not run at scale={scale}: {', '.join(rows)} ({reason})." for reason, rows in reasons.items()]
+
+
+def _cell(runs: Runs, metric: str, over_seeds: Interval) -> str:
+    values = [value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None]
+    if not values:
+        return "-"
+    return estimate_text(over_seeds(values), signed if is_change(metric) else _number)
+
+
+def _gate_cell(metric: str, row: str, gates: Mapping[str, Any] | None) -> str:
+    node: Any = gates
+    for part in metric.replace("{}", row).split("/"):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return _number(float(node)) if isinstance(node, int | float) else "-"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

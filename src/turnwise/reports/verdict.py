@@ -1,0 +1,192 @@
+"""Whether a paper's claim holds in our runs, at 95 %."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from turnwise.reports.compare import Estimate, Interval
+from turnwise.reports.measured import Measured, Outcomes, is_change
+from turnwise.sweeps.table import Comparison
+
+Verdict = Literal["holds", "fails", "undecided", "not_run"]
+Runs = Mapping[int, Measured]  # of one row, by seed
+Paired = Callable[[Outcomes, Outcomes], Estimate]
+"""(before, after) -> mean change over suites in shares, e.g. ``turnwise.evaluation.stats.paired_mean_difference``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A claim and what our runs say of it. ``difference`` is above - below, in the metric's unit, the margin not taken off."""
+
+    claim: Comparison
+    metric: str
+    verdict: Verdict
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seeds: tuple[int, ...] = ()
+    tasks: int = 0
+    why: str = ""
+    cannot: bool = False  # not run because it cannot be, rather than not yet
+
+
+def decide(
+    claim: Comparison, metric: str, rows: Mapping[str, Runs], over_seeds: Interval, over_tasks: Paired
+) -> Decision:
+    """A claim on finished runs.
+
+    Two intervals speak of two doubts: Student's t over seeds of the doubt that other seeds would have ended elsewhere, and a
+    paired bootstrap over tasks (where the runs hold the outcomes of single tasks) of the doubt that other tasks would. The
+    decision takes the lower of the two lower ends and the higher of the two upper ends. A single seed has the second alone.
+    """
+    absent = [row for row in claim.rows if not rows.get(row)]
+    if absent:
+        return Decision(claim, metric, "not_run", why=f"no finished run of {', '.join(absent)}")
+    flipped = not isinstance(claim.above, str)  # a number above a row
+    first, second = (claim.below, claim.above) if flipped else (claim.above, claim.below)
+    above, below = rows[str(first)], rows[second] if isinstance(second, str) else None
+    seeds, differences = _differences(above, below, second, metric)
+    if not differences:
+        return Decision(claim, metric, "not_run", why=f"the runs have no common seed with {metric}")
+    estimates = [over_seeds(differences)]
+    if (single := _over_tasks(above, below, second, metric, seeds, over_tasks)) is not None:
+        estimates.append(single)
+    lows = [e.low for e in estimates if e.low is not None]
+    highs = [e.high for e in estimates if e.high is not None]
+    tasks = int(getattr(single, "n", 0)) if single is not None else 0
+    mean = sum(differences) / len(differences)
+    if not lows or not highs:
+        return Decision(claim, metric, "undecided", mean, None, None, seeds, tasks, "one seed, and no single outcomes")
+    low, high = min(lows), max(highs)
+    if flipped:
+        mean, low, high = -mean, -high, -low
+    return Decision(claim, metric, settled(low, high, claim.margin), mean, low, high, seeds, tasks)
+
+
+def settled(low: float, high: float, margin: float) -> Verdict:
+    """An interval of a difference against the claim that it is more than ``margin``."""
+    return "holds" if low > margin else "fails" if high < margin else "undecided"
+
+
+def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
+    """An entry: it fails where a claim fails, and holds where every claim that can be run here holds.
+
+    Claims whose rows cannot be run at this scale are left out; one that could be and is not leaves the entry undecided.
+    """
+    counted = [decision for decision in decisions if not decision.cannot]
+    verdicts = {decision.verdict for decision in counted}
+    if verdicts <= {"not_run"}:
+        return "not_run"
+    if "fails" in verdicts:
+        return "fails"
+    return "holds" if verdicts == {"holds"} else "undecided"
+
+
+def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
+    """A claim on the JSON of ``scripts/gate_report.py``; ``{}`` in the metric stands for the row.
+
+    Two numbers are told apart where their own 95 % intervals do not meet, which asks for more than 95 %. A number without an
+    interval decides nothing.
+    """
+    if report is None:
+        return Decision(claim, metric, "not_run", why="no recorded groups were given (data=PATH)")
+    ends = [_interval(side, metric, report) for side in (claim.above, claim.below)]
+    if any(end is None for end in ends):
+        return Decision(claim, metric, "not_run", why=f"{metric} is not in these groups")
+    (above, a_low, a_high), (below, b_low, b_high) = (end for end in ends if end is not None)
+    difference = above - below
+    if a_low is None or a_high is None or b_low is None or b_high is None:
+        return Decision(claim, metric, "undecided", difference, why="no interval")
+    low, high = a_low - b_high, a_high - b_low
+    return Decision(claim, metric, settled(low, high, claim.margin), difference, low, high)
+
+
+def _interval(
+    side: str | float, metric: str, report: Mapping[str, Any]
+) -> tuple[float, float | None, float | None] | None:
+    if not isinstance(side, str):
+        return side, side, side
+    path = metric.replace("{}", side)
+    value = _look_up(report, path)
+    if not isinstance(value, int | float):
+        return None
+    head, _, last = path.rpartition("/")
+    node = _look_up(report, head) if head else report
+    bounds = node.get(f"{last}_ci95", node.get("ci95") if last == "saved_pct" else None)
+    return (float(value), None, None) if not bounds else (float(value), float(bounds[0]), float(bounds[1]))
+
+
+def _look_up(node: Any, path: str) -> Any:
+    for part in path.split("/"):
+        if not isinstance(node, Mapping) or part not in node:
+            return None
+        node = node[part]
+    return node
+
+
+def _differences(
+    above: Runs, below: Runs | None, number: str | float, metric: str
+) -> tuple[tuple[int, ...], list[float]]:
+    seeds, differences = [], []
+    for seed in sorted(above if below is None else above.keys() & below.keys()):
+        first = above[seed].value(metric)
+        second = float(number) if below is None else below[seed].value(metric)
+        if first is not None and second is not None:
+            seeds.append(seed)
+            differences.append(first - second)
+    return tuple(seeds), differences
+
+
+def _over_tasks(
+    above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int], paired: Paired
+) -> Estimate | None:
+    """The difference over tasks in points, the attempts of all seeds taken together; None where it cannot be had."""
+    if below is None and not is_change(metric):
+        return None
+    if below is not None and is_change(metric) and not _same_base(above, below, metric, seeds):
+        return None
+    after = _merged(above, seeds, metric, "after")
+    before = _merged(above if below is None else below, seeds, metric, "base" if below is None else "after")
+    if after is None or before is None or set(after) != set(before):
+        return None
+    common = {suite: after[suite].keys() & before[suite].keys() for suite in after}
+    if not all(common.values()):
+        return None
+    kept = [
+        {s: {task: side[s][task] for task in sorted(common[s])} for s in sorted(common)} for side in (before, after)
+    ]
+    found = paired(kept[0], kept[1])
+    shift = float(number) if below is None else 0.0
+    return _Points(
+        100 * found.mean - shift,
+        None if found.low is None else 100 * found.low - shift,
+        None if found.high is None else 100 * found.high - shift,
+        sum(map(len, common.values())),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Points:
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
+    """Whether both began from the same policy on the same tasks, so that a difference of changes is one of outcomes after."""
+    return _merged(above, seeds, metric, "base") == _merged(below, seeds, metric, "base")
+
+
+def _merged(runs: Runs, seeds: Sequence[int], metric: str, when: str) -> dict[str, dict[str, list[float]]] | None:
+    merged: dict[str, dict[str, list[float]]] = {}
+    for seed in seeds:
+        found = runs[seed].outcomes(metric, when)
+        if found is None:
+            return None
+        for suite, tasks in found.items():
+            for task, scores in tasks.items():
+                merged.setdefault(suite, {}).setdefault(task, []).extend(scores)
+    return merged
