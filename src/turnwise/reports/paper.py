@@ -61,6 +61,8 @@ def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
     """The same of a sweep that was read; ``folder`` is ``conf``, where the sweeps are that its rows may refer to."""
     columns: dict[str, dict[str, dict[str, float]]] = {}
     for column, metric in sweep.columns.items():
+        if metric is None:
+            continue
         numbers = {name: row.numbers[column] for name, row in sweep.rows.items() if column in row.numbers}
         columns.setdefault(metric, {})[column] = numbers
     labels = {name: row.label or name for name, row in sweep.rows.items()}

@@ -116,7 +116,7 @@ def summary_table(entries: Sequence[Entry]) -> Table:
 def entry_tables(entry: Entry, over_seeds: Interval, gates: Mapping[str, Any] | None = None) -> list[Table]:
     """Our numbers beside the paper's, row by row, then each claim with what became of it."""
     sweep = entry.asked.sweep
-    metrics = list(dict.fromkeys([*sweep.columns.values(), *sweep.directions]))
+    metrics = list(dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions]))
     headers = [
         "row",
         "seeds",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -67,22 +67,29 @@ def jobs(asked: Asked) -> list[Job]:
 
 def job_of(asked: Asked, row: str, seed: int) -> Job:
     """The run of one row and seed."""
-    owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale)
+    given = {_key(item) for item in asked.extra}
+    owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale, given)
     source = owner.rows[owned]
     tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
-    tail += sorted(item for item in asked.extra if item.split("=")[0].lstrip("+~") not in _NAMELESS)
+    tail += sorted(item for item in asked.extra if _key(item) not in _NAMELESS)
     name = run_name(_preset(owner, owned), ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
     overrides = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()), *asked.extra)
     return Job(row, seed, name, (*overrides, f"name='{name}'", f"seed={seed}"), cannot)
 
 
-def origin(sweep: Sweep, row: str, folder: Path, scale: Scale) -> tuple[Sweep, str, str | None]:
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def origin(
+    sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
+) -> tuple[Sweep, str, str | None]:
     """The sweep and row whose runs these are, and the first reason on the way there why they cannot be.
 
     Raises:
         InputError: a row refers to one that is not there, or in a circle.
     """
-    here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale), {(sweep.name, row)}
+    here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale, given), {(sweep.name, row)}
     while (same := here.rows[name].same) is not None:
         there, _, name = same.partition("/")
         referring = here
@@ -92,7 +99,7 @@ def origin(sweep: Sweep, row: str, folder: Path, scale: Scale) -> tuple[Sweep, s
                 f"conf/sweep/{referring.name}.yaml: a row is the same as {same!r}, which is no row of its own"
             )
         passed.add((there, name))
-        cannot = cannot or here.missing(here.rows[name], scale)
+        cannot = cannot or here.missing(here.rows[name], scale, given)
     return here, name, cannot
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -47,7 +47,8 @@ class Row(_Part):
     """One row: what makes its runs, and the paper's numbers by column. Overrides are a list, or words in one string.
 
     A row has ``overrides`` of its own, or it is the ``same`` as a row of another sweep (``pivotrl_tab1/sft``), whose runs it
-    shares; with neither, it is the paper's alone. ``needs`` says by scale what is missing for it to run.
+    shares; with neither, it is the paper's alone. ``needs`` says by scale what is missing for it to run; where it names keys as
+    ``data.file=...``, the row runs once they are given on the command line.
     """
 
     label: str = ""
@@ -73,7 +74,7 @@ class Sweep(_Part):
     title: str
     seeds: tuple[int, ...] = (0, 1, 2)
     scales: dict[Scale, Words] = Field(default_factory=dict)  # overrides of every row; default: scale=<scale>
-    columns: dict[str, str] = Field(default_factory=dict)  # the paper's column -> our metric
+    columns: dict[str, str | None] = Field(default_factory=dict)  # the paper's column -> our metric; null: none
     rows: dict[str, Row]
     needs: dict[Scale, str] = Field(default_factory=dict)  # what is missing for all rows
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
@@ -99,17 +100,20 @@ class Sweep(_Part):
         """The claims on one metric."""
         return [comparison(text, self.rows) for text in self.directions[metric]]
 
-    def missing(self, row: Row, scale: Scale) -> str | None:
-        """Why a row cannot run at a scale; None where it can."""
-        if row.overrides is None and row.same is None and not self.gate_report:
-            return row.needs.get(scale) or self.needs.get(scale) or "a row of the paper that is no run of ours"
-        return row.needs.get(scale) or self.needs.get(scale)
+    def missing(self, row: Row, scale: Scale, given: Collection[str] = ()) -> str | None:
+        """Why a row cannot run at a scale, with the keys that are ``given``; None where it can."""
+        reason = row.needs.get(scale) or self.needs.get(scale)
+        if row.overrides is None and row.same is None:
+            return reason or "a row of the paper that is no run of ours"
+        wanted = set(_GIVEN.findall(reason or ""))
+        return None if wanted and wanted <= set(given) else reason
 
     def shared(self, scale: Scale) -> tuple[str, ...]:
         """Overrides of every row at a scale."""
         return self.scales.get(scale, (f"scale={scale}",))
 
 
+_GIVEN = re.compile(r"([\w.]+)=\.\.\.")
 _CLAIM = re.compile(r"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?")
 
 
