@@ -29,11 +29,12 @@ class RowsSweeper(Sweeper):
     def __init__(self, arguments: Sequence[str], folder: str) -> None:
         self.arguments, self.folder = list(arguments), folder
         self.launcher: Launcher | None = None
+        self.base: DictConfig | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from turnwise.sweeps.state import Recorded
 
-        self.config, self.context = config, hydra_context
+        self.base, self.context = config, hydra_context
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=Recorded(task_function), config=config
         )
@@ -55,7 +56,8 @@ class RowsSweeper(Sweeper):
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """The configuration of one run, as its job will see it."""
-        cfg = self.context.config_loader.load_sweep_config(self.config, list(overrides))
+        assert self.base is not None
+        cfg = self.context.config_loader.load_sweep_config(self.base, list(overrides))
         with open_dict(cfg):
             del cfg["hydra"]
         return cfg

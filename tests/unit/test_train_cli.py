@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.config import compose_config
+from turnwise.reports.result import write_result
 from turnwise.run_folder import claim
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,9 @@ def train(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
         (["method=pivtorl"], "method=pivtorl: method has no 'pivtorl'; did you mean 'pivotrl'?\n"),
         (["loss.clip_high=abc", "+data.x=1"], "2 mistakes in the configuration:\n"),
         (["env.horizon=0", "method=sft"], "env: horizon: an episode has at least one turn, got 0\n"),
+        (["sweep=pivotrl_tab44"], "sweep=pivotrl_tab44: sweep has no 'pivotrl_tab44'; did you mean 'pivotrl_tab4'?\n"),
+        (["sweep=pivotrl_tab4", "rows=ful"], "rows=ful: pivotrl_tab4 has no row 'ful'; did you mean 'full'?\n"),
+        (["sweep=pivotrl_tab4", "rows=sft", "loss.agregation=x"], "row sft: loss.agregation=x: loss has no key"),
         (["-m", "seed=0,x"], "seed=x: Value 'x' of type 'str' could not be converted to Integer\n"),
     ],
 )
@@ -62,6 +66,32 @@ def test_a_finished_run_says_where_its_report_lies(tmp_path: Path, monkeypatch: 
     refused = train("method=sft", "name=sft", "loss.aggregation=turn_mean_token_mean", cwd=tmp_path)
     assert refused.returncode == 2
     assert "loss.aggregation: token_mean there, turn_mean_token_mean here" in refused.stderr
+
+
+def test_a_sweep_says_where_its_rows_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished row is one that `train.py` itself would call finished: the same folder, the same configuration."""
+    monkeypatch.chdir(tmp_path)
+    cfg = compose_config(["experiment=pivotrl/tab4/sft", "scale=tiny"], ROOT / "conf")
+    with claim(cfg) as folder:
+        plain = {"method": "sft", "env": "household", "scale": "tiny", "seed": 0, "in_domain": {}}
+        write_result({**plain, "config_hash": folder.config_hash}, "outputs/pivotrl/tab4/sft/seed0")
+    run = train("sweep=pivotrl_tab4", "rows=sft,base", "seed=0,1", "--dry-run", cwd=tmp_path, COLUMNS="160")
+    assert run.returncode == 0, run.stderr
+    lines = [line.split() for line in run.stdout.splitlines()]
+    assert ["sft", "0", "finished", "outputs/pivotrl/tab4/sft/seed0"] in lines
+    assert ["base", "1", "waiting", "outputs/pivotrl/tab4/base/seed1"] in lines
+    assert "1 finished, 3 waiting; 3 to do." in run.stdout
+    assert not (tmp_path / "outputs/pivotrl/tab4/base").exists()
+
+
+def test_a_row_that_fails_is_told_and_kept_and_its_folder_given_back(tmp_path: Path) -> None:
+    run = train("sweep=pivotrl_tab4", "rows=sft", "seed=0", "data.file=none.jsonl", cwd=tmp_path)
+    assert run.returncode == 1
+    assert "1 of 1 runs did not finish" in run.stderr and "none.jsonl" in run.stderr
+    assert "Traceback" not in run.stderr + run.stdout
+    (note,) = tmp_path.rglob("*.error.txt")
+    assert "none.jsonl" in note.read_text()
+    assert not (note.parent / "seed0").exists()
 
 
 def test_help_says_what_can_be_chosen(tmp_path: Path) -> None:

@@ -132,18 +132,18 @@ def entry_tables(entry: Entry, over_seeds: Interval, gates: Mapping[str, Any] | 
         ]
         paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in sweep.columns]
         table.rows.append([row.label or name, ", ".join(map(str, sorted(runs))) or "-", *ours, *paper])
-    table.notes = [note for note in (sweep.note, *_missing(entry)) if note]
+    table.notes = [note for note in (sweep.note, *_provenance(entry)) if note]
     claims = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", "verdict"], [])
     for d in entry.decisions:
         bounds = "-" if d.low is None or d.high is None else f"[{_number(d.low)}, {_number(d.high)}]"
         said = d.verdict + (f": {d.why}" if d.why else "")
-        ours = "-" if d.difference is None else _number(d.difference)
-        claims.rows.append([d.claim.text, d.metric, ours, bounds, str(len(d.seeds)), str(d.tasks or "-"), said])
+        difference = "-" if d.difference is None else _number(d.difference)
+        claims.rows.append([d.claim.text, d.metric, difference, bounds, str(len(d.seeds)), str(d.tasks or "-"), said])
     claims.notes = [INTERVAL_NOTE, *entry.notes]
     return [table, claims] if entry.decisions else [table]
 
 
-def _missing(entry: Entry) -> list[str]:
+def _provenance(entry: Entry) -> list[str]:
     sweep, scale = entry.asked.sweep, entry.asked.scale
     if sweep.gate_report:
         return ["Computed from recorded groups: python scripts/gate_report.py data=PATH."]
@@ -152,7 +152,9 @@ def _missing(entry: Entry) -> list[str]:
         cannot = job_of(entry.asked, name, sweep.seeds[0]).cannot
         if cannot:
             reasons.setdefault(cannot, []).append(name)
-    return [f"Not run at scale={scale}: {', '.join(rows)} ({reason})." for reason, rows in reasons.items()]
+    notes = [f"Not run at scale={scale}: {', '.join(rows)} ({reason})." for reason, rows in reasons.items()]
+    hashes = [f"{name} `{runs[min(runs)].result.config_hash}`" for name, runs in entry.rows.items() if runs]
+    return [*notes, f"Configuration of the first seed: {', '.join(hashes)}."] if hashes else notes
 
 
 def _cell(runs: Runs, metric: str, over_seeds: Interval) -> str:

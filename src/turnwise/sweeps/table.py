@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
@@ -172,9 +173,17 @@ def read_sweep(path: Path | str) -> Sweep:
     """
     path = Path(path)
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        stat = path.stat()
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such sweep file; conf/sweep/ has them") from error
+    return _read(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=128)
+def _read(path: Path, changed: int, size: int) -> Sweep:
+    """A file that many rows refer to is read once, until it changes."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not YAML ({error})") from error
     if not isinstance(raw, Mapping):
