@@ -119,7 +119,7 @@ def strangers(collection: Collection, paths: list[Path], papers: list[PaperTable
     """A note for each sweep file that none of the runs belongs to."""
     names = [row.name for rows in collection.sections.values() for row in rows]
     return [
-        f"{path}: none of these runs is a row of it; its runs are named {', '.join(paper.experiments or paper.rows)}."
+        f"{path}: none of these runs is a row of it; its runs are named {', '.join(paper.runs.values())}."
         for path, paper in zip(paths, papers, strict=True)
         if not any(paper.row_of(name) for name in names)
     ]

@@ -100,15 +100,8 @@ def summary_table(entries: Sequence[Entry]) -> Table:
         tally = [f"{sum(d.verdict == v for d in entry.decisions)} {v}" for v in VERDICTS]
         claims = ", ".join(part for part in tally if not part.startswith("0 ")) or "none"
         runs = "data" if sweep.gate_report else str(sum(map(len, entry.rows.values())))
-        table.rows.append(
-            [
-                f"{sweep.paper}, {sweep.entry}",
-                sweep.name,
-                entry.verdict or "-",
-                claims,
-                "data" if sweep.gate_report else str(runs),
-            ]
-        )
+        name = f"{sweep.paper}, {sweep.entry}"
+        table.rows.append([name, sweep.name, entry.verdict or "-", claims, runs])
     table.notes = [INTERVAL_NOTE]
     return table
 
