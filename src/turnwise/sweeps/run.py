@@ -75,9 +75,11 @@ def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, 
     """
     configs: dict[str, DictConfig] = {}
     mistakes: list[str] = []
+    seen: set[str] = set()
     for job in found:
-        if job.cannot or job.name in configs:
+        if job.cannot or job.name in seen:
             continue
+        seen.add(job.name)
         try:
             configs[job.name] = compose(job.overrides)
             check_config(configs[job.name])
