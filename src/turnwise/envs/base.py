@@ -26,6 +26,11 @@ class Step:
     info: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Message, ...] = ()  # the observation as chat messages (answers of tools); empty: one user message
 
+    @property
+    def shown(self) -> tuple[Message, ...]:
+        """The observation as the policy is shown it."""
+        return self.messages or ({"role": "user", "content": self.observation},)
+
 
 def tools_of(session: Any) -> Sequence[Mapping[str, Any]]:
     """The tools that the chat template shows in this episode; none where a session has no ``tools``."""

@@ -1,7 +1,7 @@
 """How a policy calls a world's tools: short commands for small policies, or the tool-call text of chat models.
 
 The text comes from a policy and may hold anything: it is parsed, never evaluated, and what of it reaches an observation is
-bounded and freed of chat markers (:func:`plain`), so that no observation can be read as a turn of its own.
+bounded.
 """
 
 from __future__ import annotations
@@ -138,15 +138,11 @@ def calls_of(style: str, tools: Sequence[Tool]) -> Calls:
 
 def refusal(error: ToolCallError) -> str:
     """What the policy is told of a reply that is no call; bounded, whatever the reply was."""
-    return f"Error: {plain(str(error)[:_SHOWN])}."
+    return f"Error: {str(error)[:_SHOWN]}."
 
 
 def plain(text: str) -> str:
-    """``text`` without control characters, and with chat markers broken up: ``<|im_end|>`` becomes ``< |im_end|>``.
-
-    Tokenizers read markers inside any text as the tokens themselves, so a page or an echoed query could end a turn and
-    begin another one.
-    """
+    """The text of a file without control characters, and with the marks of chats and calls broken up, special tokens or not."""
     return _MARKER.sub("< ", _CONTROL.sub(" ", text))
 
 

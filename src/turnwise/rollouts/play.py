@@ -261,7 +261,7 @@ class Player:
             turn.info["role"] = step.messages[-1]["role"]
         if step.done or (self.max_turns is not None and rollout.depth >= self.max_turns):
             return False
-        bridge = self.chat.bridge(step.messages or {"role": "user", "content": step.observation}, turn.truncated)
+        bridge = self.chat.bridge(step.shown, turn.truncated)
         rollout.length += len(turn.action_ids) + len(bridge)
         if rollout.length + self.sampling.max_tokens > self.max_length:
             return False

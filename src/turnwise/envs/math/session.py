@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turnwise.envs.base import Step
 from turnwise.envs.boxed import STOPPED, cut
-from turnwise.envs.calls import Calls, Tool, plain
+from turnwise.envs.calls import Calls, Tool
 from turnwise.envs.math.equality import Equality
 from turnwise.envs.math.interpreter import Interpreter
 from turnwise.envs.math.problems import Problem
@@ -56,7 +56,7 @@ class MathSession(ToolSession):
         value = self.value(argument)
         self.snippets += (argument,)
         self.values += (value,) if value is not None else ()
-        text = plain(cut(outcome.output.strip(), self.shown))
+        text = cut(outcome.output.strip(), self.shown)
         if outcome.stopped:
             text = f"{text}\n[{STOPPED[outcome.stopped]}]".strip()
         return Step(text or SILENT, info={"ran": float(outcome.ok)})

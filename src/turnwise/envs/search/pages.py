@@ -28,7 +28,7 @@ class Page:
 class Pages:
     """Pages by number and by title; two pages of one title become one with the sentences of both.
 
-    Text is freed of chat markers once, here, so that nothing that the world shows can be read as a turn.
+    Text is freed of control characters and of the marks of calls and answers here (``calls.plain``).
 
     Raises:
         ValueError: there is no page.

@@ -9,7 +9,6 @@ from typing import Any
 from turnwise.data.toolcalls.base import ToolCallError, split_thinking
 from turnwise.envs.base import Step
 from turnwise.envs.boxed import STOPPED, Box, cut
-from turnwise.envs.calls import plain
 from turnwise.envs.software.tasks import TEST
 from turnwise.envs.textcalls import CallError, Style, listing, read_call, tool
 from turnwise.sandbox.tree import File, Tree, tree_of
@@ -119,7 +118,7 @@ class SoftwareSession:
             observation = f"error: {error}"
         self.turns += 1
         self.done = self.won or self.turns >= self.horizon
-        return Step(plain(cut(observation, self.shown)), float(self.won), self.done, self.won, info)
+        return Step(cut(observation, self.shown), float(self.won), self.done, self.won, info)
 
     def fork(self) -> SoftwareSession:
         """An independent copy, sharing only what never changes."""

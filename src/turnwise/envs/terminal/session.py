@@ -8,7 +8,6 @@ from typing import Any
 from turnwise.data.toolcalls.base import ToolCallError, split_thinking
 from turnwise.envs.base import Step
 from turnwise.envs.boxed import STOPPED, Box, cut
-from turnwise.envs.calls import plain
 from turnwise.envs.terminal.goal import Goal
 from turnwise.envs.textcalls import CallError, Style, listing, read_call, tool
 from turnwise.sandbox.base import Outcome
@@ -85,7 +84,7 @@ class TerminalSession:
         self.located |= {c["path"] for c in self.goal.chores if c["find"] and _shows(action, observation, c)}
         self.won = self.goal.missing(self.tree) == 0
         self.done = self.won or self.turns >= self.horizon
-        return Step(plain(observation), float(self.won), self.done, self.won, info)
+        return Step(observation, float(self.won), self.done, self.won, info)
 
     def hidden(self, chore: Mapping[str, Any]) -> bool:
         """Whether the file of a chore is still to be found."""
