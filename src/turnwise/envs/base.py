@@ -109,3 +109,11 @@ def check_task(task: Task, name: str) -> None:
     """Raises ``ValueError`` if the task was not made for the environment of that name."""
     if task.env != name:
         raise ValueError(f"task {task.id}: made for env {task.env!r}, not for {name!r}")
+
+
+def same_text(action: str, expert: str) -> bool:
+    """The strict verifier of worlds whose actions are text: exact match after whitespace is normalised.
+
+    PivotRL, arXiv:2603.21383, Eq. 2.
+    """
+    return action.split() == expert.split()

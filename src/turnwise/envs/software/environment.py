@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from turnwise.envs.base import Quality, check_horizon, check_task
+from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.boxed import Box
+from turnwise.envs.demonstration import by_quality, demonstration
 from turnwise.envs.software.experts import ClumsyExpert, GoodExpert, Slips
 from turnwise.envs.software.session import SoftwareSession
 from turnwise.envs.software.tasks import SHAPES, Level, make_task
 from turnwise.envs.textcalls import CallError, Style, written
-from turnwise.types import Message, Task, ToolCall, Trajectory
+from turnwise.types import Task, ToolCall, Trajectory
 
 Verifier = Literal["name", "call"]
 
@@ -89,24 +90,8 @@ class SoftwareEnv:
             EnvironmentFault: the sandbox failed.
         """
         session = self.reset(task)
-        if quality == "good":
-            expert = GoodExpert(session, seed)
-        elif quality == "clumsy":
-            expert = ClumsyExpert(session, seed, self.slips)
-        else:
-            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
-        messages: list[Message] = session.opening()
-        while not session.done:
-            action = self.action(expert.call(session))
-            messages.append({"role": "assistant", "content": action})
-            messages.append({"role": "user", "content": session.step(action).observation})
-        return Trajectory(
-            id=f"{task.id}/{quality}/{seed}",
-            messages=tuple(messages),
-            task=task,
-            success=session.won,
-            source=f"software:{quality}",
-        )
+        expert = by_quality(quality, lambda: GoodExpert(session, seed), lambda: ClumsyExpert(session, seed, self.slips))
+        return demonstration(session, lambda: self.action(expert.call(session)), quality, seed)
 
     def action(self, call: ToolCall) -> str:
         """A call as a policy writes it."""
@@ -122,4 +107,4 @@ class SoftwareEnv:
 
     def same(self, action: str, expert: str) -> bool:
         """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
-        return action.split() == expert.split()
+        return same_text(action, expert)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -121,11 +122,8 @@ class SoftwareSession:
         return Step(cut(observation, self.shown), float(self.won), self.done, self.won, info)
 
     def fork(self) -> SoftwareSession:
-        """An independent copy, sharing only what never changes."""
-        twin = SoftwareSession.__new__(SoftwareSession)
-        for name in self.__slots__:
-            setattr(twin, name, getattr(self, name))
-        return twin
+        """An independent copy: what is shared is never changed in place."""
+        return copy.copy(self)
 
     def admissible(self) -> list[str]:
         """None are listed: texts are free."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.envs.base import Quality, check_horizon, check_task
+from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.boxed import Box
+from turnwise.envs.demonstration import by_quality, demonstration
 from turnwise.envs.terminal import verifier
 from turnwise.envs.terminal.experts import ClumsyExpert, GoodExpert, Slips
 from turnwise.envs.terminal.goal import Goal
 from turnwise.envs.terminal.session import TerminalSession
 from turnwise.envs.terminal.tasks import SIZES, Level, make_task
 from turnwise.envs.textcalls import Style, written
-from turnwise.types import Message, Task, ToolCall, Trajectory
+from turnwise.types import Task, ToolCall, Trajectory
 
 
 class TerminalEnv:
@@ -94,24 +95,8 @@ class TerminalEnv:
             EnvironmentFault: the sandbox failed.
         """
         session = self.reset(task)
-        if quality == "good":
-            expert = GoodExpert(session, seed)
-        elif quality == "clumsy":
-            expert = ClumsyExpert(session, seed, self.slips)
-        else:
-            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
-        messages: list[Message] = session.opening()
-        while not session.done:
-            action = self.action(expert.command(session))
-            messages.append({"role": "assistant", "content": action})
-            messages.append({"role": "user", "content": session.step(action).observation})
-        return Trajectory(
-            id=f"{task.id}/{quality}/{seed}",
-            messages=tuple(messages),
-            task=task,
-            success=session.won,
-            source=f"terminal:{quality}",
-        )
+        expert = by_quality(quality, lambda: GoodExpert(session, seed), lambda: ClumsyExpert(session, seed, self.slips))
+        return demonstration(session, lambda: self.action(expert.command(session)), quality, seed)
 
     def action(self, command: str) -> str:
         """A command as a policy writes it."""
@@ -129,4 +114,4 @@ class TerminalEnv:
 
     def same(self, action: str, expert: str) -> bool:
         """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
-        return action.split() == expert.split()
+        return same_text(action, expert)

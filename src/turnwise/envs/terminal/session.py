@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,11 +97,8 @@ class TerminalSession:
         return "\n".join(filter(None, [cut(outcome.output.rstrip(), self.shown), end])) or "ok"
 
     def fork(self) -> TerminalSession:
-        """An independent copy, sharing only what never changes."""
-        twin = TerminalSession.__new__(TerminalSession)
-        for name in self.__slots__:
-            setattr(twin, name, getattr(self, name))
-        return twin
+        """An independent copy: what is shared is never changed in place."""
+        return copy.copy(self)
 
     def admissible(self) -> list[str]:
         """None are listed: any text is a command."""
