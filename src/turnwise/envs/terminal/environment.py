@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.boxed import Box
+from turnwise.envs.calls import Style, calls_of
 from turnwise.envs.demonstration import by_quality, demonstration
 from turnwise.envs.terminal import verifier
 from turnwise.envs.terminal.experts import ClumsyExpert, GoodExpert, Slips
 from turnwise.envs.terminal.goal import Goal
-from turnwise.envs.terminal.session import TerminalSession
+from turnwise.envs.terminal.session import TOOLS, TerminalSession
 from turnwise.envs.terminal.tasks import SIZES, Level, make_task
-from turnwise.envs.textcalls import Style, written
 from turnwise.types import Task, ToolCall, Trajectory
 
 
@@ -22,7 +22,7 @@ class TerminalEnv:
     Args:
         level: tiny or full; how large folders and requests are.
         horizon: turns of an episode.
-        style: how actions are written, ``plain`` (the text is the command) or ``hermes``. None: plain at the tiny level.
+        calls: how calls are written, ``short`` (the text is the command) or ``hermes``. None: short at the tiny level.
         shown: characters of an observation. None: 200 at the tiny level, 2000 at full.
         verifier: ``effect`` or ``similarity``; see ``terminal.verifier``.
         threshold: of ``similarity``.
@@ -40,7 +40,7 @@ class TerminalEnv:
         self,
         level: Level = "tiny",
         horizon: int = 10,
-        style: Style | None = None,
+        calls: Style | None = None,
         shown: int | None = None,
         verifier: verifier.Verifier = "effect",
         threshold: float = 0.8,
@@ -52,15 +52,14 @@ class TerminalEnv:
             raise ValueError(f"level: tiny or full, got {level!r}")
         if verifier not in ("effect", "similarity"):
             raise ValueError(f"verifier: effect or similarity, got {verifier!r}")
-        if style not in (None, "plain", "hermes"):
-            raise ValueError(f"style: plain, hermes or null, got {style!r}")
         if shown is not None and shown < 20:
             raise ValueError(f"shown: an observation has at least 20 characters, got {shown}")
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold: a similarity lies in (0, 1], got {threshold}")
         self.level: Level = level
         self.horizon = check_horizon(horizon)
-        self.style: Style = style or ("plain" if level == "tiny" else "hermes")
+        self.calls = calls or ("short" if level == "tiny" else "hermes")
+        self._calls = calls_of(self.calls, TOOLS, bare=True)
         self.shown = shown or (200 if level == "tiny" else 2000)
         self.verifier, self.threshold = verifier, threshold
         self.slips = slips or Slips()
@@ -84,7 +83,7 @@ class TerminalEnv:
             ValueError: the task belongs to another environment, or its data is no terminal task.
         """
         check_task(task, self.name)
-        return TerminalSession(task, Goal(task.data), self._box, self.style, self.horizon, self.shown)
+        return TerminalSession(task, Goal(task.data), self._box, self._calls, self.horizon, self.shown)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """An expert's episode: opening, then action and observation in turn, the last observation included.
@@ -100,7 +99,7 @@ class TerminalEnv:
 
     def action(self, command: str) -> str:
         """A command as a policy writes it."""
-        return command if self.style == "plain" else written(ToolCall("bash", {"command": command}))
+        return self._calls.write(ToolCall("bash", {"command": command}))
 
     def accepts(self, session: TerminalSession, action: str, expert: str) -> bool:
         """The functional verifier; see ``terminal.verifier``.
