@@ -22,12 +22,14 @@ from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from turnwise.envs.household import HouseholdEnv
+from turnwise.envs.household import HouseholdEnv, Mistakes
 from turnwise.tiny.corpus import Document, encode, household_documents, micro_batches, skill_conversations
 from turnwise.tiny.optimise import Threads, optimisers, schedule
 from turnwise.tiny.reading import drill_documents
 from turnwise.tiny.tokenizer import END_OF_TEXT, TURN_END, build_tokenizer
 
+# Sees what to do and often walks away from it: nearly every mistake is one that a verifier of single turns can tell.
+ERRANT = Mistakes(revisit=0.1, idle=0.1, leave=0.35, wrong=0.08, premature=0.05, inadmissible=0.05)
 _POOL = 8  # steps whose documents are drawn together, so that lengths can be matched
 
 
@@ -41,6 +43,7 @@ class Stretch:
     other_weight: float  # loss weight of tokens that the assistant does not write
     drills: int = 0
     drill_weight: float = 0.0  # of a choice in a drill; a token that the assistant writes elsewhere has 1
+    mistakes: Mistakes = Mistakes()  # of the demonstrations' expert
     rate: float = 1.0  # share of the recipe's learning rates
     warmup: int = 50  # steps
     decay: float = 0.3  # share of the steps over which the rate falls to 0
@@ -87,7 +90,7 @@ class Recipe:
         return (
             Stretch(self.steps, self.household, self.skills, self.other_weight),
             Stretch(self.reading, 3, 8, 0.0, drills=24, drill_weight=6.0, warmup=20, decay=0.0),
-            Stretch(self.settling, 10, 24, 0.05, drills=8, drill_weight=2.0, rate=0.5, warmup=10, decay=0.7),
+            Stretch(self.settling, 10, 24, 0.05, mistakes=ERRANT, rate=0.5, warmup=10, decay=0.7),
         )
 
     @property
@@ -148,7 +151,8 @@ def draw_pool(env: HouseholdEnv, tokenizer: Any, recipe: Recipe, number: int) ->
     """The micro-batches of ``_POOL`` steps: for each step one list for every thread, and again for each other kind."""
     seed = (recipe.seed + 1) * 1_000_003 + number
     threads, stretch = recipe.threads, recipe.stretch(number * _POOL)[0]
-    homes = household_documents(env, tokenizer, stretch.household * _POOL, seed, other=stretch.other_weight)
+    errant = HouseholdEnv(env.horizon, stretch.mistakes)
+    homes = household_documents(errant, tokenizer, stretch.household * _POOL, seed, other=stretch.other_weight)
     parts = micro_batches(homes, _POOL * threads)
     pairs = [encode(m, tokenizer, stretch.other_weight) for m in skill_conversations(stretch.skills * _POOL, seed)]
     drills = list(drill_documents(env, tokenizer, stretch.drills * _POOL, seed, stretch.drill_weight))
