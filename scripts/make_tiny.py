@@ -80,7 +80,7 @@ def main() -> None:
         return measured(run, args.tasks, 50)
 
     run.train(on_the_way, args.every, args.until)
-    if run.step < recipe.steps:
+    if run.step < recipe.total:
         return
     final = measured(run, args.final_tasks, 200)
     folder = ASSETS if args.ship else args.out / "policy"
