@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from turnwise.sandbox.base import Limits, Outcome, SandboxFault, Stop
 from turnwise.sandbox.folders import interpreter, refused, remove
 from turnwise.sandbox.python import SOURCE
 from turnwise.sandbox.tree import File, Tree, read_tree, write_tree
+from turnwise.sandbox.watch import descendants
 
 INSTALL = "'pip install sandlock' (Linux 6.7 or newer)"
 _GRACE = 15.0  # seconds beyond a command's own until a silent keeper is given up
@@ -156,7 +159,10 @@ def reason() -> str | None:
 def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() != owner:  # a forked copy of the trainer must not end what it does not own
         return
-    process.kill()
+    if process.poll() is None:  # its number may be another's by now
+        for pid in list(descendants(process.pid)):  # no keeper adopts what a late one leaves
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     process.wait()
     for stream in (process.stdin, process.stdout):
         stream.close()  # type: ignore[union-attr]
