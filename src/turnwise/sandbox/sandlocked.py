@@ -26,7 +26,7 @@ from typing import Any
 
 from turnwise.sandbox.base import Limits, Outcome, SandboxFault, Stop
 from turnwise.sandbox.folders import interpreter, refused, remove
-from turnwise.sandbox.python import SOURCE
+from turnwise.sandbox.python import STATE
 from turnwise.sandbox.tree import File, Tree, read_tree, write_tree
 from turnwise.sandbox.watch import descendants
 
@@ -135,8 +135,8 @@ class _State:
             text = json.dumps(snippets, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             return Outcome("SyntaxError: the snippet is no UTF-8 text\n", 1), self
-        tree: Tree = {"server.py": File(SOURCE.read_bytes()), "snippets.json": File(text)}
-        command = f"exec {self.sandbox.python_path} -I server.py replay snippets.json"
+        tree: Tree = {"state.py": File(STATE.read_bytes()), "snippets.json": File(text)}
+        command = f"exec {self.sandbox.python_path} -I state.py replay snippets.json"
         outcome, _ = self.sandbox.shell(command, tree)
         died = outcome.stopped or (outcome.status or 0) > 128  # run again, it would die again
         return outcome, self if died else replace(self, snippets=snippets)

@@ -63,7 +63,7 @@ def test_a_snippet_that_raises_keeps_what_came_before(sandbox: Sandbox) -> None:
     outcome, state = sandbox.python().run("x = 1\nraise ValueError('no')\nx = 2")
     assert outcome.status == 1
     assert outcome.output.splitlines()[-1] == "ValueError: no"
-    assert "server.py" not in outcome.output and "<string>" not in outcome.output
+    assert "state.py" not in outcome.output and "<string>" not in outcome.output
     assert state.run("x")[0].output == "1\n"
 
 
@@ -122,7 +122,8 @@ def test_a_failing_bwrap_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_server_refuses_to_run_outside_a_sandbox() -> None:
-    run = subprocess.run([sys.executable, "-I", str(python.SOURCE), "{}"], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-I", "-c", python.source(), "{}"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 1 and "process 1 of a sandbox" in run.stderr
 
 
