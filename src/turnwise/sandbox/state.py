@@ -37,13 +37,18 @@ class Filter(ctypes.Structure):
 def execute(code, names):
     """Run a snippet as a console would: the value of a last expression is shown. Returns an exit status."""
     try:
-        body = ast.parse(code, "<snippet>").body
-        last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
-        exec(compile(ast.Module(body, []), "<snippet>", "exec"), names)
-        if last is not None:
-            value = eval(compile(ast.Expression(last.value), "<snippet>", "eval"), names)
-            if value is not None:
-                print(repr(value))
+        shown = None
+        with contextlib.suppress(SyntaxError):  # one expression: without a tree it costs half
+            shown = compile(code, "<snippet>", "eval")
+        if shown is None:
+            body = ast.parse(code, "<snippet>").body
+            last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+            exec(compile(ast.Module(body, []), "<snippet>", "exec"), names)
+            if last is not None:
+                shown = compile(ast.Expression(last.value), "<snippet>", "eval")
+        value = None if shown is None else eval(shown, names)
+        if value is not None:
+            print(repr(value))
         return 0
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -66,11 +71,8 @@ def serve(own):
     """The life of states: one order after the other."""
     names = {"__name__": "__main__"}
     nowhere = os.open("/dev/null", os.O_RDWR)
+    settle()
     while True:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        with contextlib.suppress(ChildProcessError):  # what the snippet left dead
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
         first, (given,), _, _ = socket.recv_fds(own, FIRST, 1)
         kind, size = ORDER.unpack_from(first)
         if kind == COPY:
@@ -78,8 +80,8 @@ def serve(own):
             if fork():
                 os.close(given)
                 continue
-            own.close()
-            own = socket.socket(fileno=given)
+            os.dup2(given, own.fileno())
+            os.close(given)
             execute("None", {})  # touches, and so copies, now what a snippet would wait for
             own.send(bytes(4))
             continue
@@ -99,6 +101,15 @@ def serve(own):
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         own.send(struct.pack("=i", status & 0xFF))
+        settle()
+
+
+def settle():
+    """Nobody waits for children: copies are the broker's, and what a snippet left dead is let go."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def first_state(own, settings):
