@@ -13,8 +13,9 @@ from turnwise.tiny.recipe import Run
 _TEXT = """# The tiny base policy
 
 A Qwen3 causal language model of {parameters:,} parameters with a byte-level BPE vocabulary of {vocabulary}, trained from
-scratch on this project's own data: clumsy demonstrations of the household world, drills in reading its lists, eight toy skills. It is competent but
-far from perfect, and it can forget: that is what it is for. What it shows is a mechanism, never a benchmark's score.
+scratch on this project's own data: clumsy demonstrations of the household world, drills in reading its lists, and eight toy
+skills. It sees what to do, often walks away from it, and can forget: that is what it is for. What it shows is a mechanism,
+never a benchmark's score.
 
 ## How it was made
 
@@ -26,8 +27,9 @@ far from perfect, and it can forget: that is what it is for. What it shows is a 
 | trained | {tokens:,} tokens in {steps} steps, {minutes:.0f} minutes |
 | machine | {machine} |
 
-Three stretches (`src/turnwise/tiny/recipe.py`): imitation of the clumsy expert with the skills among it, drills in reading
-lists, imitation again. Demonstrations and drills come from the train split alone, skills from their train items alone.
+Three stretches (`src/turnwise/tiny/recipe.py`): imitation of the clumsy expert with the skills among it; drills in reading
+lists; imitation of an expert that errs more and above all walks away. Demonstrations and drills come from the train split
+alone, skills from their train items alone.
 
 ## What it does
 
