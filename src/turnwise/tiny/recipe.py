@@ -28,6 +28,7 @@ from turnwise.tiny.optimise import Threads, optimisers, schedule
 from turnwise.tiny.reading import drill_documents
 from turnwise.tiny.tokenizer import END_OF_TEXT, TURN_END, build_tokenizer
 
+CLUMSY = Mistakes()
 # Sees what to do and often walks away from it: nearly every mistake is one that a verifier of single turns can tell.
 ERRANT = Mistakes(revisit=0.1, idle=0.1, leave=0.35, wrong=0.08, premature=0.05, inadmissible=0.05)
 _POOL = 8  # steps whose documents are drawn together, so that lengths can be matched
@@ -43,7 +44,7 @@ class Stretch:
     other_weight: float  # loss weight of tokens that the assistant does not write
     drills: int = 0
     drill_weight: float = 0.0  # of a choice in a drill; a token that the assistant writes elsewhere has 1
-    mistakes: Mistakes = Mistakes()  # of the demonstrations' expert
+    mistakes: Mistakes = CLUMSY  # of the demonstrations' expert
     rate: float = 1.0  # share of the recipe's learning rates
     warmup: int = 50  # steps
     decay: float = 0.3  # share of the steps over which the rate falls to 0
