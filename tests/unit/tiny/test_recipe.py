@@ -8,14 +8,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Episode
 from turnwise.tiny.corpus import Document, encode, micro_batches, skill_conversations
-from turnwise.tiny.load import ASSETS
-from turnwise.tiny.measure import household, measure
+from turnwise.tiny.load import ASSETS, tiny_path
+from turnwise.tiny.measure import household, lists_seen, measure, reads
 from turnwise.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
 from turnwise.tiny.recipe import Recipe, Run, draw_pool, make_model
 from turnwise.tiny.tokenizer import build_tokenizer
@@ -107,6 +107,20 @@ def test_a_random_policy_wins_nothing_and_every_measure_is_reported(tokenizer):
         assert (found[mode]["success"], found[mode]["turns"]) == (0, 3)
         assert found[mode]["inadmissible"] == 1  # a random policy writes no command
     assert model.training and model.config._attn_implementation == "sdpa"  # training goes on as before
+
+
+def test_lists_count_until_something_is_picked_up():
+    texts = ["room", "go a", "you see a cup 1", "go b", "It is closed.", "open b", "you see a pen 1", "take pen 1"]
+    texts += ["You pick up the pen 1", "go c", "you see a mug 1", "go d"]
+    messages = [{"role": "user" if i % 2 == 0 else "assistant", "content": t} for i, t in enumerate(texts)]
+    assert lists_seen(messages) == [3, 7]
+
+
+def test_the_shipped_policy_reads_lists_and_a_random_one_does_not(tokenizer):
+    env = HouseholdEnv()
+    shipped = AutoModelForCausalLM.from_pretrained(tiny_path())
+    assert reads(shipped, tokenizer, env, tasks=24) > 0.9
+    assert 0.3 < reads(make_model(RECIPE, tokenizer), tokenizer, env, tasks=24) < 0.7
 
 
 def test_the_figures_of_episodes_by_hand():
