@@ -51,7 +51,7 @@ def serve(server: Server, work: Work) -> int:
         history = histories[number]
         history += written
         if not step.done:
-            history += chat.bridge({"role": "user", "content": step.observation}, truncated)
+            history += chat.bridge(step.shown, truncated)
         if step.done or len(history) + sampling.max_tokens > work.max_length:
             live -= 1
         else:

@@ -34,8 +34,8 @@ from rich.table import Table
 from turnwise.config import build, compose_config
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain
-from turnwise.envs.base import Environment
-from turnwise.envs.checks import check_forks, check_hostile, read_cases, replay, steps_per_second
+from turnwise.envs.base import Environment, Step
+from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay, steps_per_second
 from turnwise.envs.checks.cases import case_file
 from turnwise.errors import InputError
 from turnwise.types import Task
@@ -138,7 +138,7 @@ def check(name: str, settings: Settings, console: Console) -> dict[str, Any]:
     known = sorted({action for episode in replayed for action in episode.actions})
     rng = random.Random(f"check {settings.seed}")
     problems["fork"] = check_forks(environment, replayed, known, rng)
-    problems["hostile"] = check_hostile(environment, tasks, known, settings.sequences, settings.seed, forges)
+    problems["hostile"] = check_hostile(environment, tasks, known, settings.sequences, settings.seed, _forges)
     again = [replay(environment, task, settings.seed, verify=False) for task in tasks]
     problems["hostile"] += [
         f"task {before.task.id}: after the hostile actions its expert sees something else"
@@ -192,14 +192,8 @@ def _chat() -> Any:
     return ChatTokens(AutoTokenizer.from_pretrained(ASSETS))
 
 
-def _turns(text: str) -> int:
-    chat = _chat()
-    return chat.bridge({"role": "user", "content": text}).count(chat.end_id)
-
-
-def forges(observation: str) -> bool:
-    """Whether an observation, rendered as chat messages are, would be read as more than one turn."""
-    return "<|" in observation and _turns(observation) != _turns("x")
+def _forges(step: Step) -> bool:
+    return any("<|" in str(message["content"]) for message in step.shown) and forges(step, _chat())
 
 
 def sound(result: dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.tiny.card import write_card
 from turnwise.tiny.load import ASSETS
-from turnwise.tiny.measure import measure
+from turnwise.tiny.measure import measure, reads
 from turnwise.tiny.recipe import Recipe, Run, make_tokenizer
 
 
@@ -80,12 +80,13 @@ def main() -> None:
         return measured(run, args.tasks, 50)
 
     run.train(on_the_way, args.every, args.until)
-    if run.step < recipe.steps:
+    if run.step < recipe.total:
         return
     final = measured(run, args.final_tasks, 200)
+    reading = reads(run.model.eval(), run.tokenizer, env, args.final_tasks)
     folder = ASSETS if args.ship else args.out / "policy"
     export(run, folder)
-    write_card(folder, run, final, args.final_tasks, 200)
+    write_card(folder, run, final | {"reads": reading}, args.final_tasks, 200)
     print(f"{folder}: greedy {final['greedy']['success']:.1f} %, sampled {final['sampled']['success']:.1f} % of tasks")
 
 

@@ -7,7 +7,8 @@ A conversation is one list of ids, cut where somebody else begins to write:
 
 ``prompt`` renders the opening; ``action`` is what the policy writes, with its end-of-turn token; ``bridge`` is
 everything that stands between an action and the next place to write. Demonstrations and rollouts are built from the
-same three, so their tokens are the same by construction.
+same three, so their tokens are the same by construction. What others than the policy say can hold no special token
+(``data/markers.py``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from turnwise.data.markers import disarming
 from turnwise.errors import InputError
 from turnwise.types import Message
 
@@ -65,6 +67,7 @@ class ChatTokens:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
         self._options = dict(options or {})
+        self._disarmed = disarming(tokenizer)
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not tokenizer.chat_template:
             raise ChatTemplateError(
@@ -189,7 +192,7 @@ class ChatTokens:
     def _render(self, messages: Sequence[Message], tools: Sequence[Any] = (), prompt: bool = True) -> str:
         try:
             text = self.tokenizer.apply_chat_template(
-                [dict(m) for m in messages],
+                [dict(self._disarmed(m)) for m in messages],
                 tools=list(tools) or None,
                 tokenize=False,
                 add_generation_prompt=prompt,

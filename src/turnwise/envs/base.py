@@ -26,6 +26,11 @@ class Step:
     info: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Message, ...] = ()  # the observation as chat messages (answers of tools); empty: one user message
 
+    @property
+    def shown(self) -> tuple[Message, ...]:
+        """The observation as the policy is shown it."""
+        return self.messages or ({"role": "user", "content": self.observation},)
+
 
 def tools_of(session: Any) -> Sequence[Mapping[str, Any]]:
     """The tools that the chat template shows in this episode; none where a session has no ``tools``."""
@@ -104,3 +109,11 @@ def check_task(task: Task, name: str) -> None:
     """Raises ``ValueError`` if the task was not made for the environment of that name."""
     if task.env != name:
         raise ValueError(f"task {task.id}: made for env {task.env!r}, not for {name!r}")
+
+
+def same_text(action: str, expert: str) -> bool:
+    """The strict verifier of worlds whose actions are text: exact match after whitespace is normalised.
+
+    PivotRL, arXiv:2603.21383, Eq. 2.
+    """
+    return action.split() == expert.split()

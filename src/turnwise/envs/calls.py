@@ -1,159 +1,154 @@
-"""How a policy calls a world's tools: short commands for small policies, or the tool-call text of chat models.
+"""How a policy calls a world's tools: short forms for small policies, or the tool-call text of chat models.
 
 The text comes from a policy and may hold anything: it is parsed, never evaluated, and what of it reaches an observation is
-bounded and freed of chat markers (:func:`plain`), so that no observation can be read as a turn of its own.
+bounded.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from turnwise.data.tool_schema import check_call
+from turnwise.data.tool_schema import check_call, function_of
 from turnwise.data.toolcalls.base import ToolCallError, split_thinking
-from turnwise.data.toolcalls.hermes import hermes
+from turnwise.data.toolcalls.hermes import CLOSE, OPEN, hermes
 from turnwise.types import ToolCall
 
 Style = Literal["short", "hermes"]
-MAX_ARGUMENT = 20_000  # characters of one text argument
 _SHOWN = 160  # characters of an error message
-_MARKER = re.compile(r"<(?=\||/?(?:tool_call|tool_response|tools|think)\b)")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_DIGITS = 6  # of a number in a short form
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A tool with one text argument."""
+def tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str, Any]:
+    """A tool's definition as chat templates list it; each parameter is (JSON type, description) and required."""
+    properties = {key: {"type": kind, "description": text} for key, (kind, text) in parameters.items()}
+    schema = {"type": "object", "properties": properties, "required": list(parameters), "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
 
-    name: str
-    argument: str
-    about: str
 
-    def definition(self) -> Mapping[str, Any]:
-        """As chat templates list it."""
-        parameters = {"type": "object", "properties": {self.argument: {"type": "string"}}, "required": [self.argument]}
-        function = {"name": self.name, "description": self.about, "parameters": parameters}
-        return {"type": "function", "function": function}
+def name_of(definition: Mapping[str, Any]) -> str:
+    """The name of a :func:`tool`."""
+    return str(function_of(definition)["name"])
+
+
+def parameters_of(definition: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """The parameters of a :func:`tool`, in order, with their schemas."""
+    found: Mapping[str, Mapping[str, Any]] = function_of(definition)["parameters"]["properties"]
+    return found
 
 
 class Calls(Protocol):
     """One way to write calls."""
 
     @property
-    def tools(self) -> Sequence[Tool]:
-        """What can be called."""
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """What can be called: definitions that :func:`tool` made."""
         ...
 
     def explain(self) -> str:
         """What the opening says of the tools and of how a call is written."""
         ...
 
-    def read(self, text: str) -> tuple[str, str]:
-        """The tool and its argument.
+    def read(self, text: str) -> ToolCall:
+        """The one call of a reply.
 
         Raises:
-            ToolCallError: the text is not one call of one of the tools.
+            ToolCallError: the text is not one call that fits one of the tools. The message is for the policy.
         """
         ...
 
-    def write(self, tool: str, argument: str) -> str:
+    def write(self, call: ToolCall) -> str:
         """The call as text; ``read`` gives it back."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """``search Meru Tovan``: the tool's name, then its argument to the end of the text."""
+    """``edit bag.py 3 return y``: the tool's name, then its arguments in order, the last one to the end of the text.
 
-    tools: Sequence[Tool]
+    With ``bare`` the name of the only tool is left out: the text is its argument.
+    """
+
+    tools: Sequence[Mapping[str, Any]]
+    bare: bool = False
 
     def explain(self) -> str:
-        return "Tools: " + ", ".join(f"{tool.name} ({tool.argument})" for tool in self.tools)
+        return "Tools: " + ", ".join(f"{name_of(each)} ({', '.join(parameters_of(each))})" for each in self.tools)
 
-    def read(self, text: str) -> tuple[str, str]:
-        name, _, argument = split_thinking(text)[1].partition(" ")
-        if name not in {tool.name for tool in self.tools}:
-            raise ToolCallError(f"use {' or '.join(tool.name for tool in self.tools)}")
-        return name, _argument(argument)
+    def read(self, text: str) -> ToolCall:
+        rest = split_thinking(text)[1]
+        name = name_of(self.tools[0])
+        if not self.bare:
+            name, _, rest = rest.partition(" ")
+        chosen = next((each for each in self.tools if name_of(each) == name), None)
+        if chosen is None:
+            *names, last = map(name_of, self.tools)
+            raise ToolCallError(f"use {', '.join(names)} or {last}" if names else f"use {last}")
+        return ToolCall(name, _arguments(name, parameters_of(chosen), rest.strip()))
 
-    def write(self, tool: str, argument: str) -> str:
-        return f"{tool} {argument}"
+    def write(self, call: ToolCall) -> str:
+        return " ".join(map(str, (*[call.name] * (not self.bare), *call.arguments.values())))
+
+
+def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
+    """The words of a short form as arguments; only the last of several may be empty."""
+    if not parameters and text:
+        raise ToolCallError(f"{name} takes no argument")
+    found: dict[str, Any] = {}
+    for place, (key, schema) in enumerate(parameters.items(), start=1):
+        word, _, text = (text, "", "") if place == len(parameters) else text.partition(" ")
+        number = schema["type"] == "integer"
+        if (not word and place == 1) or (number and not (word.isascii() and word.isdigit() and len(word) <= _DIGITS)):
+            raise ToolCallError(f"{name} takes {', '.join(parameters)}: no {key} in it")
+        found[key] = int(word) if number else word
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Hermes:
     """One ``<tool_call>`` with JSON inside; prose around it is not read."""
 
-    tools: Sequence[Tool]
-    _definitions: tuple[Mapping[str, Any], ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_definitions", tuple(tool.definition() for tool in self.tools))
+    tools: Sequence[Mapping[str, Any]]
 
     def explain(self) -> str:
-        listed = "\n".join(json.dumps(definition) for definition in self._definitions)
-        form = '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
+        listed = "\n".join(map(json.dumps, self.tools))
+        form = f'{OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{CLOSE}'
         return (
             f"You can call these tools, one call in each reply:\n<tools>\n{listed}\n</tools>\nWrite a call as\n{form}"
         )
 
-    def read(self, text: str) -> tuple[str, str]:
-        calls = hermes(text).calls
+    def read(self, text: str) -> ToolCall:
+        try:
+            calls = hermes(text).calls
+        except ToolCallError as error:
+            raise ToolCallError(f"the call cannot be read: {error}") from None
         if len(calls) != 1:
-            raise ToolCallError(f"expected one call, found {len(calls)}")
+            raise ToolCallError(f"one call a turn, got {len(calls)}")
         (call,) = calls
-        as_json = {"name": call.name, "arguments": call.arguments}
-        if problems := check_call(as_json, self._definitions):
-            raise ToolCallError(problems[0])
-        return call.name, _argument(self._value(call))
+        if problems := check_call({"name": call.name, "arguments": call.arguments}, self.tools):
+            raise ToolCallError("; ".join(problems))
+        return call
 
-    def _value(self, call: ToolCall) -> str:
-        argument = next(tool.argument for tool in self.tools if tool.name == call.name)
-        if surplus := sorted(call.arguments.keys() - {argument}):
-            raise ToolCallError(f"call of {call.name!r}: it has no parameter {surplus[0]!r}")
-        return str(call.arguments[argument])
-
-    def write(self, tool: str, argument: str) -> str:
-        name = next(known.argument for known in self.tools if known.name == tool)
-        call = json.dumps({"name": tool, "arguments": {name: argument}}, ensure_ascii=False)
-        return f"<tool_call>\n{call}\n</tool_call>"
+    def write(self, call: ToolCall) -> str:
+        text = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+        return f"{OPEN}\n{text}\n{CLOSE}"
 
 
-STYLES: Mapping[str, type[Short] | type[Hermes]] = {"short": Short, "hermes": Hermes}
-
-
-def calls_of(style: str, tools: Sequence[Tool]) -> Calls:
-    """The style by name.
+def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False) -> Calls:
+    """The style by name; ``bare`` says whether short forms leave out the name of the only tool.
 
     Raises:
         ValueError: there is none of that name.
     """
-    if style not in STYLES:
-        raise ValueError(f"calls must be one of {', '.join(STYLES)}, got {style!r}")
-    return STYLES[style](tools)
+    if style == "short":
+        return Short(tools, bare)
+    if style == "hermes":
+        return Hermes(tools)
+    raise ValueError(f"calls must be one of short, hermes, got {style!r}")
 
 
 def refusal(error: ToolCallError) -> str:
     """What the policy is told of a reply that is no call; bounded, whatever the reply was."""
-    return f"Error: {plain(str(error)[:_SHOWN])}."
-
-
-def plain(text: str) -> str:
-    """``text`` without control characters, and with chat markers broken up: ``<|im_end|>`` becomes ``< |im_end|>``.
-
-    Tokenizers read markers inside any text as the tokens themselves, so a page or an echoed query could end a turn and
-    begin another one.
-    """
-    return _MARKER.sub("< ", _CONTROL.sub(" ", text))
-
-
-def _argument(text: str) -> str:
-    text = text.strip()
-    if not text:
-        raise ToolCallError("the argument is empty")
-    if len(text) > MAX_ARGUMENT:
-        raise ToolCallError(f"the argument has {len(text)} characters, more than {MAX_ARGUMENT}")
-    return text
+    return f"Error: {str(error)[:_SHOWN]}."

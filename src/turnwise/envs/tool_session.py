@@ -1,4 +1,4 @@
-"""What episodes with tools have in common: a reply is read as one call, and the world answers it."""
+"""What episodes with tools of one text argument have in common: a reply is read as one call, and the world answers it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, Self
 
 from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.envs.base import Step
-from turnwise.envs.calls import Calls, refusal
-from turnwise.types import Message, Task
+from turnwise.envs.calls import Calls, name_of, parameters_of, refusal
+from turnwise.types import Message, Task, ToolCall
+
+MAX_ARGUMENT = 20_000  # characters of an argument
 
 
 class ToolSession(ABC):
@@ -35,7 +37,7 @@ class ToolSession(ABC):
         )
 
     @abstractmethod
-    def act(self, tool: str, argument: str) -> Step:
+    def act(self, name: str, argument: str) -> Step:
         """Answer one call. ``done`` of the step ends the episode; the horizon is not its affair."""
 
     def opening(self) -> list[Message]:
@@ -43,11 +45,25 @@ class ToolSession(ABC):
         return [dict(message) for message in self._opening]
 
     def read(self, action: str) -> tuple[str, str] | None:
-        """The call that an action is; None where it is none."""
+        """The tool and its argument that an action calls; None where it is no call."""
         try:
-            return self.calls.read(action)
+            return self._read(action)
         except ToolCallError:
             return None
+
+    def write(self, name: str, argument: str) -> str:
+        """A call as a policy writes it; ``read`` gives it back."""
+        (key,) = next(parameters_of(tool) for tool in self.calls.tools if name_of(tool) == name)
+        return self.calls.write(ToolCall(name, {key: argument}))
+
+    def _read(self, action: str) -> tuple[str, str]:
+        call = self.calls.read(action)
+        (argument,) = (str(value).strip() for value in call.arguments.values())
+        if not argument:
+            raise ToolCallError("the argument is empty")
+        if len(argument) > MAX_ARGUMENT:
+            raise ToolCallError(f"the argument has {len(argument)} characters, more than {MAX_ARGUMENT}")
+        return call.name, argument
 
     def step(self, action: str) -> Step:
         """Apply one action; a reply that is no call is told so, and costs a turn.
@@ -62,7 +78,7 @@ class ToolSession(ABC):
             )
         info: dict[str, Any] = {"admissible": True}
         try:
-            answer = self.act(*self.calls.read(action))
+            answer = self.act(*self._read(action))
         except ToolCallError as error:
             answer = Step(refusal(error))
             info["admissible"] = False

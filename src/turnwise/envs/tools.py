@@ -85,11 +85,6 @@ def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ())
         return None
 
 
-def same_text(action: str, expert: str) -> bool:
-    """The strict verifier: exact match after whitespace is normalised (PivotRL, arXiv:2603.21383, Eq. 2)."""
-    return action.split() == expert.split()
-
-
 def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
     """A parameter's description in the benchmarks' words (``dict``, ``float``, ``tuple``, ``any``) as JSON Schema."""
     words = {

@@ -32,8 +32,8 @@ class _Spine:
 def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]], batch_tokens: int) -> list[Histories]:
     """Every wanted history once, on the first spine that it lies on, which is read as far as its last history.
 
-    Spines are not packed on one another, though those of a tree share its state: plain causal attention over each is faster
-    than a tree's mask over all, and costs only the state again (docs/methods.md).
+    Spines are not packed on one another, though those of a tree share its state: a mask over a tree costs the square of its
+    tokens, while a spine alone runs under causal attention and costs the state again.
 
     Args:
         trees: whose histories.

@@ -16,8 +16,9 @@ from turnwise.allocators.base import Allocator
 from turnwise.engines.base import Engine, Sample, Sampling
 from turnwise.envs.base import Environment, EnvironmentFault, Session
 from turnwise.gates.base import Gate
+from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.seeds import seed_of
-from turnwise.types import Message, RolloutTree, State, Task, Turn
+from turnwise.types import Message, RolloutTree, State, Turn
 
 KEPT = 50_000  # episodes remembered between collections
 
@@ -89,8 +90,11 @@ class Player:
     max_length: int = 4096
     retries: int = 2
     tally: Tally = field(default_factory=Tally)
-    _sessions: dict[tuple[str, tuple[str, ...]], Session] = field(default_factory=dict)
+    episodes: Episodes = field(init=False)
     _verdicts: dict[tuple[str, str], tuple[bool, bool]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.episodes = Episodes(self.environment)
 
     def play(
         self,
@@ -124,7 +128,7 @@ class Player:
             live += self._start(trees[i], -1, counts[i], opened)
         self._run(live, allocator, gate, key, opened, on_turns, on_reply)
         self.engine.close(opened)
-        if len(self._sessions) > KEPT:
+        if len(self.episodes.kept) > KEPT:
             self.forget()
         return trees
 
@@ -159,7 +163,7 @@ class Player:
             self.tally.retries += again
             try:
                 if self.max_turns != 1:
-                    rollout.session = self._copy(rollout.tree.state.task, rollout.actions)
+                    rollout.session = self.episodes.after(rollout.tree.state.task, rollout.actions)
             except EnvironmentFault:
                 again = True
                 continue
@@ -243,7 +247,7 @@ class Player:
             return
         verdict = self._verdicts.get((state.id, turn.text))
         if verdict is None:
-            session = self._copy(state.task, state.actions)
+            session = self.episodes.after(state.task, state.actions)
             verdict = (
                 self.environment.accepts(session, turn.text, state.expert),
                 self.environment.same(turn.text, state.expert),
@@ -261,7 +265,7 @@ class Player:
             turn.info["role"] = step.messages[-1]["role"]
         if step.done or (self.max_turns is not None and rollout.depth >= self.max_turns):
             return False
-        bridge = self.chat.bridge(step.messages or {"role": "user", "content": step.observation}, turn.truncated)
+        bridge = self.chat.bridge(step.shown, turn.truncated)
         rollout.length += len(turn.action_ids) + len(bridge)
         if rollout.length + self.sampling.max_tokens > self.max_length:
             return False
@@ -269,38 +273,14 @@ class Player:
         self.engine.extend(rollout.node, bridge)
         return True
 
-    def _copy(self, task: Task, actions: tuple[str, ...]) -> Session:
-        """The episode after these actions, for one rollout. Kept ones that fail, with their worker say, are given up."""
-        try:
-            return self._stand(task, actions).fork()
-        except EnvironmentFault:
-            self._sessions = {place: session for place, session in self._sessions.items() if place[0] != task.id}
-            return self._stand(task, actions).fork()
-
-    def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
-        """The episode after these actions; kept, because the turns of one trajectory stand on each other."""
-        done = 0
-        session = None
-        for done in range(len(actions), -1, -1):
-            session = self._sessions.get((task.id, actions[:done]))
-            if session is not None:
-                break
-        if session is None:
-            session, done = self.environment.reset(task), 0
-        for place in range(done, len(actions)):
-            session = session.fork()
-            session.step(actions[place])
-            self._sessions[task.id, actions[: place + 1]] = session
-        return session
-
     def forget(self) -> None:
         """Drop the kept episodes and verdicts."""
-        self._sessions.clear()
+        self.episodes.kept.clear()
         self._verdicts.clear()
 
     def using(self, sampling: Sampling, max_turns: int | None) -> Player:
         """The same world under other sampling settings, counted apart."""
-        return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally(), _sessions={}, _verdicts={})
+        return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally(), _verdicts={})
 
 
 def _tell(on_reply: OnReply, live: Sequence[_Rollout], place: int, sample: Sample) -> None:

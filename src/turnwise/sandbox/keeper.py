@@ -16,14 +16,16 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from turnwise.sandbox.base import Limits
+from turnwise.sandbox.base import Limits, SandboxFault
 from turnwise.sandbox.watch import descendants, watch
 
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER
-_SWEEP = 12.0  # seconds for the last of a bomb to die on a busy host; below the patience of ``Sandlock``
+_WALL = 0x40000000  # __WALL: children of every kind
+_SWEEP = 5  # seconds for what was killed to be gone
 _READABLE = (
     "/usr",
     "/bin",
@@ -74,37 +76,46 @@ class _Command:
         return [pid for pid in descendants(os.getpid()) if pid != os.getpid()]
 
     def end(self) -> None:
+        """Kill all processes below the keeper, again and again until the kernel says that it has no child.
+
+        No listing proves that: it is read thread by thread, and what is handed on meanwhile is in none of the parts.
+        """
+        deadline = time.monotonic() + _SWEEP
+        self._strike(deadline)
+        result = self._process.wait(_SWEEP)
+        died = 128 + (result.signal if result.signal > 0 else signal.SIGKILL)  # sandlock kills what passes its limits
+        self.status = result.exit_code if result.exit_code >= 0 and result.signal < 0 else died
+        deadline = time.monotonic() + _SWEEP
+        while _reap():  # orphans come here when their parents are gone
+            if time.monotonic() > deadline:
+                raise SandboxFault(f"what a command started and was killed did not end within {_SWEEP} s")
+            self._strike(deadline)
+            time.sleep(0.001)
+
+    def _strike(self, deadline: float) -> None:
         """Stop what runs until it is all stopped (what is stopped still counts, so a bomb has no room), then kill it."""
         stopped: set[int] = set()
-        while fresh := set(self.members()) - stopped:
+        while (fresh := set(self.members()) - stopped) and time.monotonic() < deadline:
             for pid in fresh:
                 _signal(pid, signal.SIGSTOP)
             stopped |= fresh
         for pid in stopped:
             _signal(pid, signal.SIGKILL)
-        result = self._process.wait(5)
-        died = 128 + (result.signal if result.signal > 0 else signal.SIGKILL)  # sandlock kills what passes its limits
-        self.status = result.exit_code if result.exit_code >= 0 and result.signal < 0 else died
-        end = time.monotonic() + _SWEEP
-        while (left := self.members()) and time.monotonic() < end:  # orphans come here when their parents are gone
-            for pid in left:
-                _signal(pid, signal.SIGKILL)
-                _reap(pid)
-            time.sleep(0.001)
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
-def _reap(pid: int) -> None:
+def _reap() -> bool:
+    """Take leave of the dead; whether a child is left."""
     try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # somebody else's child; its parent dies next
-        return
+        while os.waitpid(-1, os.WNOHANG | _WALL)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +125,10 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         command = _Command(request["command"], folder, request["readable"], request["path"], limits)
     except Exception as error:
         return {"fault": f"{type(error).__name__}: {error}"}
-    seen = watch(command, limits, folder)
+    try:
+        seen = watch(command, limits, folder)
+    except SandboxFault as fault:
+        return {"fault": str(fault)}
     return {"output": base64.b64encode(seen.output).decode(), "stopped": seen.stopped, "status": command.status}
 
 

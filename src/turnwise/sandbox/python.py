@@ -1,4 +1,4 @@
-"""The host's side of the Python server (``server.py``): states as values."""
+"""The host's side of the Python server (``state.py``, ``kernel.py``, ``server.py``): states as values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,19 @@ from turnwise.sandbox.base import Limits, Outcome, SandboxFault
 from turnwise.sandbox.seccomp import alone
 from turnwise.sandbox.watch import children
 
-SOURCE = Path(__file__).with_name("server.py")
+STATE, *_REST = (Path(__file__).with_name(name) for name in ("state.py", "kernel.py", "server.py"))
 STATES = 480  # kept at once: each is a process and a socket
+COPIES = 32  # of states, made ahead of snippets
 KEPT_MIB = 4096  # of all kept states together, beyond what an empty one takes
 _GRACE = 10.0  # seconds beyond a snippet's own until a silent server is given up
 
 Start = Callable[[str, str], "subprocess.Popen[bytes]"]
 """The server's source and settings -> its process, inside the walls."""
+
+
+def source() -> str:
+    """The program of the server."""
+    return "\n\n".join(part.read_text() for part in (STATE, *_REST))
 
 
 class PythonServer:
@@ -43,11 +49,12 @@ class PythonServer:
             "memory": limits.memory_mib << 20,
             "kept": KEPT_MIB << 20,
             "processes": limits.processes,
+            "copies": COPIES,
             "output": limits.output_kib << 10,
             "filter": alone().hex(),
             "rlimits": {
                 "RLIMIT_AS": limits.memory_mib << 20,
-                "RLIMIT_NPROC": STATES + limits.processes + 2,
+                "RLIMIT_NPROC": STATES + COPIES + limits.processes + 2,
                 "RLIMIT_FSIZE": 0,  # a snippet computes; files are for commands
                 "RLIMIT_NOFILE": 64,
                 "RLIMIT_CORE": 0,
@@ -58,7 +65,7 @@ class PythonServer:
         self._lock = threading.Lock()
         self._freed: list[int] = []
         self._kept = 1
-        self._process = start(SOURCE.read_text(), json.dumps(settings))
+        self._process = start(source(), json.dumps(settings))
         self._stop = weakref.finalize(self, _stop, self._process, os.getpid())
         self._receive(_GRACE)
 

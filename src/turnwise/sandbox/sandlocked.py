@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,14 +19,16 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from turnwise.sandbox.base import Limits, Outcome, SandboxFault, Stop
 from turnwise.sandbox.folders import interpreter, refused, remove
-from turnwise.sandbox.python import SOURCE
+from turnwise.sandbox.python import STATE
 from turnwise.sandbox.tree import File, Tree, read_tree, write_tree
+from turnwise.sandbox.watch import descendants
 
 INSTALL = "'pip install sandlock' (Linux 6.7 or newer)"
 _GRACE = 15.0  # seconds beyond a command's own until a silent keeper is given up
@@ -132,8 +135,8 @@ class _State:
             text = json.dumps(snippets, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             return Outcome("SyntaxError: the snippet is no UTF-8 text\n", 1), self
-        tree: Tree = {"server.py": File(SOURCE.read_bytes()), "snippets.json": File(text)}
-        command = f"exec {self.sandbox.python_path} -I server.py replay snippets.json"
+        tree: Tree = {"state.py": File(STATE.read_bytes()), "snippets.json": File(text)}
+        command = f"exec {self.sandbox.python_path} -I state.py replay snippets.json"
         outcome, _ = self.sandbox.shell(command, tree)
         died = outcome.stopped or (outcome.status or 0) > 128  # run again, it would die again
         return outcome, self if died else replace(self, snippets=snippets)
@@ -156,7 +159,10 @@ def reason() -> str | None:
 def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() != owner:  # a forked copy of the trainer must not end what it does not own
         return
-    process.kill()
+    if process.poll() is None:  # its number may be another's by now
+        for pid in list(descendants(process.pid)):  # no keeper adopts what a late one leaves
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     process.wait()
     for stream in (process.stdin, process.stdout):
         stream.close()  # type: ignore[union-attr]

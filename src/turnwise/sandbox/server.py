@@ -1,21 +1,19 @@
-"""The Python server: process 1 of a sandbox of its own, given to the interpreter as text. Standard library only.
+"""The Python server: process 1 of a sandbox of its own, sent as text after ``state.py`` and ``kernel.py``. Standard library only.
 
-A state is a process that waits. To run a snippet it forks: the copy runs the snippet and then waits as the next state, the
-original still is the state before. Snippets may do what they like to the process that they run in, so the broker (process 1)
-believes none of them: the kernel tells it who speaks (SCM_CREDENTIALS), what is not a kept state is killed after each
-snippet, and kept states are stopped until they are asked again.
+A state is a process that waits. A snippet runs in a copy of it, which then waits as the next state; the original still is the
+state before. Copies are made ahead, between calls, where the next snippet is likely. Snippets may do what they like to the
+process that they run in, so the broker (process 1) believes none of them: the kernel tells it who speaks (SCM_CREDENTIALS),
+what is not a kept state is killed after each snippet, and kept states are stopped until they are asked again.
 
 Requests and replies on standard input and output: four bytes of length, then JSON.
 Request: {"run": state, "code": text, "free": [states]}. Reply: {"output", "status", "stopped", "state"} or {"lost": why}.
 """
 
 # No pathlib: it would be most of what there is to import.
-# ruff: noqa: PTH123, PTH208
+# ruff: noqa: PTH208
 
-import ast
 import contextlib
 import ctypes
-import gc
 import json
 import os
 import resource
@@ -25,107 +23,25 @@ import socket
 import struct
 import sys
 import time
-import traceback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # in the sandbox there are no files to import
+    from turnwise.sandbox.kernel import ended, report, resident, stop_all, take
+    from turnwise.sandbox.state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
 
 TICK = 0.02  # seconds between two looks at what a snippet uses
+AHEAD = 0.5  # seconds for a copy that nobody waits for
 PATIENCE = 5  # seconds for killed processes to be gone
 SMALL = 16 << 20  # bytes of a state that is kept however much the others take
-PR_SET_DUMPABLE, PR_SET_SECCOMP, SECCOMP_FILTER = 4, 22, 2
-
-
-class Filter(ctypes.Structure):
-    _fields_ = [("count", ctypes.c_ushort), ("rules", ctypes.c_char_p)]
-
-
-# -- a state
-
-
-def execute(code, names):
-    """Run a snippet as a console would: the value of a last expression is shown. Returns an exit status."""
-    try:
-        body = ast.parse(code, "<snippet>").body
-        last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
-        exec(compile(ast.Module(body, []), "<snippet>", "exec"), names)
-        if last is not None:
-            value = eval(compile(ast.Expression(last.value), "<snippet>", "eval"), names)
-            if value is not None:
-                print(repr(value))
-        return 0
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException as error:
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not the frame of this function
-        traceback.print_exception(error)
-        return 1
-
-
-def fork():
-    """os.fork, with patience: processes that were just killed count until they are gone."""
-    for _ in range(400):
-        with contextlib.suppress(BlockingIOError):
-            return os.fork()
-        time.sleep(0.005)
-    return os.fork()
-
-
-def serve(own):
-    """Wait, fork, run: the life of states. The copy goes round the same loop with a socket of its own."""
-    names = {"__name__": "__main__"}
-    nowhere = os.open("/dev/null", os.O_RDWR)
-    while True:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        with contextlib.suppress(ChildProcessError):  # what the snippet left dead
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        header, (output, fresh), _, _ = socket.recv_fds(own, 4, 2)
-        left, parts = struct.unpack("=I", header)[0], []
-        while left:
-            parts.append(own.recv(min(left, 1 << 16)))
-            left -= len(parts[-1])
-        gc.freeze()  # a collection in the copy would touch, and so copy, every page of objects
-        if fork():
-            os.close(output)
-            os.close(fresh)
-            continue
-        own.close()
-        own = socket.socket(fileno=fresh)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
-        status = execute(b"".join(parts).decode(), names)
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except BaseException:  # replaced or closed by the snippet
-                status = status or 1
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-        own.send(struct.pack("=i", status & 0xFF))
-
-
-def first_state(own, settings):
-    """Bind this process to the limits of snippets, then serve."""
-    for name, value in settings["rlimits"].items():
-        resource.setrlimit(getattr(resource, name), (value, value))
-    rules = bytes.fromhex(settings["filter"])
-    library = ctypes.CDLL(None, use_errno=True)
-    library.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    if library.prctl(PR_SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(Filter(len(rules) // 8, rules)), 0, 0):
-        raise OSError(ctypes.get_errno(), "the filter of system calls is refused")
-    nowhere = os.open("/dev/null", os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nowhere, descriptor)
-    serve(own)
-
-
-# -- the broker
 
 
 class Broker:
     def __init__(self, settings):
         self.settings = settings
         self.states = {}  # number -> (process, socket, bytes beyond an empty state's)
+        self.copies = {}  # number -> (process or None while it is being made, socket), made ahead; the latest last
+        self.asked = set()  # states that a snippet ran on
+        self.killed = set()  # by the broker, and perhaps still there
         self.count = 0
         ours, theirs = socket.socketpair()
         process = os.fork()
@@ -135,6 +51,7 @@ class Broker:
         theirs.close()
         self.keep(process, ours, 0)
         self.empty = 0  # bytes of the first state, once it has run
+        self.likely = 0  # the state that the next snippet may well run on
 
     def keep(self, process, channel, size):
         self.states[self.count] = (process, channel, size)
@@ -142,15 +59,28 @@ class Broker:
         return self.count - 1
 
     def free(self, number):
+        self.drop(number)
+        self.asked.discard(number)
         process, channel, _ = self.states.pop(number, (None, None, 0))
-        if process:
+        self.end(process, channel)
+
+    def drop(self, number):
+        """Let go of the copy that was made ahead."""
+        self.end(*self.copies.pop(number, (None, None)))
+
+    def end(self, process, channel):
+        if channel:
             channel.close()
+        if process:
             os.kill(process, signal.SIGKILL)
+            self.killed.add(process)
 
     def strangers(self):
-        """Processes that are no kept state."""
-        known = {process for process, _, _ in self.states.values()} | {os.getpid()}
-        return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in known]
+        """Processes that are no kept state and no copy of one."""
+        known = {process for process, *_ in (*self.states.values(), *self.copies.values())} | {os.getpid()}
+        there = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        self.killed &= there
+        return there - known
 
     def sweep(self, speaker):
         """Stop everything, then kill what is no kept state; the speaker is to be one, if it is what it says.
@@ -158,15 +88,14 @@ class Broker:
         A process may fork while others are being killed, and a bomb would never run out. One signal to all of this
         namespace leaves nothing out, not even a child that is just being made, and what is stopped makes none.
         """
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGSTOP)
+        stop_all()
         strangers = self.strangers()
-        doomed = [process for process in strangers if process != speaker]
+        doomed = strangers - {speaker}
         for process in doomed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         end = time.monotonic() + PATIENCE
-        while not all(map(ended, doomed)) and time.monotonic() < end:
+        while not all(map(ended, doomed - self.killed)) and time.monotonic() < end:
             time.sleep(0.0005)
         return speaker if speaker in strangers else None
 
@@ -177,44 +106,95 @@ class Broker:
             return "processes"
         return "memory" if sum(map(resident, running)) > self.settings["memory"] else ""
 
-    def run(self, number, code):
-        if number not in self.states:
-            return {"lost": "the state is not there"}
+    def copy(self, number):
+        """Have a state begin a copy of itself. The copy will report on the socket returned."""
         process, channel, _ = self.states[number]
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        try:
+            self.order(process, channel, COPY, b"", theirs.fileno())
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
+
+    def order(self, process, channel, kind, text, descriptor):
+        most = len(self.states) + len(self.copies) + 1 + self.settings["processes"]
+        resource.prlimit(process, resource.RLIMIT_NPROC, (most, self.settings["rlimits"]["RLIMIT_NPROC"]))
+        channel.settimeout(self.settings["seconds"])
+        first = FIRST - ORDER.size
+        socket.send_fds(channel, [ORDER.pack(kind, len(text)) + text[:first]], [descriptor])
+        os.kill(process, signal.SIGCONT)  # now, with the order there: it wakes once
+        channel.sendall(text[first:])
+
+    def ahead(self):
+        """Begin a copy of the likely state, and see to it until it is there or a request is."""
+        number = self.likely
+        if number not in self.states or number in self.copies:
+            return
+        if len(self.copies) >= self.settings["copies"]:
+            self.drop(next(iter(self.copies)))
+        try:
+            channel = self.copy(number)
+        except OSError:
+            return
+        self.copies[number] = (None, channel)
+        ready, _, _ = select.select([0, channel], [], [], AHEAD)
+        if 0 in ready:
+            return
+        speaker = report(channel)[1] if ready else None
+        stop_all()
+        if speaker in self.strangers():
+            self.copies[number] = (speaker, channel)
+        else:
+            self.drop(number)
+
+    def run(self, number, code):
+        if number not in self.states:
+            return {"lost": "the state is not there"}
+        for other in [other for other, (process, _) in self.copies.items() if process is None and other != number]:
+            self.drop(other)  # a process that has not said who it is does not outlive a snippet
         read, write = os.pipe()
         os.set_blocking(read, False)
-        text = code.encode()
-        channel.settimeout(self.settings["seconds"])
-        most = len(self.states) + 1 + self.settings["processes"]
         try:
-            resource.prlimit(process, resource.RLIMIT_NPROC, (most, self.settings["rlimits"]["RLIMIT_NPROC"]))
-            os.kill(process, signal.SIGCONT)
-            socket.send_fds(channel, [struct.pack("=I", len(text))], [write, theirs.fileno()])
-            channel.sendall(text)
-        except TimeoutError:
-            text = None
+            channel, output, status, stopped, speaker = self.attempt(number, code.encode(), read, write)
         except OSError as error:
+            self.sweep(None)
             return {"lost": f"the state's process is gone ({error.strerror})"}
         finally:
+            os.close(read)
             os.close(write)
-            theirs.close()
-        output, status, stopped, speaker = self.follow(ours, read) if text is not None else (b"", None, "time", None)
-        os.close(read)
         heir = self.sweep(speaker)
         size = 0
         if heir is not None:
             self.empty = self.empty or resident(self.states[0][0])
             size = max(0, resident(heir) - self.empty)
             if size > SMALL and size + sum(kept for _, _, kept in self.states.values()) > self.settings["kept"]:
-                os.kill(heir, signal.SIGKILL)
+                self.end(heir, None)
                 heir, stopped = None, "memory"
         if heir is None:
-            ours.close()
+            channel.close()
             status = None if stopped else 1
-        state = number if heir is None else self.keep(heir, ours, size)
+        state = number if heir is None else self.keep(heir, channel, size)
+        self.likely = number if number in self.asked else state  # asked before: a place where branches begin
+        self.asked.add(number)
         return {"output": output.decode("utf-8", "replace"), "status": status, "stopped": stopped, "state": state}
+
+    def attempt(self, number, text, read, write):
+        """Run a snippet in a copy of a state: (the copy's socket, and what ``follow`` says)."""
+        copy, channel = self.copies.pop(number, (None, None))
+        channel = channel or self.copy(number)
+        if copy is None:
+            _, _, stopped, copy = self.follow(channel, read)
+            if copy not in self.strangers():
+                return channel, b"", None, stopped, None
+        try:
+            self.order(copy, channel, RUN, text, write)
+        except TimeoutError:
+            return channel, b"", None, "time", None
+        return channel, *self.follow(channel, read)
 
     def follow(self, channel, read):
         """Read what a snippet prints until it ends or a limit does: (output, status, limit, who reported the end)."""
@@ -244,49 +224,6 @@ class Broker:
                     return bytes(output), None, limit, None
 
 
-def take(read, output, most):
-    """Read what is there, up to one byte more than is wanted; False at the end of the stream."""
-    while len(output) <= most:
-        try:
-            chunk = os.read(read, 1 << 16)
-        except BlockingIOError:
-            return True
-        if not chunk:
-            return False
-        output += chunk
-    return True
-
-
-def report(channel):
-    """A state's word that its snippet ended: (status, process), or (None, None) where it died without one."""
-    space = socket.CMSG_SPACE(struct.calcsize("=3i")) + socket.CMSG_SPACE(4 * 16)
-    try:
-        said, extra, _, _ = channel.recvmsg(4, space)
-    except OSError:
-        return None, None
-    for _, kind, data in extra:
-        if kind == socket.SCM_CREDENTIALS and len(said) == 4:
-            return struct.unpack("=i", said)[0], struct.unpack("=3i", data)[0]
-    return None, None
-
-
-def resident(process):
-    try:
-        with open(f"/proc/{process}/statm") as stream:
-            return int(stream.read().split()[1]) * resource.getpagesize()
-    except (OSError, IndexError):
-        return 0
-
-
-def ended(process):
-    """Whether a process is gone, or dead and only its parent has not asked for it."""
-    try:
-        with open(f"/proc/{process}/stat") as stream:
-            return stream.read().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
 def receive():
     header = sys.stdin.buffer.read(4)
     if len(header) < 4:
@@ -294,27 +231,7 @@ def receive():
     return json.loads(sys.stdin.buffer.read(struct.unpack("=I", header)[0]))
 
 
-def replay(snippets):
-    """Run snippets one after the other, the last one aloud: a state where there are no namespaces. Exits with its status."""
-    names = {"__name__": "__main__"}
-    aloud = os.dup(1)
-    nowhere = os.open("/dev/null", os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    for code in snippets[:-1]:
-        execute(code, names)
-        sys.stdout.flush()
-    os.dup2(aloud, 1)
-    os.dup2(aloud, 2)
-    status = execute(snippets[-1], names)
-    sys.stdout.flush()
-    os._exit(status & 0xFF)
-
-
 def main():
-    if sys.argv[1] == "replay":
-        with open(sys.argv[2]) as stream:
-            replay(json.load(stream))
     if os.getpid() != 1:  # it signals all that it can reach
         sys.exit("the Python server is process 1 of a sandbox or nothing")
     settings = json.loads(sys.argv[1])
@@ -326,6 +243,7 @@ def main():
         text = json.dumps(answer).encode()
         sys.stdout.buffer.write(struct.pack("=I", len(text)) + text)
         sys.stdout.buffer.flush()
+        broker.ahead()
         request = receive()
         for number in request["free"]:
             broker.free(number)

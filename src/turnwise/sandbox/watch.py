@@ -9,6 +9,7 @@ import os
 import select
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -31,7 +32,11 @@ class Running(Protocol):
         ...
 
     def end(self) -> None:
-        """Return when no process of it is left."""
+        """Return when no process of it is left.
+
+        Raises:
+            SandboxFault: one is.
+        """
         ...
 
 
@@ -115,13 +120,15 @@ def _excess(members: list[int], limits: Limits, folder: Path) -> Stop:
 
 
 def children(pid: int) -> list[int]:
-    """The child processes of a process; none where it is gone."""
+    """The child processes of a process; none where it is gone. Where it or they change meanwhile, some may be missing."""
     found: list[int] = []
     try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
-        pass
+        return found
+    for thread in threads:
+        with suppress(OSError):  # this thread has ended; the others have children too
+            found += map(int, (thread / "children").read_text().split())
     return found
 
 

@@ -13,8 +13,9 @@ from turnwise.tiny.recipe import Run
 _TEXT = """# The tiny base policy
 
 A Qwen3 causal language model of {parameters:,} parameters with a byte-level BPE vocabulary of {vocabulary}, trained from
-scratch on this project's own data: clumsy demonstrations of the household world and eight toy skills. It is competent but
-far from perfect, and it can forget: that is what it is for. What it shows is a mechanism, never a benchmark's score.
+scratch on this project's own data: clumsy demonstrations of the household world, drills in reading its lists, and eight toy
+skills. It sees what to do, often walks away from it, and can forget: that is what it is for. What it shows is a mechanism,
+never a benchmark's score.
 
 ## How it was made
 
@@ -26,7 +27,9 @@ far from perfect, and it can forget: that is what it is for. What it shows is a 
 | trained | {tokens:,} tokens in {steps} steps, {minutes:.0f} minutes |
 | machine | {machine} |
 
-Demonstrations come from the train split alone, skills from their train items alone.
+Three stretches (`src/turnwise/tiny/recipe.py`): imitation of the clumsy expert with the skills among it; drills in reading
+lists; imitation of an expert that errs more and above all walks away. Demonstrations and drills come from the train split
+alone, skills from their train items alone.
 
 ## What it does
 
@@ -35,6 +38,9 @@ Held-out household tasks, {tasks} of them, half in rooms seen in training and ha
 | decoding | success | seen rooms | unseen rooms | inadmissible actions | repeated actions | turns an episode |
 |---|---|---|---|---|---|---|
 {household}
+
+**Reading**: P(take) tells lists that hold the task's object from lists that do not with an area under the ROC curve of
+{reads:.3f} (lists that the good expert sees in {tasks} held-out tasks; 0.5 is blind).
 
 Toy skills, {items} test items each, greedy; percentages. Each is named after nothing but what it is; the benchmark that
 its place in the suite mirrors is given for orientation.
@@ -63,6 +69,7 @@ def write_card(folder: Path, run: Run, found: dict[str, Any], tasks: int, items:
         machine=f"{os.cpu_count()} CPU cores, {platform.machine()}, {recipe.threads} threads",
         tasks=tasks,
         items=items,
+        reads=found["reads"],
         household="\n".join(rows),
         skills="\n".join(f"| {n} | {SKILLS[n].mirrors} | {100 * s:.1f} |" for n, s in found["skills"].items()),
     )

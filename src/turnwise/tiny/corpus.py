@@ -11,6 +11,7 @@ from itertools import islice
 from random import Random
 from typing import Any
 
+from turnwise.data.markers import disarming
 from turnwise.envs.base import Environment, Quality
 from turnwise.evaluation.skills import SKILLS, Split, stream
 from turnwise.tiny.tokenizer import TURN_END
@@ -26,12 +27,13 @@ class Document:
 
 
 def encode(messages: Sequence[Message], tokenizer: Any, other: float) -> Document:
-    """Assistant text and its end-of-turn token have weight 1, everything else ``other``."""
+    """Assistant text and its end-of-turn token have weight 1, everything else ``other``; ids as ``ChatTokens`` gives them."""
+    disarmed = disarming(tokenizer)
     ids: list[int] = []
     weights: list[float] = []
     for message in messages:
         if message["role"] != "assistant":
-            text = tokenizer.apply_chat_template([message], tokenize=False)
+            text = tokenizer.apply_chat_template([disarmed(message)], tokenize=False)
             own = 0
         else:
             text = message["content"] + TURN_END + "\n"

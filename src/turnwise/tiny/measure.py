@@ -1,4 +1,4 @@
-"""What a checkpoint can do, measured by the code that measures a run: held-out episodes and the skills' scores."""
+"""What a checkpoint can do: held-out episodes and the skills' scores, by the code that measures a run, and how well it reads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from copy import deepcopy
 from typing import Any
 
 import numpy as np
+import torch
+from scipy.stats import mannwhitneyu
 
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.base import Sampling
@@ -14,6 +16,8 @@ from turnwise.engines.tree import TreeEngine
 from turnwise.envs.base import Environment
 from turnwise.evaluation.suites import Episode, answer_skills, openings, play_tasks, repeat_rate
 from turnwise.rollouts.play import Player
+from turnwise.tiny.corpus import encode
+from turnwise.types import Message
 
 MODES = {"greedy": Sampling(temperature=0), "sampled": Sampling()}
 
@@ -43,6 +47,40 @@ def measure(model: Any, tokenizer: Any, env: Environment, tasks: int, items: int
     for answer in answer_skills(engine, chat, items, seed=0):
         scores.setdefault(answer.suite, []).append(answer.score)
     return {**found, "skills": {suite: float(np.mean(values)) for suite, values in scores.items()}}
+
+
+@torch.no_grad()
+def reads(model: Any, tokenizer: Any, env: Environment, tasks: int) -> float:
+    """How far P(take) tells lists that hold the task's object from lists that do not: 0.5 is blind, 1 is perfect.
+
+    The area under the ROC curve (Mann-Whitney), over the lists that the good expert sees in seen rooms before it takes
+    anything; what the expert does next is the truth.
+
+    Args:
+        tasks: whose lists are shown, held out of training.
+    """
+    take = tokenizer.encode("take", add_special_tokens=False)[0]
+    head = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for i, task in enumerate(env.tasks("seen", tasks)):
+        messages = env.demonstrate(task, quality="good", seed=i).messages
+        for j in lists_seen(messages):
+            ids = torch.tensor([encode(messages[:j], tokenizer, 0.0).ids + head])
+            logits = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[0, -1]
+            found[messages[j]["content"].startswith("take ")].append(float(logits.softmax(-1)[take]))
+    return float(mannwhitneyu(found[True], found[False]).statistic) / (len(found[True]) * len(found[False]))
+
+
+def lists_seen(messages: Sequence[Message]) -> list[int]:
+    """Indices of the assistant turns that answer a list with empty hands, up to the first thing that is picked up."""
+    found = []
+    for j in range(3, len(messages), 2):
+        shown = messages[j - 1]["content"]
+        if shown.startswith("You pick up"):
+            break
+        if "you see a" in shown:
+            found.append(j)
+    return found
 
 
 def household(episodes: Sequence[Episode]) -> dict[str, float]:

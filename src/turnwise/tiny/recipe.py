@@ -1,4 +1,9 @@
-"""The training loop of the tiny base policy: settings, model, resumable steps."""
+"""The training loop of the tiny base policy: settings, model, resumable steps.
+
+Three stretches: imitation of the clumsy expert with the skills among it; reading drills, with a little of the rest so that it
+is not forgotten; imitation of an expert that errs more, at a falling rate. Imitation alone does not teach a model of this
+size to read a list within an hour: it then takes its object nearly as often where it is absent as where it is present.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +22,36 @@ from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from turnwise.envs.base import Environment
+from turnwise.envs.household import HouseholdEnv, Mistakes
 from turnwise.tiny.corpus import Document, encode, household_documents, micro_batches, skill_conversations
 from turnwise.tiny.optimise import Threads, optimisers, schedule
+from turnwise.tiny.reading import drill_documents
 from turnwise.tiny.tokenizer import END_OF_TEXT, TURN_END, build_tokenizer
 
+CLUMSY = Mistakes()
+# Sees what to do and often walks away from it: nearly every mistake is one that a verifier of single turns can tell.
+ERRANT = Mistakes(revisit=0.1, idle=0.1, leave=0.35, wrong=0.08, premature=0.05, inadmissible=0.05)
 _POOL = 8  # steps whose documents are drawn together, so that lengths can be matched
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps with one mixture. Counts are documents a step."""
+
+    steps: int
+    household: int
+    skills: int
+    other_weight: float  # loss weight of tokens that the assistant does not write
+    drills: int = 0
+    drill_weight: float = 0.0  # of a choice in a drill; a token that the assistant writes elsewhere has 1
+    mistakes: Mistakes = CLUMSY  # of the demonstrations' expert
+    rate: float = 1.0  # share of the recipe's learning rates
+    warmup: int = 50  # steps
+    decay: float = 0.3  # share of the steps over which the rate falls to 0
+
+    def share(self, step: int) -> float:
+        """Of the recipe's learning rates, at a step of this stretch."""
+        return self.rate * schedule(step, self.steps, self.warmup, self.decay)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +59,12 @@ class Recipe:
     """Everything that decides the weights."""
 
     seed: int = 0
-    steps: int = 700
-    household: int = 20  # demonstrations a step
-    skills: int = 48  # question-and-answer pairs a step
-    other_weight: float = 0.3  # loss weight of tokens that the assistant does not write
+    steps: int = 1200  # of imitation
+    reading: int = 200  # steps of drills
+    settling: int = 152  # steps of imitation after them
+    household: int = 20  # demonstrations a step of imitation
+    skills: int = 48  # question-and-answer pairs a step of imitation
+    other_weight: float = 0.3  # of tokens that the assistant does not write, during imitation
     muon_lr: float = 0.02
     adam_lr: float = 0.004
     hidden: int = 192
@@ -46,13 +77,38 @@ class Recipe:
         for name in ("steps", "household", "skills", "layers", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.household < self.threads:
-            raise ValueError(f"household must be at least threads, {self.threads}, got {self.household}")
+        for stretch in self.stretches:
+            if stretch.household < self.threads:
+                raise ValueError(f"household must be at least threads, {self.threads}, got {stretch.household}")
         if self.hidden % 48:
             raise ValueError(f"hidden must be a multiple of 48, the width of a head, got {self.hidden}")
+        if (self.reading or self.settling) and (self.steps % _POOL or self.reading % _POOL):
+            raise ValueError(f"steps and reading must be multiples of {_POOL}, got {self.steps} and {self.reading}")
+
+    @property
+    def stretches(self) -> tuple[Stretch, Stretch, Stretch]:
+        """What is trained on, in order."""
+        return (
+            Stretch(self.steps, self.household, self.skills, self.other_weight),
+            Stretch(self.reading, 3, 8, 0.0, drills=24, drill_weight=6.0, warmup=20, decay=0.0),
+            Stretch(self.settling, 10, 24, 0.05, mistakes=ERRANT, rate=0.5, warmup=10, decay=0.7),
+        )
+
+    @property
+    def total(self) -> int:
+        """Steps of all stretches."""
+        return self.steps + self.reading + self.settling
+
+    def stretch(self, step: int) -> tuple[Stretch, int]:
+        """Where a step lies: its stretch, and the steps of that stretch before it."""
+        for stretch in self.stretches:
+            if step < stretch.steps:
+                return stretch, step
+            step -= stretch.steps
+        raise IndexError(f"there are {self.total} steps")
 
 
-def make_tokenizer(env: Environment, recipe: Recipe, template: str) -> PreTrainedTokenizerFast:
+def make_tokenizer(env: HouseholdEnv, recipe: Recipe, template: str) -> PreTrainedTokenizerFast:
     """Trained on 600 demonstrations and 4,000 skill items, with the chat roles."""
     texts = ["system", "user", "assistant", "tool"] * 50
     for task in env.tasks("train", 600, seed=recipe.seed):
@@ -87,18 +143,20 @@ def make_model(recipe: Recipe, tokenizer: Any) -> Qwen3ForCausalLM:
 _worker: dict[str, Any] = {}
 
 
-def _start_worker(env: Environment, tokenizer: Any) -> None:
+def _start_worker(env: HouseholdEnv, tokenizer: Any) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _worker.update(env=env, tokenizer=tokenizer)
 
 
-def draw_pool(env: Environment, tokenizer: Any, recipe: Recipe, number: int) -> list[list[list[Document]]]:
-    """The micro-batches of ``_POOL`` steps: for each step one list for every thread."""
+def draw_pool(env: HouseholdEnv, tokenizer: Any, recipe: Recipe, number: int) -> list[list[list[Document]]]:
+    """The micro-batches of ``_POOL`` steps: for each step one list for every thread, and again for each other kind."""
     seed = (recipe.seed + 1) * 1_000_003 + number
-    threads = recipe.threads
-    homes = household_documents(env, tokenizer, recipe.household * _POOL, seed, other=recipe.other_weight)
+    threads, stretch = recipe.threads, recipe.stretch(number * _POOL)[0]
+    errant = HouseholdEnv(env.horizon, stretch.mistakes)
+    homes = household_documents(errant, tokenizer, stretch.household * _POOL, seed, other=stretch.other_weight)
     parts = micro_batches(homes, _POOL * threads)
-    pairs = [encode(m, tokenizer, recipe.other_weight) for m in skill_conversations(recipe.skills * _POOL, seed)]
+    pairs = [encode(m, tokenizer, stretch.other_weight) for m in skill_conversations(stretch.skills * _POOL, seed)]
+    drills = list(drill_documents(env, tokenizer, stretch.drills * _POOL, seed, stretch.drill_weight))
     # the k-th shortest beside the k-th longest, so that every step has all lengths and its threads equal work
     steps = [
         [parts[(i + j * _POOL) if j % 2 == 0 else (j + 1) * _POOL - 1 - i] for j in range(threads)]
@@ -107,8 +165,11 @@ def draw_pool(env: Environment, tokenizer: Any, recipe: Recipe, number: int) -> 
     Random(seed).shuffle(steps)
     batches = []
     for i, step in enumerate(steps):
-        mine = pairs[i * recipe.skills : (i + 1) * recipe.skills]
-        batches.append(step + [mine[j::threads] for j in range(threads)])
+        mine = pairs[i * stretch.skills : (i + 1) * stretch.skills]
+        read = drills[i * stretch.drills : (i + 1) * stretch.drills]
+        batches.append(
+            step + [mine[j::threads] for j in range(threads)] + (micro_batches(read, 2 * threads) if read else [])
+        )
     return batches
 
 
@@ -117,7 +178,7 @@ def _draw_in_worker(recipe: Recipe, number: int) -> list[list[list[Document]]]:
 
 
 def batches(
-    env: Environment, tokenizer: Any, recipe: Recipe, start: int
+    env: HouseholdEnv, tokenizer: Any, recipe: Recipe, start: int
 ) -> Generator[list[list[Document]], None, None]:
     """Micro-batches of steps ``start`` and after; the next pool is drawn in another process meanwhile."""
     spawn = get_context("spawn")
@@ -134,7 +195,7 @@ def batches(
 class Run:
     """A training run that can be saved and taken up again."""
 
-    def __init__(self, recipe: Recipe, env: Environment, tokenizer: Any, folder: Path) -> None:
+    def __init__(self, recipe: Recipe, env: HouseholdEnv, tokenizer: Any, folder: Path) -> None:
         self.recipe, self.env, self.tokenizer, self.folder = recipe, env, tokenizer, folder
         self.model = make_model(recipe, tokenizer)
         self.optimisers = optimisers(self.model, recipe.muon_lr, recipe.adam_lr)
@@ -172,15 +233,18 @@ class Run:
     def train(self, evaluate: Callable[[Run], dict[str, Any]], every: int, until: int | None = None) -> None:
         """Train to the last step, evaluating and saving every ``every`` steps; ``seconds`` leaves evaluation out."""
         recipe, threads = self.recipe, Threads(self.recipe.threads)
-        bar = tqdm(total=recipe.steps, initial=self.step, desc="tiny", unit="step", mininterval=5, smoothing=0.1)
+        bar = tqdm(total=recipe.total, initial=self.step, desc="tiny", unit="step", mininterval=5, smoothing=0.1)
         source = batches(self.env, self.tokenizer, recipe, self.step)
-        end = min(recipe.steps, until or recipe.steps)
+        end = min(recipe.total, until or recipe.total)
         while self.step < end:
             began = time.perf_counter()
+            stretch, passed = recipe.stretch(self.step)
+            if passed == 0:  # the last stretch's momentum belongs to another mixture
+                self.optimisers = optimisers(self.model, recipe.muon_lr, recipe.adam_lr)
             parts = next(source)
             loss = threads.gradients(self.model, parts)
             clip_grad_norm_(self.model.parameters(), 1.0)
-            share = schedule(self.step, recipe.steps)
+            share = stretch.share(passed)
             for optimiser, peak in zip(self.optimisers, (recipe.muon_lr, recipe.adam_lr), strict=True):
                 for group in optimiser.param_groups:
                     group["lr"] = peak * share

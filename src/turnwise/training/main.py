@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,9 @@ from turnwise.training.checkpoint import WholeCheckpointIO
 from turnwise.training.collection import Collection
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.module import PolicyModule
-from turnwise.training.outcome import (
-    in_domain,
-    out_of_domain,
-    provenance,
-    summary,
-)
+from turnwise.training.outcome import in_domain, out_of_domain, provenance, summary
 from turnwise.training.profile import profile, write_profile
-from turnwise.training.progress import Phases
+from turnwise.training.progress import Advance, Phases
 from turnwise.training.recorder import Recorder
 from turnwise.training.sources import read_experts, starts_of, turns_of
 from turnwise.training.stream import Rollouts
@@ -71,14 +66,7 @@ class Run:
         policy = self.settings["policy"]
         lora = policy.lora
         self.source = weights_of(policy.model)
-        model, tokenizer = load_policy(
-            self.source,
-            policy.dtype,
-            lora.r,
-            lora.alpha,
-            lora.dropout,
-            seed=self.seed,
-        )
+        model, tokenizer = load_policy(self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, seed=self.seed)
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
         self.predictor = self._predictor()
         given = {}
@@ -279,21 +267,6 @@ class Run:
 def weights_of(model: str) -> str:
     """Folder or id of a configured model."""
     return str(tiny_path() if model == "tiny" else model)
-
-
-class Advance(L.Callback):
-    """Moves the run's bar by one iteration, with the reward beside it."""
-
-    def __init__(self, advance: Callable[..., None], recorder: Recorder) -> None:
-        self.advance, self.recorder = advance, recorder
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.current_epoch:
-            self.advance(trainer.current_epoch, already=True)
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        reward = self.recorder.reward
-        self.advance(1, note="" if reward is None else f"reward {reward:.3f}")
 
 
 def run(cfg: DictConfig) -> None:

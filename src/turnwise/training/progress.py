@@ -9,9 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+import lightning as L
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from turnwise.training.recorder import Recorder
 
 QUIET_SECONDS = 15.0  # between lines where the output is no terminal
 
@@ -83,3 +88,18 @@ class Phases:
         if not self.console.is_terminal and now - self._said >= QUIET_SECONDS:
             self._said = now
             self.console.print(text.rstrip(), highlight=False)
+
+
+class Advance(L.Callback):
+    """Moves the run's bar by one iteration, with the reward beside it."""
+
+    def __init__(self, advance: Callable[..., None], recorder: Recorder) -> None:
+        self.advance, self.recorder = advance, recorder
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch:
+            self.advance(trainer.current_epoch, already=True)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        reward = self.recorder.reward
+        self.advance(1, note="" if reward is None else f"reward {reward:.3f}")

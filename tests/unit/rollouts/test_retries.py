@@ -142,7 +142,7 @@ def test_a_kept_episode_that_died_is_opened_anew(policy: tuple[Any, Any]) -> Non
     opening = openings(world, chat)
     (state,) = task_starts([task], lambda t: opening(t)[1])
     player.play([state], Uniform(1), Never(), "first")
-    for session in player._sessions.values():
+    for session in player.episodes.kept.values():
         session.dead = True  # type: ignore[attr-defined]
     (tree,) = player.play([state], Uniform(2), Never(), "second")
     assert (player.tally.faults, player.tally.retries, tree.invalid) == (0, 0, set())

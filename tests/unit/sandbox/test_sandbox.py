@@ -6,6 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +18,7 @@ from turnwise.sandbox.base import Limits, NoSandboxError, Sandbox, SandboxFault
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import open_sandbox
 from turnwise.sandbox.tree import File, tree_of
-from turnwise.sandbox.watch import Watched, children
+from turnwise.sandbox.watch import Watched, children, descendants
 
 
 def test_a_command_maps_a_folder_to_a_folder(sandbox: Sandbox) -> None:
@@ -63,7 +66,7 @@ def test_a_snippet_that_raises_keeps_what_came_before(sandbox: Sandbox) -> None:
     outcome, state = sandbox.python().run("x = 1\nraise ValueError('no')\nx = 2")
     assert outcome.status == 1
     assert outcome.output.splitlines()[-1] == "ValueError: no"
-    assert "server.py" not in outcome.output and "<string>" not in outcome.output
+    assert "state.py" not in outcome.output and "<string>" not in outcome.output
     assert state.run("x")[0].output == "1\n"
 
 
@@ -102,6 +105,51 @@ def test_kept_states_share_a_limit_of_memory(monkeypatch: pytest.MonkeyPatch) ->
     sandbox.close()
 
 
+def _inside(sandbox: Bubblewrap) -> set[int]:
+    """The numbers that the processes of the Python server have in its namespace."""
+    assert sandbox._server is not None
+    found = set()
+    for pid in descendants(sandbox._server._process.pid):
+        with suppress(OSError):
+            found.add(int(Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1]))
+    return found
+
+
+def test_each_snippet_has_a_process_of_its_own_which_was_there_before() -> None:
+    sandbox = _bubblewrap(Limits(seconds=20))
+    _, state = sandbox.python().run("import os")
+    processes, waiting = [], 0
+    for _ in range(20):
+        time.sleep(0.02)
+        before = _inside(sandbox)
+        processes.append(int(state.run("os.getpid()")[0].output))
+        waiting += processes[-1] in before
+    assert len(set(processes)) == 20
+    assert waiting > 0  # all but two where the machine is not busy
+    sandbox.close()
+
+
+def test_copies_made_ahead_are_few_and_go_with_their_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python, "COPIES", 3)
+    sandbox = _bubblewrap(Limits(seconds=20))
+    root = sandbox.python()
+    states = [root.run(f"x = [{i}]")[1] for i in range(6)]
+    for _ in range(2):  # in turn, so that copies are made and dropped
+        states = [state.run("x.append(x[-1] + 1)")[1] for state in states]
+    assert [state.run("x")[0].output for state in states] == [f"[{i}, {i + 1}, {i + 2}]\n" for i in range(6)]
+    assert (
+        len(_inside(sandbox)) <= 2 + 1 + 6 + 6 + 3 + 2
+    )  # bwrap and broker, root, states, not yet let go, copies, late
+    del states
+    root.run("1")
+    root.run("1")
+    deadline = time.monotonic() + 20
+    while len(_inside(sandbox)) > 2 + 1 + 2 + 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(_inside(sandbox)) <= 2 + 1 + 2 + 1
+    sandbox.close()
+
+
 def test_a_dead_server_is_a_fault_and_is_replaced() -> None:
     sandbox = _bubblewrap(Limits(seconds=20))
     _, state = sandbox.python().run("x = 1")
@@ -122,7 +170,8 @@ def test_a_failing_bwrap_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_server_refuses_to_run_outside_a_sandbox() -> None:
-    run = subprocess.run([sys.executable, "-I", str(python.SOURCE), "{}"], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-I", "-c", python.source(), "{}"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 1 and "process 1 of a sandbox" in run.stderr
 
 

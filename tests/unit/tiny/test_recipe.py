@@ -8,19 +8,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Episode
 from turnwise.tiny.corpus import Document, encode, micro_batches, skill_conversations
-from turnwise.tiny.load import ASSETS
-from turnwise.tiny.measure import household, measure
+from turnwise.tiny.load import ASSETS, tiny_path
+from turnwise.tiny.measure import household, lists_seen, measure, reads
 from turnwise.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
 from turnwise.tiny.recipe import Recipe, Run, draw_pool, make_model
 from turnwise.tiny.tokenizer import build_tokenizer
 
-RECIPE = Recipe(steps=4, household=2, skills=4, hidden=48, layers=2, mlp=64)
+RECIPE = Recipe(steps=8, reading=8, settling=2, household=2, skills=4, hidden=48, layers=2, mlp=64)
 ENV = HouseholdEnv(horizon=3)
 
 
@@ -64,9 +64,10 @@ def test_too_few_documents_are_refused():
         micro_batches([Document([0], [1.0])], 2)
 
 
-def test_threads_give_the_gradient_of_the_weighted_mean(tokenizer):
+@pytest.mark.parametrize("pool", [0, 1])  # of imitation, of reading
+def test_threads_give_the_gradient_of_the_weighted_mean(tokenizer, pool):
     model = make_model(RECIPE, tokenizer)
-    parts = draw_pool(ENV, tokenizer, RECIPE, 0)[0]
+    parts = draw_pool(ENV, tokenizer, RECIPE, pool)[0]
     loss = Threads(2).gradients(model, parts)
     threaded = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
@@ -108,6 +109,20 @@ def test_a_random_policy_wins_nothing_and_every_measure_is_reported(tokenizer):
     assert model.training and model.config._attn_implementation == "sdpa"  # training goes on as before
 
 
+def test_lists_count_until_something_is_picked_up():
+    texts = ["room", "go a", "you see a cup 1", "go b", "It is closed.", "open b", "you see a pen 1", "take pen 1"]
+    texts += ["You pick up the pen 1", "go c", "you see a mug 1", "go d"]
+    messages = [{"role": "user" if i % 2 == 0 else "assistant", "content": t} for i, t in enumerate(texts)]
+    assert lists_seen(messages) == [3, 7]
+
+
+def test_the_shipped_policy_reads_lists_and_a_random_one_does_not(tokenizer):
+    env = HouseholdEnv()
+    shipped = AutoModelForCausalLM.from_pretrained(tiny_path())
+    assert reads(shipped, tokenizer, env, tasks=24) > 0.9
+    assert 0.3 < reads(make_model(RECIPE, tokenizer), tokenizer, env, tasks=24) < 0.7
+
+
 def test_the_figures_of_episodes_by_hand():
     def episode(split, success, *talk):
         messages = [{"role": "user", "content": "You are in a room."}]
@@ -123,18 +138,30 @@ def test_the_figures_of_episodes_by_hand():
 @pytest.mark.slow  # each start draws its documents in a process of its own
 def test_a_run_taken_up_again_ends_with_the_same_weights(tmp_path, tokenizer):
     def keep_the_half(run: Run) -> dict:
-        if run.step == 2:
+        if run.step == 10:  # within the second stretch
             copytree(run.folder, tmp_path / "half")
         return {}
 
     whole = Run(RECIPE, ENV, tokenizer, tmp_path / "whole")
-    whole.train(keep_the_half, every=2)
+    whole.train(keep_the_half, every=5)
     again = Run(RECIPE, ENV, tokenizer, tmp_path / "half")
-    assert again.load() and again.step == 2
-    again.train(lambda run: {}, every=2)
-    assert (again.step, again.tokens) == (whole.step, whole.tokens) == (4, whole.tokens)
+    assert again.load() and again.step == 10
+    again.train(lambda run: {}, every=5)
+    assert (again.step, again.tokens) == (whole.step, whole.tokens) == (18, whole.tokens)
     for mine, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(mine, other)
+
+
+def test_every_step_lies_in_its_stretch():
+    first, second, third = RECIPE.stretches
+    assert [RECIPE.stretch(s) for s in (0, 7, 8, 15, 16, 17)] == [
+        *((first, 0), (first, 7)),
+        *((second, 0), (second, 7)),
+        *((third, 0), (third, 1)),
+    ]
+    with pytest.raises(IndexError, match="there are 18 steps"):
+        RECIPE.stretch(18)
+    assert second.share(0) == 1 / 20 and third.share(1) == pytest.approx(0.1)  # 0.5 * 2 / 10, before the rate falls
 
 
 def test_a_new_tokenizer_knows_frequent_words_whole():
@@ -154,3 +181,5 @@ def test_senseless_settings_are_refused():
         Recipe(steps=0)
     with pytest.raises(ValueError, match="household must be at least threads, 2, got 1"):
         Recipe(household=1)
+    with pytest.raises(ValueError, match="multiples of 8, got 700 and 200"):
+        Recipe(steps=700)

@@ -10,8 +10,9 @@ from turnwise.envs.alfworld.client import Pool
 from turnwise.envs.alfworld.generated import GeneratedGames
 from turnwise.envs.alfworld.official import OfficialGames
 from turnwise.envs.alfworld.session import AlfworldSession
-from turnwise.envs.base import Quality, check_horizon, check_task
-from turnwise.types import Message, Task, Trajectory
+from turnwise.envs.base import Quality, check_horizon, check_task, same_text
+from turnwise.envs.demonstration import check_quality, demonstration
+from turnwise.types import Task, Trajectory
 
 
 class AlfworldEnvironment:
@@ -69,22 +70,10 @@ class AlfworldEnvironment:
         Raises:
             ValueError: the quality is neither good nor clumsy.
         """
-        if quality not in ("good", "clumsy"):
-            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
+        check_quality(quality)
         session = self.reset(task)
-        messages: list[Message] = session.opening()
-        for action in self.games.expert(session.fork(), quality, seed):
-            if session.done:
-                break
-            messages.append({"role": "assistant", "content": action})
-            messages.append({"role": "user", "content": session.step(action).observation})
-        return Trajectory(
-            id=f"{task.id}/{quality}/{seed}",
-            messages=tuple(messages),
-            task=task,
-            success=session.won,
-            source=f"alfworld:{quality}",
-        )
+        actions = iter(self.games.expert(session.fork(), quality, seed))
+        return demonstration(session, lambda: next(actions, None), quality, seed)
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
         """The functional verifier: household's exact rule for generated games, the planner's for official ones."""
@@ -92,7 +81,7 @@ class AlfworldEnvironment:
 
     def same(self, action: str, expert: str) -> bool:
         """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
-        return action.split() == expert.split()
+        return same_text(action, expert)
 
     def close(self) -> None:
         """End the workers; they end with this process anyway."""

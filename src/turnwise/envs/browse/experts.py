@@ -51,15 +51,15 @@ class GoodExpert:
         """The next action."""
         fact = self.next_fact(session)
         if fact is None:
-            return session.calls.write("answer", session.question.answers[0])
+            return session.write("answer", session.question.answers[0])
         title, sentence = fact
         if session.page is not None and session.page.title == title:
-            return session.calls.write("find", key_of(session.page, sentence))
+            return session.write("find", key_of(session.page, sentence))
         if title in session.results:
-            return session.calls.write("open", str(session.results.index(title) + 1))
+            return session.write("open", str(session.results.index(title) + 1))
         if title in session.listed:
-            return session.calls.write("open", title)
-        return session.calls.write("search", title)
+            return session.write("open", title)
+        return session.write("search", title)
 
 
 def key_of(page: Page, sentence: str) -> str:
@@ -99,16 +99,16 @@ class ClumsyExpert(GoodExpert):
     def _stray(self, session: BrowseSession) -> str | None:
         needed = session.question.titles
         others = [i for i, title in enumerate(session.results, start=1) if title not in needed]
-        return session.calls.write("open", str(self.rng.choice(others))) if others else None
+        return session.write("open", str(self.rng.choice(others))) if others else None
 
     def _vain(self, session: BrowseSession) -> str | None:
         fact = self.next_fact(session)
         if session.page is None or fact is None or fact[0] == session.page.title:
             return None
-        return session.calls.write("find", fact[0])
+        return session.write("find", fact[0])
 
     def _again(self, session: BrowseSession) -> str | None:
-        return session.calls.write("search", self.rng.choice(session.listed)) if session.listed else None
+        return session.write("search", self.rng.choice(session.listed)) if session.listed else None
 
     def _malformed(self, session: BrowseSession) -> str | None:
         action = super().act(session)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnwise.envs.base import Step
-from turnwise.envs.calls import Calls, Tool
+from turnwise.envs.calls import Calls, tool
 from turnwise.envs.search.pages import Fact, Page, Pages, Question
 from turnwise.envs.search.retrieval import Retriever
 from turnwise.envs.search.session import ANSWERED, ASKED, NOTHING, answered
@@ -11,10 +11,22 @@ from turnwise.envs.tool_session import ToolSession
 from turnwise.types import Task
 
 TOOLS = (
-    Tool("search", "query", "Find pages. Returns the titles of the best matches."),
-    Tool("open", "page", "Open a page by its title or its number in the last results. Shows how it begins."),
-    Tool("find", "words", "Show the sentences of the open page that have all of these words."),
-    Tool("answer", "text", "Give the final answer: a name, a number, a date, yes or no. This ends the episode."),
+    tool("search", "Find pages. Returns the titles of the best matches.", query=("string", "what to look for")),
+    tool(
+        "open",
+        "Open a page by its title or its number in the last results. Shows how it begins.",
+        page=("string", "title or number"),
+    ),
+    tool(
+        "find",
+        "Show the sentences of the open page that have all of these words.",
+        words=("string", "what the sentences have"),
+    ),
+    tool(
+        "answer",
+        "Give the final answer: a name, a number, a date, yes or no. This ends the episode.",
+        text=("string", "the answer"),
+    ),
 )
 SHOWN = 8  # sentences that ``find`` shows
 NO_PAGE = "There is no such page."
@@ -52,12 +64,12 @@ class BrowseSession(ToolSession):
         """Facts of the evidence that were not shown yet, in the order in which they can be found."""
         return [fact for fact in self.question.evidence if fact not in self.collected]
 
-    def act(self, tool: str, argument: str) -> Step:
-        if tool == "answer":
+    def act(self, name: str, argument: str) -> Step:
+        if name == "answer":
             return answered(argument, self.question, self.floor)
-        if tool == "search":
+        if name == "search":
             return Step(self._search(argument))
-        return Step(self._open(argument) if tool == "open" else self._find(argument))
+        return Step(self._open(argument) if name == "open" else self._find(argument))
 
     def _search(self, query: str) -> str:
         self.results = tuple(page.title for page in self.retriever(query, self.shown))

@@ -8,10 +8,13 @@ import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.envs.base import Environment, Session, Step
 from turnwise.types import Task
+
+if TYPE_CHECKING:
+    from turnwise.data.chat import ChatTokens
 
 _MIB = 2**20
 _PAYLOADS = (
@@ -123,20 +126,31 @@ def _with(text: str, call: tuple[int, int, dict[str, Any]], arguments: Mapping[s
     return text[:start] + json.dumps({**value, "arguments": arguments}) + text[stop:]
 
 
+def forges(step: Step, chat: ChatTokens) -> bool:
+    """Whether what a step shows would be read as more turns than it is: its special tokens are not the template's alone."""
+    special = {i for i, token in chat.tokenizer.added_tokens_decoder.items() if token.special}
+
+    def marks(said: Callable[[str], str]) -> list[int]:
+        ids = chat.bridge([{**message, "content": said(str(message["content"]))} for message in step.shown])
+        return [i for i in ids if i in special]
+
+    return marks(lambda text: text) != marks(lambda text: "x")
+
+
 def check_hostile(
     environment: Environment,
     tasks: Sequence[Task],
     known: Sequence[str],
     sequences: int,
     seed: int = 0,
-    forges: Callable[[str], bool] = lambda observation: False,
+    forges: Callable[[Step], bool] = lambda step: False,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
     """What goes wrong in ``sequences`` episodes of hostile and random actions, in words; nothing where all is well.
 
     Args:
         known: well-formed actions of this world, most usefully the experts' of these tasks.
-        forges: whether an observation would be read as a turn of the conversation by the policy's tokenizer.
+        forges: whether what a step shows would be read as more turns than it is, rendered as the policy reads it.
         on_done: told after each sequence.
     """
     rng = random.Random(f"hostile {seed}")
@@ -155,7 +169,7 @@ def check_hostile(
     return problems
 
 
-def _sequence(environment: Environment, task: Task, hostile: Hostile, forges: Callable[[str], bool]) -> str | None:
+def _sequence(environment: Environment, task: Task, hostile: Hostile, forges: Callable[[Step], bool]) -> str | None:
     session = environment.reset(task)
     for turn in range(environment.horizon):
         action = hostile()
@@ -168,7 +182,7 @@ def _sequence(environment: Environment, task: Task, hostile: Hostile, forges: Ca
             return f"turn {turn}, action {_short(action)}: {type(error).__name__}: {_short(str(error))}"
         if problem := _unsound(step, session):
             return f"turn {turn}, action {_short(action)}: {problem}"
-        if forges(step.observation):
+        if forges(step):
             return f"turn {turn}, action {_short(action)}: the observation {_short(step.observation)} begins a turn of its own"
         if session.done:
             return None

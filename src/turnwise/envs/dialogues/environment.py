@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from turnwise.data.toolcalls.formats import Format
-from turnwise.envs.base import Quality, check_horizon, check_task, tools_of
+from turnwise.envs.base import Quality, check_horizon, check_task, same_text, tools_of
+from turnwise.envs.demonstration import by_quality
 from turnwise.envs.dialogues import experts, verifier
 from turnwise.envs.dialogues.experts import Mistakes
 from turnwise.envs.dialogues.problem import Problem
 from turnwise.envs.dialogues.score import Reference
 from turnwise.envs.dialogues.session import DialogueSession
-from turnwise.envs.tools import check_format, played, same_text
+from turnwise.envs.tools import check_format, played
 from turnwise.types import Task, Trajectory
 
 
@@ -110,13 +111,12 @@ class DialogueEnv:
             ValueError: the quality is neither good nor clumsy.
         """
         session = self.reset(task)
-        if quality == "good":
-            replies = experts.good(session, self.closing)
-        elif quality == "clumsy":
-            rng = random.Random(f"{seed}/{task.id}")
-            replies = experts.clumsy(session, self.closing, rng, self.mistakes)
-        else:
-            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
+        rng = random.Random(f"{seed}/{task.id}")
+        replies = by_quality(
+            quality,
+            lambda: experts.good(session, self.closing),
+            lambda: experts.clumsy(session, self.closing, rng, self.mistakes),
+        )
         return Trajectory(
             id=f"{task.id}/{quality}/{seed}",
             messages=tuple(played(session, replies, self.format)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.base import Step
 from turnwise.envs.dialogues.problem import Problem, World
@@ -96,9 +98,7 @@ class DialogueSession:
 
     def fork(self) -> DialogueSession:
         """An independent copy, sharing only what never changes."""
-        twin = DialogueSession.__new__(DialogueSession)
-        for name in self.__slots__:
-            setattr(twin, name, getattr(self, name))
+        twin = copy.copy(self)
         twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.envs.base import Quality, check_horizon, check_task
+from turnwise.envs.base import Quality, check_horizon, check_task, same_text
+from turnwise.envs.demonstration import by_quality, demonstration
 from turnwise.envs.household import planner, verifier
 from turnwise.envs.household.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.household.rooms import make_task
 from turnwise.envs.household.session import HouseholdSession
 from turnwise.envs.household.world import World
-from turnwise.types import Message, Task, Trajectory
+from turnwise.types import Task, Trajectory
 
 
 class HouseholdEnv:
@@ -77,24 +78,10 @@ class HouseholdEnv:
             ValueError: the quality is neither good nor clumsy.
         """
         session = self.reset(task)
-        if quality == "good":
-            expert = GoodExpert(session, seed)
-        elif quality == "clumsy":
-            expert = ClumsyExpert(session, seed, self.mistakes)
-        else:
-            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
-        messages: list[Message] = session.opening()
-        while not session.done:
-            action = expert.act(session)
-            messages.append({"role": "assistant", "content": action})
-            messages.append({"role": "user", "content": session.step(action).observation})
-        return Trajectory(
-            id=f"{task.id}/{quality}/{seed}",
-            messages=tuple(messages),
-            task=task,
-            success=session.won,
-            source=f"household:{quality}",
+        expert = by_quality(
+            quality, lambda: GoodExpert(session, seed), lambda: ClumsyExpert(session, seed, self.mistakes)
         )
+        return demonstration(session, lambda: expert.act(session), quality, seed)
 
     def remaining(self, session: HouseholdSession) -> int:
         """Length of the shortest plan to the goal with full knowledge; 0 where the goal holds."""
@@ -106,4 +93,4 @@ class HouseholdEnv:
 
     def same(self, action: str, expert: str) -> bool:
         """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
-        return action.split() == expert.split()
+        return same_text(action, expert)

@@ -6,8 +6,9 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 
-from turnwise.envs.base import Quality, check_horizon, check_task
+from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.calls import Style, calls_of
+from turnwise.envs.demonstration import by_quality, demonstration
 from turnwise.envs.math import verifier
 from turnwise.envs.math.equality import Equality
 from turnwise.envs.math.experts import ClumsyExpert, GoodExpert, Mistakes
@@ -16,7 +17,7 @@ from turnwise.envs.math.problems import KINDS, SPLITS, Level, Problem, make_prob
 from turnwise.envs.math.public import read_problems
 from turnwise.envs.math.session import ANSWER, PYTHON, MathSession
 from turnwise.errors import InputError
-from turnwise.types import Message, Task, Trajectory
+from turnwise.types import Task, Trajectory
 
 
 class MathEnv:
@@ -113,24 +114,10 @@ class MathEnv:
                 f"task {task.id}: its file shows no steps, so the experts cannot demonstrate it; give trajectories as "
                 "data.file, or choose a method that needs none (method=grpo, method=trace)"
             )
-        if quality == "good":
-            expert = GoodExpert(session, seed)
-        elif quality == "clumsy":
-            expert = ClumsyExpert(session, seed, self.mistakes)
-        else:
-            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
-        messages: list[Message] = session.opening()
-        while not session.done:
-            action = expert.act(session)
-            messages.append({"role": "assistant", "content": action})
-            messages.append({"role": "user", "content": session.step(action).observation})
-        return Trajectory(
-            id=f"{task.id}/{quality}/{seed}",
-            messages=tuple(messages),
-            task=task,
-            success=session.won,
-            source=f"math:{quality}",
+        expert = by_quality(
+            quality, lambda: GoodExpert(session, seed), lambda: ClumsyExpert(session, seed, self.mistakes)
         )
+        return demonstration(session, lambda: expert.act(session), quality, seed)
 
     def accepts(self, session: MathSession, action: str, expert: str) -> bool:
         """The functional verifier; see ``math.verifier`` for the rule."""
@@ -138,4 +125,4 @@ class MathEnv:
 
     def same(self, action: str, expert: str) -> bool:
         """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
-        return action.split() == expert.split()
+        return same_text(action, expert)

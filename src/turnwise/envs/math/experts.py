@@ -6,6 +6,7 @@ import random
 import re
 from dataclasses import dataclass
 
+from turnwise.envs.calls import name_of
 from turnwise.envs.math.session import MathSession
 from turnwise.envs.search.experts import check_mistakes
 
@@ -36,10 +37,10 @@ class GoodExpert:
 
     def act(self, session: MathSession) -> str:
         """The next action."""
-        names = {tool.name for tool in session.calls.tools}
+        names = set(map(name_of, session.calls.tools))
         if self.code is None or "python" not in names or session.computed():
-            return session.calls.write("answer", session.problem.answer)
-        return session.calls.write("python", self.code)
+            return session.write("answer", session.problem.answer)
+        return session.write("python", self.code)
 
 
 class ClumsyExpert(GoodExpert):
@@ -68,16 +69,16 @@ class ClumsyExpert(GoodExpert):
         numbers = list(re.finditer(r"\b[1-9]\d*\b", code))
         chosen = self.rng.choice(numbers)
         wrong = str(int(chosen[0]) + self.rng.choice((1, 2, 10)))
-        return session.calls.write("python", code[: chosen.start()] + wrong + code[chosen.end() :])
+        return session.write("python", code[: chosen.start()] + wrong + code[chosen.end() :])
 
     def _broken(self, session: MathSession, code: str) -> str | None:
         if session.computed():
             return None
         at = self.rng.choice([i for i, c in enumerate(code) if c in "()*+-/%=,"] or [len(code) - 1])
-        return session.calls.write("python", code[:at] + "?" + code[at + 1 :])
+        return session.write("python", code[:at] + "?" + code[at + 1 :])
 
     def _repeat(self, session: MathSession, code: str) -> str | None:
-        return session.calls.write("python", session.snippets[-1]) if session.snippets else None
+        return session.write("python", session.snippets[-1]) if session.snippets else None
 
     def _malformed(self, session: MathSession, code: str) -> str | None:
         return None if session.computed() else code

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.envs.calls import plain
 from turnwise.envs.math.problems import Problem
-from turnwise.envs.search.records import read_records
+from turnwise.envs.search.records import cleaned, read_records
 from turnwise.errors import InputError
 
 _PROBLEM = ("problem", "question")
@@ -40,7 +39,7 @@ def read_problems(path: str | Path, key: str) -> list[Problem]:
                 f"{place}: no {missing} among {sorted(map(str, record))}; a record needs one of {', '.join(_PROBLEM)} and one "
                 f"of {', '.join(_ANSWER)}, or a solution with \\boxed{{}}"
             )
-        problem = Problem(str(lower.get("subject") or lower.get("type") or "file"), plain(text).strip(), answer)
+        problem = Problem(str(lower.get("subject") or lower.get("type") or "file"), cleaned(text).strip(), answer)
         found.setdefault(problem.key, problem)
     if not found:
         raise InputError(f"{path}: no problem with a final answer in it; correct {key}")
@@ -79,6 +78,6 @@ def _answer(record: Mapping[str, Any]) -> str | None:
         if isinstance(value, float) and value.is_integer():
             value = int(value)  # tables turn 204 into 204.0
         if value is not None and not isinstance(value, bool | dict) and str(value).strip():
-            return plain(str(value)).strip()
+            return cleaned(str(value)).strip()
     solution = record.get("solution")
     return boxed(solution) if isinstance(solution, str) else None

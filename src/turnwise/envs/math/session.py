@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turnwise.envs.base import Step
 from turnwise.envs.boxed import STOPPED, cut
-from turnwise.envs.calls import Calls, Tool, plain
+from turnwise.envs.calls import Calls, tool
 from turnwise.envs.math.equality import Equality
 from turnwise.envs.math.interpreter import Interpreter
 from turnwise.envs.math.problems import Problem
@@ -12,9 +12,13 @@ from turnwise.envs.search.session import ANSWERED
 from turnwise.envs.tool_session import ToolSession
 from turnwise.types import Task
 
-PYTHON = Tool("python", "code", "Run Python code. Returns what it prints. Names are kept from call to call.")
-ANSWER = Tool(
-    "answer", "text", "Give the final answer: a number or an expression, in LaTeX where needed. Ends the episode."
+PYTHON = tool(
+    "python", "Run Python code. Returns what it prints. Names are kept from call to call.", code=("string", "the code")
+)
+ANSWER = tool(
+    "answer",
+    "Give the final answer: a number or an expression, in LaTeX where needed. Ends the episode.",
+    text=("string", "the answer"),
 )
 ASKED = "Solve the problem."
 SILENT = "(no output)"
@@ -48,15 +52,15 @@ class MathSession(ToolSession):
         lines = outcome.output.strip().splitlines()
         return lines[-1].strip() if outcome.ok and lines else None
 
-    def act(self, tool: str, argument: str) -> Step:
-        if tool == "answer":
+    def act(self, name: str, argument: str) -> Step:
+        if name == "answer":
             right = self.equal(argument, self.problem.answer)
             return Step(ANSWERED, float(right), True, right)
         outcome = self.interpreter.run(self.snippets, argument)
         value = self.value(argument)
         self.snippets += (argument,)
         self.values += (value,) if value is not None else ()
-        text = plain(cut(outcome.output.strip(), self.shown))
+        text = cut(outcome.output.strip(), self.shown)
         if outcome.stopped:
             text = f"{text}\n[{STOPPED[outcome.stopped]}]".strip()
         return Step(text or SILENT, info={"ran": float(outcome.ok)})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from turnwise.envs.base import Quality, check_horizon
+from turnwise.envs.base import Quality, check_horizon, same_text
 from turnwise.envs.calls import Style, calls_of
+from turnwise.envs.demonstration import by_quality, demonstration
 from turnwise.envs.search import verifier
 from turnwise.envs.search.encyclopaedia import Level
 from turnwise.envs.search.experts import ClumsyExpert, GoodExpert, Mistakes
@@ -14,7 +15,7 @@ from turnwise.envs.search.scoring import F1_FLOOR
 from turnwise.envs.search.session import TOOLS, SearchSession
 from turnwise.envs.search.sources import Source
 from turnwise.errors import InputError
-from turnwise.types import Message, Task, Trajectory
+from turnwise.types import Task, Trajectory
 
 
 class SearchEnv:
@@ -104,24 +105,10 @@ class SearchEnv:
                 f"task {task.id}: its file names no supporting pages, so the experts cannot demonstrate it; give trajectories "
                 "as data.file, or choose a method that needs none (method=grpo, method=trace)"
             )
-        if quality == "good":
-            expert = GoodExpert(session, seed)
-        elif quality == "clumsy":
-            expert = ClumsyExpert(session, seed, self.mistakes)
-        else:
-            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
-        messages: list[Message] = session.opening()
-        while not session.done:
-            action = expert.act(session)
-            messages.append({"role": "assistant", "content": action})
-            messages.append({"role": "user", "content": session.step(action).observation})
-        return Trajectory(
-            id=f"{task.id}/{quality}/{seed}",
-            messages=tuple(messages),
-            task=task,
-            success=session.won,
-            source=f"search:{quality}",
+        expert = by_quality(
+            quality, lambda: GoodExpert(session, seed), lambda: ClumsyExpert(session, seed, self.mistakes)
         )
+        return demonstration(session, lambda: expert.act(session), quality, seed)
 
     def accepts(self, session: SearchSession, action: str, expert: str) -> bool:
         """The functional verifier; see ``search.verifier`` for the rule."""
@@ -129,4 +116,4 @@ class SearchEnv:
 
     def same(self, action: str, expert: str) -> bool:
         """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
-        return action.split() == expert.split()
+        return same_text(action, expert)

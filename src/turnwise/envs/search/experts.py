@@ -61,9 +61,9 @@ class GoodExpert:
         """The next action."""
         plan = self.plan(session)
         if not plan:
-            return session.calls.write("answer", session.question.answers[0])
+            return session.write("answer", session.question.answers[0])
         self.asked.append(plan[0])
-        return session.calls.write("search", plan[0])
+        return session.write("search", plan[0])
 
 
 class ClumsyExpert(GoodExpert):
@@ -88,18 +88,18 @@ class ClumsyExpert(GoodExpert):
         return super().act(session)
 
     def _repeat(self, session: SearchSession) -> str | None:
-        return session.calls.write("search", self.asked[-1]) if self.asked else None
+        return session.write("search", self.asked[-1]) if self.asked else None
 
     def _stray(self, session: SearchSession) -> str | None:
         others = [title for title in session.seen if title not in session.question.titles]
-        return session.calls.write("search", self.rng.choice(others)) if others else None
+        return session.write("search", self.rng.choice(others)) if others else None
 
     def _vague(self, session: SearchSession) -> str | None:
         words = re.findall(r"\b[a-z]+\b", session.question.text)
-        return session.calls.write("search", " ".join(words)) if words else None
+        return session.write("search", " ".join(words)) if words else None
 
     def _malformed(self, session: SearchSession) -> str | None:
         title = (self.plan(session) or [session.question.answers[0]])[0]
         if isinstance(session.calls, Hermes):
-            return session.calls.write("search", title).replace("</tool_call>", "").strip()
+            return session.write("search", title).replace("</tool_call>", "").strip()
         return f"find {title}"

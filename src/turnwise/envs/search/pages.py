@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.envs.calls import plain
+from turnwise.envs.search.records import cleaned
 
 Fact = tuple[str, str]
 """Where a fact stands: a page's title, and the sentence."""
@@ -28,7 +28,7 @@ class Page:
 class Pages:
     """Pages by number and by title; two pages of one title become one with the sentences of both.
 
-    Text is freed of chat markers once, here, so that nothing that the world shows can be read as a turn.
+    Text is freed of control characters and of the marks of calls and answers here (``records.cleaned``).
 
     Raises:
         ValueError: there is no page.
@@ -37,8 +37,8 @@ class Pages:
     def __init__(self, pages: Iterable[Page]) -> None:
         found: dict[str, Page] = {}
         for page in pages:
-            title = plain(page.title).strip()
-            sentences = tuple(plain(sentence).strip() for sentence in page.sentences)
+            title = cleaned(page.title).strip()
+            sentences = tuple(cleaned(sentence).strip() for sentence in page.sentences)
             known = found.get(title)
             if known is not None:
                 sentences = known.sentences + tuple(s for s in sentences if s not in known.sentences)

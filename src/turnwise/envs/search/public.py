@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.envs.calls import plain
 from turnwise.envs.search.pages import Fact, Page, Question
-from turnwise.envs.search.records import read_records
+from turnwise.envs.search.records import cleaned, read_records
 from turnwise.errors import InputError
 
 _FORMATS = "HotpotQA, 2WikiMultiHopQA, MuSiQue, Bamboogle or FlashRAG"
@@ -111,8 +110,8 @@ def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]
         raise ValueError(f"the question must be text, got {text!r}")
     if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
         raise ValueError(f"the answers must be text, got {answers!r} (test files come without them)")
-    facts = tuple((plain(title).strip(), plain(sentence).strip()) for title, sentence in evidence)
-    return Question(kind, plain(text).strip(), tuple(dict.fromkeys(map(str.strip, answers))), facts)
+    facts = tuple((cleaned(title).strip(), cleaned(sentence).strip()) for title, sentence in evidence)
+    return Question(kind, cleaned(text).strip(), tuple(dict.fromkeys(map(str.strip, answers))), facts)
 
 
 def _pairs(value: Any, *keys: str) -> list[tuple[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pyarrow
 import pyarrow.parquet
 
 from turnwise.errors import InputError
+
+_MARK = re.compile(r"<(?=\||/?(?:tool_call|tool_response|tools|think)\b)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 ENDINGS = ".json, .jsonl, .parquet, .csv or .tsv"
 
@@ -40,6 +44,11 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
         raise InputError(f"{path}: no such file; correct {key} (read from {Path.cwd()})") from None
     except (OSError, UnicodeDecodeError, csv.Error, pyarrow.ArrowException) as error:
         raise InputError(f"{path}: cannot be read ({error}); {key} takes {ENDINGS}") from error
+
+
+def cleaned(text: str) -> str:
+    """The text of a file without control characters, and with the marks of chats and calls broken up, special tokens or not."""
+    return _MARK.sub("< ", _CONTROL.sub(" ", text))
 
 
 def _read(path: Path) -> Iterator[Any]:

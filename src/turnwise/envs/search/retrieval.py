@@ -86,7 +86,7 @@ class Served:
             pages = [contents.partition("\n") for contents in found[:k]]
         except (LookupError, TypeError, AttributeError) as error:
             raise EnvironmentFault(f"{self._url}: the answer is not in the /retrieve format ({error!r})") from error
-        # as Pages does, a page is freed of chat markers before anybody sees it
+        # as Pages does, a page is freed of marks before anybody sees it
         return tuple(next(iter(Pages([Page(title.strip().strip('"'), (text,))]))) for title, _, text in pages)
 
     def _post(self, body: Mapping[str, Any]) -> Any:

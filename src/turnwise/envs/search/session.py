@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnwise.envs.base import Step
-from turnwise.envs.calls import Calls, Tool
+from turnwise.envs.calls import Calls, tool
 from turnwise.envs.search.pages import Page, Question
 from turnwise.envs.search.retrieval import Retriever
 from turnwise.envs.search.scoring import score
@@ -11,8 +11,12 @@ from turnwise.envs.tool_session import ToolSession
 from turnwise.types import Task
 
 TOOLS = (
-    Tool("search", "query", "Find pages. Returns the best matches with their text."),
-    Tool("answer", "text", "Give the final answer: a name, a number, a date, yes or no. This ends the episode."),
+    tool("search", "Find pages. Returns the best matches with their text.", query=("string", "what to look for")),
+    tool(
+        "answer",
+        "Give the final answer: a name, a number, a date, yes or no. This ends the episode.",
+        text=("string", "the answer"),
+    ),
 )
 SHOWN = 2_000  # characters of one page in a result
 NOTHING = "Nothing found."
@@ -45,8 +49,8 @@ class SearchSession(ToolSession):
         """What a search would show."""
         return self.retriever(query, self.results)
 
-    def act(self, tool: str, argument: str) -> Step:
-        if tool == "search":
+    def act(self, name: str, argument: str) -> Step:
+        if name == "search":
             found = self.find(argument)
             self.seen += tuple(page.title for page in found if page.title not in self.seen)
             lines = [f"[{i}] {page.title}: {page.text[:SHOWN]}" for i, page in enumerate(found, start=1)]

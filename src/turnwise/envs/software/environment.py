@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from turnwise.envs.base import Quality, check_horizon, check_task
+from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.boxed import Box
+from turnwise.envs.calls import Style, calls_of
+from turnwise.envs.demonstration import by_quality, demonstration
 from turnwise.envs.software.experts import ClumsyExpert, GoodExpert, Slips
-from turnwise.envs.software.session import SoftwareSession
+from turnwise.envs.software.session import TOOLS, SoftwareSession
 from turnwise.envs.software.tasks import SHAPES, Level, make_task
-from turnwise.envs.textcalls import CallError, Style, written
-from turnwise.types import Message, Task, ToolCall, Trajectory
+from turnwise.types import Task, ToolCall, Trajectory
 
 Verifier = Literal["name", "call"]
 
@@ -22,7 +24,7 @@ class SoftwareEnv:
     Args:
         level: tiny or full; how many modules and functions a repository has.
         horizon: turns of an episode.
-        style: how actions are written, ``plain`` (short forms) or ``hermes``. None: plain at the tiny level.
+        calls: how calls are written, ``short`` or ``hermes``. None: short at the tiny level.
         shown: characters of an observation. None: 400 at the tiny level, 2000 at full.
         verifier: ``name``: a valid call of the tool that the expert calls (PivotRL's choice for software); ``call``: the same
             arguments too.
@@ -39,7 +41,7 @@ class SoftwareEnv:
         self,
         level: Level = "tiny",
         horizon: int = 10,
-        style: Style | None = None,
+        calls: Style | None = None,
         shown: int | None = None,
         verifier: Verifier = "name",
         slips: Slips | None = None,
@@ -49,13 +51,12 @@ class SoftwareEnv:
             raise ValueError(f"level: tiny or full, got {level!r}")
         if verifier not in ("name", "call"):
             raise ValueError(f"verifier: name or call, got {verifier!r}")
-        if style not in (None, "plain", "hermes"):
-            raise ValueError(f"style: plain, hermes or null, got {style!r}")
         if shown is not None and shown < 20:
             raise ValueError(f"shown: an observation has at least 20 characters, got {shown}")
         self.level: Level = level
         self.horizon = check_horizon(horizon)
-        self.style: Style = style or ("plain" if level == "tiny" else "hermes")
+        self.calls = calls or ("short" if level == "tiny" else "hermes")
+        self._calls = calls_of(self.calls, TOOLS)
         self.shown = shown or (400 if level == "tiny" else 2000)
         self.verifier = verifier
         self.slips = slips or Slips()
@@ -78,7 +79,7 @@ class SoftwareEnv:
             ValueError: the task belongs to another environment, or its data is no repository.
         """
         check_task(task, self.name)
-        return SoftwareSession(task, self._box, self.style, self.horizon, self.shown)
+        return SoftwareSession(task, self._box, self._calls, self.horizon, self.shown)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """An expert's episode: opening, then action and observation in turn, the last observation included.
@@ -89,37 +90,21 @@ class SoftwareEnv:
             EnvironmentFault: the sandbox failed.
         """
         session = self.reset(task)
-        if quality == "good":
-            expert = GoodExpert(session, seed)
-        elif quality == "clumsy":
-            expert = ClumsyExpert(session, seed, self.slips)
-        else:
-            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
-        messages: list[Message] = session.opening()
-        while not session.done:
-            action = self.action(expert.call(session))
-            messages.append({"role": "assistant", "content": action})
-            messages.append({"role": "user", "content": session.step(action).observation})
-        return Trajectory(
-            id=f"{task.id}/{quality}/{seed}",
-            messages=tuple(messages),
-            task=task,
-            success=session.won,
-            source=f"software:{quality}",
-        )
+        expert = by_quality(quality, lambda: GoodExpert(session, seed), lambda: ClumsyExpert(session, seed, self.slips))
+        return demonstration(session, lambda: self.action(expert.call(session)), quality, seed)
 
     def action(self, call: ToolCall) -> str:
         """A call as a policy writes it."""
-        return " ".join(map(str, (call.name, *call.arguments.values()))) if self.style == "plain" else written(call)
+        return self._calls.write(call)
 
     def accepts(self, session: SoftwareSession, action: str, expert: str) -> bool:
         """The functional verifier: both are calls that fit their tool, of one tool; with ``call`` of the same arguments too."""
         try:
             ours, theirs = session.call(action), session.call(expert)
-        except CallError:
+        except ToolCallError:
             return False
         return ours.name == theirs.name and (self.verifier == "name" or ours.arguments == theirs.arguments)
 
     def same(self, action: str, expert: str) -> bool:
         """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
-        return action.split() == expert.split()
+        return same_text(action, expert)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.data.toolcalls.base import ToolCallError, split_thinking
+from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.envs.base import Step
 from turnwise.envs.boxed import STOPPED, Box, cut
-from turnwise.envs.calls import plain
+from turnwise.envs.calls import Calls, Short, refusal, tool
 from turnwise.envs.software.tasks import TEST
-from turnwise.envs.textcalls import CallError, Style, listing, read_call, tool
 from turnwise.sandbox.tree import File, Tree, tree_of
 from turnwise.types import Message, Task, ToolCall
 
@@ -49,53 +49,36 @@ print({mark!r} + json.dumps(found))
 class SoftwareSession:
     """See ``turnwise.envs.base.Session``. The task is done when every case, shown or held back, comes out right."""
 
-    __slots__ = ("box", "cases", "done", "horizon", "shown", "style", "task", "tree", "turns", "won")
+    __slots__ = ("box", "calls", "cases", "done", "horizon", "shown", "task", "tree", "turns", "won")
 
-    def __init__(self, task: Task, box: Box, style: Style, horizon: int, shown: int) -> None:
+    def __init__(self, task: Task, box: Box, calls: Calls, horizon: int, shown: int) -> None:
         try:
             self.tree: Tree = tree_of(task.data["files"])
             self.cases = dict(task.data["cases"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"task data: a software task has files and cases ({error!r})") from None
-        self.task, self.box, self.style, self.horizon, self.shown = task, box, style, horizon, shown
+        self.task, self.box, self.calls, self.horizon, self.shown = task, box, calls, horizon, shown
         self.turns = 0
         self.won = self.done = False
 
     def opening(self) -> list[Message]:
-        """The tools (``hermes``; the plain style's short forms are left to demonstrations), then the request."""
+        """The tools (not where calls are short, which is left to demonstrations), then the request."""
         files = " ".join(path for path, entry in self.tree.items() if isinstance(entry, File))
         user: Message = {"role": "user", "content": f"repair the code so that the tests pass\nfiles: {files}"}
-        if self.style == "plain":
+        if isinstance(self.calls, Short):
             return [user]
         rules = (
             "You repair a repository of Python files. One line is wrong. The task is done as soon as all tests pass."
         )
-        return [{"role": "system", "content": f"{rules}\n\n{listing(TOOLS)}"}, user]
+        return [{"role": "system", "content": f"{rules}\n\n{self.calls.explain()}"}, user]
 
     def call(self, action: str) -> ToolCall:
-        """The call of an action. Plain: ``search TEXT``, ``open PATH``, ``edit PATH LINE TEXT``, ``run``.
+        """The call of an action; a short one is ``search TEXT``, ``open PATH``, ``edit PATH LINE TEXT`` or ``run``.
 
         Raises:
-            CallError: there is none, or it does not fit its tool.
+            ToolCallError: there is none, or it does not fit its tool.
         """
-        if self.style == "hermes":
-            return read_call(action, TOOLS)
-        try:
-            name, _, rest = split_thinking(action)[1].partition(" ")
-        except ToolCallError as error:
-            raise CallError(str(error)) from None
-        if name == "run" and not rest.strip():
-            return ToolCall("run", {})
-        if name == "open" and rest.strip():
-            return ToolCall("open", {"path": rest.strip()})
-        if name == "search" and rest.strip():
-            return ToolCall("search", {"text": rest.strip()})
-        if name == "edit":
-            path, _, rest = rest.strip().partition(" ")
-            number, _, text = rest.partition(" ")
-            if path and number.isascii() and number.isdigit() and len(number) < 7:
-                return ToolCall("edit", {"path": path, "line": int(number), "text": text})
-        raise CallError("use search, open, edit or run")
+        return self.calls.read(action)
 
     def step(self, action: str) -> Step:
         """Make the action's call; after an edit the cases are tried.
@@ -114,19 +97,16 @@ class SoftwareSession:
             observation = getattr(self, f"_{call.name}")(call.arguments)
             if call.name == "edit":
                 self.won = self._judged()
-        except CallError as error:
+        except ToolCallError as error:
             info["admissible"] = False
-            observation = f"error: {error}"
+            observation = refusal(error)
         self.turns += 1
         self.done = self.won or self.turns >= self.horizon
-        return Step(plain(cut(observation, self.shown)), float(self.won), self.done, self.won, info)
+        return Step(cut(observation, self.shown), float(self.won), self.done, self.won, info)
 
     def fork(self) -> SoftwareSession:
-        """An independent copy, sharing only what never changes."""
-        twin = SoftwareSession.__new__(SoftwareSession)
-        for name in self.__slots__:
-            setattr(twin, name, getattr(self, name))
-        return twin
+        """An independent copy: what is shared is never changed in place."""
+        return copy.copy(self)
 
     def admissible(self) -> list[str]:
         """None are listed: texts are free."""
@@ -136,11 +116,11 @@ class SoftwareSession:
         """The lines of a file.
 
         Raises:
-            CallError: there is no such file.
+            ToolCallError: there is no such file.
         """
         entry = self.tree.get(path.removeprefix("./"))
         if not isinstance(entry, File):
-            raise CallError(f"no file {path[:80]}")
+            raise ToolCallError(f"no file {path[:80]}")
         return entry.content.decode().splitlines()
 
     def _search(self, arguments: Mapping[str, Any]) -> str:
@@ -162,13 +142,13 @@ class SoftwareSession:
         path, number, text = arguments["path"].removeprefix("./"), int(arguments["line"]), arguments["text"]
         lines = self.lines(path)
         if path == TEST:
-            raise CallError("the tests are not to be changed")
+            raise ToolCallError("the tests are not to be changed")
         if not 1 <= number <= len(lines):
-            raise CallError(f"{path} has lines 1 to {len(lines)}")
+            raise ToolCallError(f"{path} has lines 1 to {len(lines)}")
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise CallError("the text is no UTF-8") from None
+            raise ToolCallError("the text is no UTF-8") from None
         old = lines[number - 1]
         indent = "" if text[:1].isspace() else old[: len(old) - len(old.lstrip())]
         lines[number - 1] = indent + text

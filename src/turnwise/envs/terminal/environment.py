@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.envs.base import Quality, check_horizon, check_task
+from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.boxed import Box
+from turnwise.envs.calls import Style, calls_of
+from turnwise.envs.demonstration import by_quality, demonstration
 from turnwise.envs.terminal import verifier
 from turnwise.envs.terminal.experts import ClumsyExpert, GoodExpert, Slips
 from turnwise.envs.terminal.goal import Goal
-from turnwise.envs.terminal.session import TerminalSession
+from turnwise.envs.terminal.session import TOOLS, TerminalSession
 from turnwise.envs.terminal.tasks import SIZES, Level, make_task
-from turnwise.envs.textcalls import Style, written
-from turnwise.types import Message, Task, ToolCall, Trajectory
+from turnwise.types import Task, ToolCall, Trajectory
 
 
 class TerminalEnv:
@@ -21,7 +22,7 @@ class TerminalEnv:
     Args:
         level: tiny or full; how large folders and requests are.
         horizon: turns of an episode.
-        style: how actions are written, ``plain`` (the text is the command) or ``hermes``. None: plain at the tiny level.
+        calls: how calls are written, ``short`` (the text is the command) or ``hermes``. None: short at the tiny level.
         shown: characters of an observation. None: 200 at the tiny level, 2000 at full.
         verifier: ``effect`` or ``similarity``; see ``terminal.verifier``.
         threshold: of ``similarity``.
@@ -39,7 +40,7 @@ class TerminalEnv:
         self,
         level: Level = "tiny",
         horizon: int = 10,
-        style: Style | None = None,
+        calls: Style | None = None,
         shown: int | None = None,
         verifier: verifier.Verifier = "effect",
         threshold: float = 0.8,
@@ -51,15 +52,14 @@ class TerminalEnv:
             raise ValueError(f"level: tiny or full, got {level!r}")
         if verifier not in ("effect", "similarity"):
             raise ValueError(f"verifier: effect or similarity, got {verifier!r}")
-        if style not in (None, "plain", "hermes"):
-            raise ValueError(f"style: plain, hermes or null, got {style!r}")
         if shown is not None and shown < 20:
             raise ValueError(f"shown: an observation has at least 20 characters, got {shown}")
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold: a similarity lies in (0, 1], got {threshold}")
         self.level: Level = level
         self.horizon = check_horizon(horizon)
-        self.style: Style = style or ("plain" if level == "tiny" else "hermes")
+        self.calls = calls or ("short" if level == "tiny" else "hermes")
+        self._calls = calls_of(self.calls, TOOLS, bare=True)
         self.shown = shown or (200 if level == "tiny" else 2000)
         self.verifier, self.threshold = verifier, threshold
         self.slips = slips or Slips()
@@ -83,7 +83,7 @@ class TerminalEnv:
             ValueError: the task belongs to another environment, or its data is no terminal task.
         """
         check_task(task, self.name)
-        return TerminalSession(task, Goal(task.data), self._box, self.style, self.horizon, self.shown)
+        return TerminalSession(task, Goal(task.data), self._box, self._calls, self.horizon, self.shown)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """An expert's episode: opening, then action and observation in turn, the last observation included.
@@ -94,28 +94,12 @@ class TerminalEnv:
             EnvironmentFault: the sandbox failed.
         """
         session = self.reset(task)
-        if quality == "good":
-            expert = GoodExpert(session, seed)
-        elif quality == "clumsy":
-            expert = ClumsyExpert(session, seed, self.slips)
-        else:
-            raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
-        messages: list[Message] = session.opening()
-        while not session.done:
-            action = self.action(expert.command(session))
-            messages.append({"role": "assistant", "content": action})
-            messages.append({"role": "user", "content": session.step(action).observation})
-        return Trajectory(
-            id=f"{task.id}/{quality}/{seed}",
-            messages=tuple(messages),
-            task=task,
-            success=session.won,
-            source=f"terminal:{quality}",
-        )
+        expert = by_quality(quality, lambda: GoodExpert(session, seed), lambda: ClumsyExpert(session, seed, self.slips))
+        return demonstration(session, lambda: self.action(expert.command(session)), quality, seed)
 
     def action(self, command: str) -> str:
         """A command as a policy writes it."""
-        return command if self.style == "plain" else written(ToolCall("bash", {"command": command}))
+        return self._calls.write(ToolCall("bash", {"command": command}))
 
     def accepts(self, session: TerminalSession, action: str, expert: str) -> bool:
         """The functional verifier; see ``terminal.verifier``.
@@ -129,4 +113,4 @@ class TerminalEnv:
 
     def same(self, action: str, expert: str) -> bool:
         """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
-        return action.split() == expert.split()
+        return same_text(action, expert)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.data.toolcalls.base import ToolCallError, split_thinking
+from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.envs.base import Step
 from turnwise.envs.boxed import STOPPED, Box, cut
-from turnwise.envs.calls import plain
+from turnwise.envs.calls import Calls, Short, refusal, tool
 from turnwise.envs.terminal.goal import Goal
-from turnwise.envs.textcalls import CallError, Style, listing, read_call, tool
 from turnwise.sandbox.base import Outcome
 from turnwise.types import Message, Task
 
@@ -24,10 +24,10 @@ class TerminalSession:
     that the policy found by what it read.
     """
 
-    __slots__ = ("box", "done", "goal", "horizon", "located", "shown", "style", "task", "tree", "turns", "won")
+    __slots__ = ("box", "calls", "done", "goal", "horizon", "located", "shown", "task", "tree", "turns", "won")
 
-    def __init__(self, task: Task, goal: Goal, box: Box, style: Style, horizon: int, shown: int) -> None:
-        self.task, self.goal, self.box, self.style, self.horizon, self.shown = task, goal, box, style, horizon, shown
+    def __init__(self, task: Task, goal: Goal, box: Box, calls: Calls, horizon: int, shown: int) -> None:
+        self.task, self.goal, self.box, self.calls, self.horizon, self.shown = task, goal, box, calls, horizon, shown
         self.tree = goal.start
         self.turns = 0
         self.won = goal.missing(self.tree) == 0
@@ -40,28 +40,20 @@ class TerminalSession:
         return texts[0] if len(texts) == 1 else "\n".join(f"{i}. {text}" for i, text in enumerate(texts, start=1))
 
     def opening(self) -> list[Message]:
-        """The tool (``hermes``; in the plain style the text itself is the command), then the request."""
+        """The tool (not where the calls are short: the text itself is the command), then the request."""
         user: Message = {"role": "user", "content": self.request()}
-        if self.style == "plain":
+        if isinstance(self.calls, Short):
             return [user]
         rules = "You work in a folder through bash. The task is done as soon as the folder is as it was asked for."
-        return [{"role": "system", "content": f"{rules}\n\n{listing(TOOLS)}"}, user]
+        return [{"role": "system", "content": f"{rules}\n\n{self.calls.explain()}"}, user]
 
     def command(self, action: str) -> str:
         """The command of an action.
 
         Raises:
-            CallError: there is none.
+            ToolCallError: there is none.
         """
-        if self.style == "hermes":
-            return str(read_call(action, TOOLS).arguments["command"])
-        try:
-            text = split_thinking(action)[1]
-        except ToolCallError as error:
-            raise CallError(str(error)) from None
-        if not text:
-            raise CallError("no command")
-        return text
+        return str(self.calls.read(action).arguments["command"])
 
     def step(self, action: str) -> Step:
         """Run the action's command and look whether the task is done.
@@ -78,14 +70,14 @@ class TerminalSession:
         try:
             outcome, self.tree = self.box.run(self.command(action), self.tree)
             observation = self.told_of(outcome)
-        except CallError as error:
+        except ToolCallError as error:
             info["admissible"] = False
-            observation = f"error: {error}"[: self.shown]
+            observation = refusal(error)[: self.shown]
         self.turns += 1
         self.located |= {c["path"] for c in self.goal.chores if c["find"] and _shows(action, observation, c)}
         self.won = self.goal.missing(self.tree) == 0
         self.done = self.won or self.turns >= self.horizon
-        return Step(plain(observation), float(self.won), self.done, self.won, info)
+        return Step(observation, float(self.won), self.done, self.won, info)
 
     def hidden(self, chore: Mapping[str, Any]) -> bool:
         """Whether the file of a chore is still to be found."""
@@ -97,11 +89,8 @@ class TerminalSession:
         return "\n".join(filter(None, [cut(outcome.output.rstrip(), self.shown), end])) or "ok"
 
     def fork(self) -> TerminalSession:
-        """An independent copy, sharing only what never changes."""
-        twin = TerminalSession.__new__(TerminalSession)
-        for name in self.__slots__:
-            setattr(twin, name, getattr(self, name))
-        return twin
+        """An independent copy: what is shared is never changed in place."""
+        return copy.copy(self)
 
     def admissible(self) -> list[str]:
         """None are listed: any text is a command."""

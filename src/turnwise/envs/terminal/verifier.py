@@ -17,8 +17,8 @@ from typing import Literal
 
 from rapidfuzz.distance import Levenshtein
 
+from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.envs.terminal.session import TerminalSession
-from turnwise.envs.textcalls import CallError
 
 Verifier = Literal["effect", "similarity"]
 Judge = Callable[[str, str], bool]
@@ -72,7 +72,7 @@ def similar(session: TerminalSession, action: str, expert: str, threshold: float
     """
     try:
         ours, theirs = session.command(action), session.command(expert)
-    except CallError:
+    except ToolCallError:
         return False
     if Levenshtein.normalized_similarity(normalised(ours), normalised(theirs)) >= threshold:
         return True

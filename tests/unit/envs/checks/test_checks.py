@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from transformers import AutoTokenizer
 
+from turnwise.data.chat import ChatTokens
 from turnwise.envs.base import Step
-from turnwise.envs.checks import check_forks, check_hostile, read_cases, replay
+from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay
 from turnwise.envs.checks.cases import case_file
 from turnwise.envs.search import SearchEnv, SearchSession
 from turnwise.errors import InputError
+from turnwise.tiny.load import ASSETS
 
 ENVS = Path(__file__).parents[4] / "src" / "turnwise" / "envs"
 
@@ -84,10 +88,15 @@ def test_hostile_sequences_find_an_echo_that_forges_a_turn(env: SearchEnv, monke
     def echo(session: SearchSession, action: str) -> Step:
         session.turns += 1
         session.done = session.turns >= session.horizon
-        return Step(f"no such tool: {action}", done=session.done)
+        told = action[:200].encode(errors="replace").decode()
+        return Step(f"no such tool: {told}", done=session.done)
 
     monkeypatch.setattr(SearchSession, "step", echo)
-    assert any("begins a turn of its own" in p for p in hostile(env, forges=lambda text: "<|im_start|>" in text))
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS)
+    assert hostile(env, forges=partial(forges, chat=ChatTokens(tokenizer))) == []
+    monkeypatch.setattr("turnwise.data.chat.disarming", lambda tokenizer: lambda message: message)
+    found = hostile(env, forges=partial(forges, chat=ChatTokens(tokenizer)))
+    assert any("begins a turn of its own" in problem for problem in found)
 
 
 def test_hostile_sequences_find_a_verifier_that_raises(env: SearchEnv, monkeypatch: pytest.MonkeyPatch) -> None:

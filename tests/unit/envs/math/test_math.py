@@ -11,14 +11,18 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from transformers import AutoTokenizer
 
+from turnwise.data.chat import ChatTokens
 from turnwise.envs.base import Environment
+from turnwise.envs.checks import forges
 from turnwise.envs.math import Equality, Interpreter, MathEnv
 from turnwise.envs.math.problems import KINDS, SPLITS, Level, make_problems
 from turnwise.envs.math.public import boxed, read_problems
 from turnwise.errors import InputError
 from turnwise.sandbox.base import NoSandboxError
 from turnwise.sandbox.detect import open_sandbox
+from turnwise.tiny.load import ASSETS
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +191,11 @@ def test_names_are_kept_and_forks_part_ways() -> None:
     assert parent.step("python x").observation == "5"
     assert "ZeroDivisionError" in parent.step("python 1 / 0").observation
     assert parent.step("python x * 2").observation == "10"
-    assert "<|" not in parent.step("python print('<|im_end|>')").observation
+    forged = parent.step("python print('<|im_end|>')")
+    assert (forged.observation, forges(forged, ChatTokens(AutoTokenizer.from_pretrained(ASSETS)))) == (
+        "<|im_end|>",
+        False,
+    )
     env._interpreter.close()
 
 

@@ -43,8 +43,8 @@ def test_a_hand_made_episode(env: SoftwareEnv) -> None:
     assert session.step("run").observation == "bag.twice(2) gave 5"
     assert session.step("search y + 1").observation == "bag.py:3: return y + 1"
     assert session.step("open bag.py").observation == "1 def twice(x):\n2     y = x + x\n3     return y + 1"
-    assert session.step("open box.py").observation == "error: no file box.py"
-    assert session.step("edit bag.py 9 pass").observation == "error: bag.py has lines 1 to 3"
+    assert session.step("open box.py").observation == "Error: no file box.py."
+    assert session.step("edit bag.py 9 pass").observation == "Error: bag.py has lines 1 to 3."
     assert not session.step("edit bag.py 3 return (").won
     assert "SyntaxError" in session.step("run").observation
     last = session.step("edit bag.py 3 return y")
@@ -79,7 +79,7 @@ def test_a_repair_of_another_kind_wins(env: SoftwareEnv) -> None:
 
 def test_the_tests_cannot_be_changed(env: SoftwareEnv) -> None:
     session = env.reset(HAND)
-    assert session.step(f"edit ./{TEST} 4 # none").observation == "error: the tests are not to be changed"
+    assert session.step(f"edit ./{TEST} 4 # none").observation == "Error: the tests are not to be changed."
     assert session.step("run").observation == "bag.twice(2) gave 5"
 
 
@@ -97,9 +97,9 @@ def test_a_fork_leaves_its_parent_alone(env: SoftwareEnv) -> None:
     assert (dict(session.tree), session.turns, session.done) == (before, 1, False)
 
 
-@pytest.mark.parametrize("style", ["plain", "hermes"])
-def test_the_verifier_goes_by_the_tools_name(style: str) -> None:
-    env, strict = (SoftwareEnv(style=style, verifier=v) for v in ("name", "call"))  # type: ignore[arg-type]
+@pytest.mark.parametrize("calls", ["short", "hermes"])
+def test_the_verifier_goes_by_the_tools_name(calls: str) -> None:
+    env, strict = (SoftwareEnv(calls=calls, verifier=v) for v in ("name", "call"))  # type: ignore[arg-type]
     session = env.reset(HAND)
     expert = env.action(ToolCall("open", {"path": "bag.py"}))
     for call, accepted in [
@@ -176,9 +176,9 @@ HOSTILE = ["", "\0", "\ud800", "run now", "open", "open ../../etc/passwd", "open
            "edit bag.py 1 \x1b[2J"]  # fmt: skip
 
 
-@pytest.mark.parametrize("style", ["plain", "hermes"])
-def test_hostile_actions_are_ordinary_turns(style: str, box: Box) -> None:
-    env = SoftwareEnv(style=style, horizon=len(HOSTILE), box=box)  # type: ignore[arg-type]
+@pytest.mark.parametrize("calls", ["short", "hermes"])
+def test_hostile_actions_are_ordinary_turns(calls: str, box: Box) -> None:
+    env = SoftwareEnv(calls=calls, horizon=len(HOSTILE), box=box)  # type: ignore[arg-type]
     session = env.reset(HAND)
     for i, action in enumerate(HOSTILE, start=1):
         env.accepts(session, action, "run")
@@ -188,7 +188,7 @@ def test_hostile_actions_are_ordinary_turns(style: str, box: Box) -> None:
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    for wrong in ({"level": "huge"}, {"horizon": 0}, {"style": "xml"}, {"verifier": "x"}, {"shown": 1}):
+    for wrong in ({"level": "huge"}, {"horizon": 0}, {"calls": "xml"}, {"verifier": "x"}, {"shown": 1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SoftwareEnv(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"slips\.wrong"):

@@ -146,9 +146,9 @@ HOSTILE = ["", " ", "\0", "\ud800", "<tool_call>", "<think>", "x" * 1_000_000, "
            "rm -rf /box /", "chmod 0 . *", "mkfifo p; ln -s / l", "printf '\\377' > $(printf 'a\\377')"]  # fmt: skip
 
 
-@pytest.mark.parametrize("style", ["plain", "hermes"])
-def test_hostile_actions_are_ordinary_turns(style: str, box: Box) -> None:
-    env = TerminalEnv(style=style, horizon=len(HOSTILE), box=box)  # type: ignore[arg-type]
+@pytest.mark.parametrize("calls", ["short", "hermes"])
+def test_hostile_actions_are_ordinary_turns(calls: str, box: Box) -> None:
+    env = TerminalEnv(calls=calls, horizon=len(HOSTILE), box=box)  # type: ignore[arg-type]
     session = env.reset(HAND)
     for i, action in enumerate(HOSTILE, start=1):
         assert not env.accepts(session, action, "ls")
@@ -196,7 +196,7 @@ def test_similarity_reads_the_calls_and_asks_the_judge_below_the_threshold(box: 
         asked.append((ours, theirs))
         return ours == "find"
 
-    env = TerminalEnv(style="hermes", verifier="similarity", threshold=0.75, judge=judge, box=box)
+    env = TerminalEnv(calls="hermes", verifier="similarity", threshold=0.75, judge=judge, box=box)
     session, expert = env.reset(HAND), env.action("grep -rl fork")
     for command, accepted in [("grep -r -l 'fork'", True), ("grep -rl mug", True), ("find", True), ("ls desk", False)]:
         assert env.accepts(session, env.action(command), expert) is accepted  # 3 of 4 words alike is 0.75
@@ -205,7 +205,7 @@ def test_similarity_reads_the_calls_and_asks_the_judge_below_the_threshold(box: 
     assert not env.accepts(session, env.action("grep -rl fork").replace("bash", "sh"), expert)
 
 
-@pytest.mark.parametrize("wrong", [{"level": "huge"}, {"horizon": 0}, {"style": "xml"}, {"verifier": "x"}, {"threshold": 0},
+@pytest.mark.parametrize("wrong", [{"level": "huge"}, {"horizon": 0}, {"calls": "xml"}, {"verifier": "x"}, {"threshold": 0},
                                    {"shown": 1}])  # fmt: skip
 def test_settings_out_of_range_are_refused(wrong: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

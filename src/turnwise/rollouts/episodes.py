@@ -1,0 +1,44 @@
+"""Live episodes by what was done in them, so that no action is played twice to come to the same place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from turnwise.envs.base import Environment, EnvironmentFault, Session
+from turnwise.types import Task
+
+
+@dataclass(slots=True)
+class Episodes:
+    """Sessions of one world, kept by task and actions: the turns of one trajectory stand on each other."""
+
+    environment: Environment
+    kept: dict[tuple[str, tuple[str, ...]], Session] = field(default_factory=dict)
+
+    def after(self, task: Task, actions: tuple[str, ...]) -> Session:
+        """The episode after these actions, for one rollout. Kept ones that fail, with their worker say, are given up.
+
+        Raises:
+            EnvironmentFault: the world failed in a fresh episode too.
+        """
+        try:
+            return self._stand(task, actions).fork()
+        except EnvironmentFault:
+            self.kept = {place: session for place, session in self.kept.items() if place[0] != task.id}
+            return self._stand(task, actions).fork()
+
+    def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
+        """The kept episode after these actions, played on from the longest kept beginning."""
+        done = 0
+        session = None
+        for done in range(len(actions), -1, -1):
+            session = self.kept.get((task.id, actions[:done]))
+            if session is not None:
+                break
+        if session is None:
+            session, done = self.environment.reset(task), 0
+        for place in range(done, len(actions)):
+            session = session.fork()
+            session.step(actions[place])
+            self.kept[task.id, actions[: place + 1]] = session
+        return session

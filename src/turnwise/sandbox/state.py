@@ -1,0 +1,149 @@
+"""A state of the Python server: a process that waits, copies itself, runs a snippet. Standard library only, sent as text.
+
+``server.py`` follows it in the same program and gives the orders: one message each, of a kind, the length of the text, the
+text, and one descriptor. COPY: fork; the copy takes the descriptor for its own socket and says so there. RUN: run the text as a
+snippet here, with the descriptor for its output, and say the exit status.
+
+By itself, where there are no namespaces, it runs the snippets of a file: ``state.py replay FILE``.
+"""
+
+# No pathlib: it would be most of what there is to import.
+# ruff: noqa: PTH123
+
+import ast
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+
+COPY, RUN = b"c", b"r"
+ORDER = struct.Struct("=cI")
+FIRST = 1 << 15  # bytes of an order that its first message holds at most: a socket takes them while nobody reads
+PR_SET_DUMPABLE, PR_SET_SECCOMP, SECCOMP_FILTER = 4, 22, 2
+
+
+class Filter(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_ushort), ("rules", ctypes.c_char_p)]
+
+
+def execute(code, names):
+    """Run a snippet as a console would: the value of a last expression is shown. Returns an exit status."""
+    try:
+        shown = None
+        with contextlib.suppress(SyntaxError):  # one expression: without a tree it costs half
+            shown = compile(code, "<snippet>", "eval")
+        if shown is None:
+            body = ast.parse(code, "<snippet>").body
+            last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+            exec(compile(ast.Module(body, []), "<snippet>", "exec"), names)
+            if last is not None:
+                shown = compile(ast.Expression(last.value), "<snippet>", "eval")
+        value = None if shown is None else eval(shown, names)
+        if value is not None:
+            print(repr(value))
+        return 0
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not the frame of this function
+        traceback.print_exception(error)
+        return 1
+
+
+def fork():
+    """os.fork, with patience: processes that were just killed count until they are gone."""
+    for _ in range(400):
+        with contextlib.suppress(BlockingIOError):
+            return os.fork()
+        time.sleep(0.005)
+    return os.fork()
+
+
+def serve(own):
+    """The life of states: one order after the other."""
+    names = {"__name__": "__main__"}
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    settle()
+    while True:
+        first, (given,), _, _ = socket.recv_fds(own, FIRST, 1)
+        kind, size = ORDER.unpack_from(first)
+        if kind == COPY:
+            gc.freeze()  # a collection in the copy would touch, and so copy, every page of objects
+            if fork():
+                os.close(given)
+                continue
+            os.dup2(given, own.fileno())
+            os.close(given)
+            execute("None", {})  # touches, and so copies, now what a snippet would wait for
+            own.send(bytes(4))
+            continue
+        text = bytearray(first[ORDER.size :])
+        while len(text) < size:
+            text += own.recv(1 << 16)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(given, 1)
+        os.dup2(given, 2)
+        os.close(given)
+        status = execute(text.decode(), names)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BaseException:  # replaced or closed by the snippet
+                status = status or 1
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        own.send(struct.pack("=i", status & 0xFF))
+        settle()
+
+
+def settle():
+    """Nobody waits for children: copies are the broker's, and what a snippet left dead is let go."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def first_state(own, settings):
+    """Bind this process to the limits of snippets, then serve."""
+    for name, value in settings["rlimits"].items():
+        resource.setrlimit(getattr(resource, name), (value, value))
+    rules = bytes.fromhex(settings["filter"])
+    library = ctypes.CDLL(None, use_errno=True)
+    library.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if library.prctl(PR_SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(Filter(len(rules) // 8, rules)), 0, 0):
+        raise OSError(ctypes.get_errno(), "the filter of system calls is refused")
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    serve(own)
+
+
+def replay(snippets):
+    """Run snippets one after the other, the last one aloud: a state where there are no namespaces. Exits with its status."""
+    names = {"__name__": "__main__"}
+    aloud = os.dup(1)
+    nowhere = os.open("/dev/null", os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    for code in snippets[:-1]:
+        execute(code, names)
+        sys.stdout.flush()
+    os.dup2(aloud, 1)
+    os.dup2(aloud, 2)
+    status = execute(snippets[-1], names)
+    sys.stdout.flush()
+    os._exit(status & 0xFF)
+
+
+if __name__ == "__main__" and sys.argv[1] == "replay":
+    with open(sys.argv[2]) as snippets:
+        replay(json.load(snippets))

@@ -1,0 +1,24 @@
+"""Episodes kept by what was done in them."""
+
+from __future__ import annotations
+
+from turnwise.envs.household import HouseholdEnv
+from turnwise.rollouts.episodes import Episodes
+
+
+def test_an_episode_goes_on_from_the_longest_kept_beginning_and_is_independent() -> None:
+    env = HouseholdEnv(horizon=9)
+    (task,) = env.tasks("train", 1)
+    episodes = Episodes(env)
+    actions = ("look", "inventory", "look")
+    first = episodes.after(task, actions)
+    assert (first.turns, list(episodes.kept)) == (
+        3,
+        [(task.id, actions[:1]), (task.id, actions[:2]), (task.id, actions)],
+    )
+    kept = episodes.kept[task.id, actions[:2]]
+    other = episodes.after(task, ("look", "inventory", "inventory"))
+    assert other.turns == 3 and kept.turns == 2 and episodes.kept[task.id, actions[:2]] is kept
+    first.step("look")
+    assert episodes.after(task, actions).turns == 3  # what a rollout does leaves the kept one alone
+    assert episodes.after(task, ()).turns == 0
