@@ -44,7 +44,7 @@ def player() -> Player:
 @pytest.fixture(scope="module")
 def states(player: Player) -> list[State]:
     opening = openings(player.environment, player.chat)
-    return task_starts(player.environment.tasks("train", 4), lambda task: opening(task)[1])
+    return task_starts(player.environment.tasks("train", 6, seed=2), lambda task: opening(task)[1])
 
 
 def play(player: Player, states: Sequence[State], gate: Gate) -> tuple[list[RolloutTree], int]:
