@@ -7,19 +7,19 @@ instance, in alternating rounds; medians of processor time, one thread. The last
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from common import finish
 from turnwise.allocators.concave import Array, Counts
 from turnwise.allocators.prefix import prefix_allocation
 from turnwise.allocators.root import mixed_probability, root_allocation
-from turnwise.training.outcome import machine
 
 TOLERANCE = 1e-9  # of the objective, a sum of up to B probabilities
 
@@ -87,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of the alternating comparison")
     parser.add_argument("--instances", type=int, default=100, help="small random instances held against the programme")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the last line to FILE")
     given = parser.parse_args(arguments)
     if given.prompts < 1 or given.budget < 2 or given.rounds < 1:
         parser.error("--prompts and --rounds must be at least 1 and --budget at least 2")
@@ -110,16 +111,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table.add_row("roots, dynamic programme", f"{median(table_s) * 1e3:.0f} ms")
     table.add_row("roots, 1,000,000 prompts and 2,000,000 rollouts", f"{median(million_s):.2f} s")
     Console().print(table)
-    result = {
-        "benchmark": "allocate",
+    ratios = {
         "root_ms": round(median(root_s) * 1e3, 3),
         "prefix_ms": round(median(prefix_s) * 1e3, 3),
         "x_dynamic_programme": round(median(table_s) / median(root_s), 1),
         "million_s": round(median(million_s), 3),
         "optimal": exact,
-        "machine": machine(),
     }
-    print(json.dumps(result))
+    finish("allocate", given, ratios, {})
 
 
 if __name__ == "__main__":

@@ -65,3 +65,15 @@ def test_last_line(name, monkeypatch, capsys, tmp_path) -> None:
         assert prefilled["turnwise"] < prefilled["per_turn"] <= printed["history_tokens"]
     if name == "iteration":
         assert 0 < printed["rollout_share"] < 1  # the collection lies inside the measured time
+
+
+def test_allocation_saves_its_last_line(monkeypatch, capsys, tmp_path) -> None:
+    saved = tmp_path / "result.json"
+    small = ["--prompts", "8", "--budget", "16", "--rounds", "1", "--instances", "5", "--json", str(saved)]
+    monkeypatch.setattr(sys, "argv", ["allocate.py", *small])
+    monkeypatch.syspath_prepend(str(FOLDER))
+    runpy.run_path(str(FOLDER / "allocate.py"), run_name="__main__")
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last == json.loads(saved.read_text())
+    assert last["optimal"] is True and last["setting"]["prompts"] == 8
+    assert {"root_ms", "prefix_ms", "x_dynamic_programme", "million_s", "machine"} <= set(last)
