@@ -1,7 +1,7 @@
 """Reading drills: one task, then list after list, and at each the choice to take what is asked for or to walk on.
 
-In a whole demonstration one token in a hundred hangs on whether the task's object is in the list just shown; a small model
-spends its hour on the others. In a drill one in twenty does, and nothing else has a weight.
+In a whole demonstration few tokens hang on whether the task's object is in the list just shown, and all have a weight; in a drill
+every list asks for that choice, and little else has a weight.
 """
 
 from __future__ import annotations
