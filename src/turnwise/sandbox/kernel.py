@@ -1,4 +1,5 @@
-"""What the broker of the Python server asks of the kernel. Sent as text between ``state.py`` and ``server.py``."""
+"""What whoever watches processes asks of the kernel. Sent as text between ``state.py`` and ``server.py``, so it imports no other
+file of ours; ``watch.py`` uses it on this side."""
 
 # ruff: noqa: PTH123
 

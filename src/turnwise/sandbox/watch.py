@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from turnwise.sandbox.base import Limits, Stop
+from turnwise.sandbox.kernel import resident, take
 from turnwise.sandbox.tree import usage
 
 _TICK = 0.025  # seconds
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Running(Protocol):
@@ -72,11 +72,11 @@ def watch(process: Running, limits: Limits, folder: Path) -> Watched:
         while True:
             ready = {descriptor for descriptor, _ in waiting.poll(_TICK * 1000)}
             if open_end and stream in ready:
-                open_end = _take(stream, output, most)
+                open_end = take(stream, output, most)
                 if not open_end:
                     waiting.unregister(stream)
             if gone in ready:
-                _take(stream, output, most)
+                take(stream, output, most)
                 break
             now = time.monotonic()
             if now - looked > _TICK:
@@ -97,23 +97,10 @@ def watch(process: Running, limits: Limits, folder: Path) -> Watched:
     return Watched(bytes(output[:most]), stopped)
 
 
-def _take(stream: int, output: bytearray, most: int) -> bool:
-    """Read what is there, up to a little more than is wanted; False at the end of the stream."""
-    while len(output) <= most:
-        try:
-            chunk = os.read(stream, 1 << 16)
-        except BlockingIOError:
-            return True
-        if not chunk:
-            return False
-        output += chunk
-    return True
-
-
 def _excess(members: list[int], limits: Limits, folder: Path) -> Stop:
     if len(members) > limits.processes + 2:
         return "processes"
-    if sum(map(_resident, members)) > limits.memory_mib << 20:
+    if sum(map(resident, members)) > limits.memory_mib << 20:
         return "memory"
     size, count = usage(folder, limits.files)
     return "disk" if size > limits.folder_mib << 20 or count > limits.files else ""
@@ -139,10 +126,3 @@ def descendants(pid: int) -> Iterator[int]:
         found = pending.pop()
         yield found
         pending += children(found)
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-    except (OSError, IndexError):
-        return 0
