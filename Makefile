@@ -54,7 +54,7 @@ bfcl: $(VENV)/.bfcl ## what env=bfcl needs, without the pins that it would bring
 test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same games, same answers
 	TURNWISE_ALFWORLD_PYTHON=.venv-alfworld/bin/python $(BIN)/python -m pytest tests/conformance $(ARGS)
 
-tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
+tiny: setup ## rebuild a shipped policy from its recipe; ARGS="--base tiny_tools --ship" puts the one for tools into the package
 	$(BIN)/python scripts/make_tiny.py $(ARGS)
 
 clean: ## remove environments and caches; outputs/ stays

@@ -32,7 +32,7 @@ from turnwise.rollouts.judged import Judged
 from turnwise.rollouts.play import Player
 from turnwise.run_folder import config_hash
 from turnwise.states.pivots import summarise
-from turnwise.tiny.load import tiny_path
+from turnwise.tiny.load import BASES, tiny_path
 from turnwise.training.checkpoint import WholeCheckpointIO
 from turnwise.training.collection import Collection
 from turnwise.training.measure import Measure, base_key
@@ -266,7 +266,7 @@ class Run:
 
 def weights_of(model: str) -> str:
     """Folder or id of a configured model."""
-    return str(tiny_path() if model == "tiny" else model)
+    return str(tiny_path(model) if model in BASES else model)
 
 
 def run(cfg: DictConfig) -> None:
