@@ -89,7 +89,7 @@ def main() -> None:
 
     def on_the_way(run: Run) -> dict[str, Any]:
         export(run, out / "latest")
-        return measured(run, args.tasks, 50, "sampled")
+        return measured(run, args.tasks, 20, "sampled")
 
     run.train(on_the_way, args.every, args.until)
     if run.step < recipe.total:

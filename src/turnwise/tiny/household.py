@@ -54,7 +54,7 @@ class Household:
         sampled = found["worlds"]["household"]["sampled"]
         return (
             f"Of its sampled actions {100 * sampled['inadmissible']:.1f} % are inadmissible.\n\n"
-            "**Reading**: P(take) tells lists that hold the task's object from lists that do not with an area under the ROC curve\n"
+            "**Reading**: P(take) tells lists that hold the task's object from others with an area under the ROC curve\n"
             f"of {reads(model.eval(), tokenizer, worlds['household'], tasks):.3f} (lists that the good expert sees in {tasks} "
             "held-out tasks; 0.5 is blind)."
         )

@@ -36,11 +36,7 @@ class Mixture(Protocol):
         ...
 
     def drills(self, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
-        """``count`` reading drills, whose choices weigh ``weight``.
-
-        Raises:
-            ValueError: the mixture has none, and ``count`` is above 0.
-        """
+        """``count`` drills of what demonstrations teach too seldom; a choice or a token of an answer weighs ``weight``."""
         ...
 
     def details(

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from turnwise.tiny.corpus import Document, encode, micro_batches, skill_conversations
+from turnwise.tiny.induction import install
 from turnwise.tiny.mixture import Mixture
 from turnwise.tiny.optimise import Threads, optimisers, schedule
 from turnwise.tiny.tokenizer import END_OF_TEXT, TURN_END, build_tokenizer
@@ -60,6 +61,7 @@ class Recipe:
     settling: int = 152  # steps of imitation after them
     demonstrations: int = 20  # a step of imitation
     skills: int = 48  # question-and-answer pairs a step of imitation
+    drills: int = 0  # a step of imitation
     other_weight: float = 0.3  # of tokens that the assistant does not write, during imitation
     muon_lr: float = 0.02
     adam_lr: float = 0.004
@@ -67,6 +69,8 @@ class Recipe:
     layers: int = 4
     mlp: int = 512
     vocabulary: int = 1024
+    theta: float = 10_000.0  # base of the rotary positions' wavelengths
+    induction: int = 0  # 1: begin with heads that copy (turnwise.tiny.induction)
     threads: int = 2
 
     def __post_init__(self) -> None:
@@ -87,7 +91,7 @@ class Recipe:
     def stretches(self) -> tuple[Stretch, Stretch, Stretch]:
         """What is trained on, in order."""
         return (
-            Stretch(self.steps, self.demonstrations, self.skills, self.other_weight),
+            Stretch(self.steps, self.demonstrations, self.skills, self.other_weight, self.drills, 0.5),
             Stretch(self.reading, 3, 8, 0.0, drills=24, drill_weight=6.0, warmup=20, decay=0.0),
             Stretch(
                 self.settling,
@@ -137,13 +141,17 @@ def make_model(recipe: Recipe, tokenizer: Any) -> Qwen3ForCausalLM:
         head_dim=48,
         intermediate_size=recipe.mlp,
         max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": recipe.theta},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.convert_tokens_to_ids(TURN_END),
         pad_token_id=tokenizer.convert_tokens_to_ids(END_OF_TEXT),
         attn_implementation="sdpa",
     )
-    return Qwen3ForCausalLM(config)
+    model = Qwen3ForCausalLM(config)
+    if recipe.induction:
+        install(model, tokenizer, recipe.seed)
+    return model
 
 
 _worker: dict[str, Any] = {}

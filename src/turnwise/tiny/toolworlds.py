@@ -16,13 +16,14 @@ from turnwise.envs.apibank.generated import OfficeTasks
 from turnwise.envs.base import Environment
 from turnwise.envs.bfcl.generated import TinyTasks
 from turnwise.tiny import names
+from turnwise.tiny.copying import copy_documents
 from turnwise.tiny.corpus import Document, encode
 from turnwise.tiny.recipe import Recipe
 from turnwise.types import Message
 
 _LONG = 24  # turns of an episode of the errant experts: many more than they need
 _SHELF = 40  # draws of demonstrations kept for reuse: commands in a sandbox are dear
-_DIALOGUE = apibank.Mistakes(wrong=0.16, unknown=0.12, missing=0.14, repeat=0.12, look=0.12)
+_DIALOGUE = apibank.Mistakes(wrong=0.16, unknown=0.14, missing=0.14, repeat=0.1, look=0.08, early=0.16)
 
 
 def _bfcl(errant: bool) -> list[Environment]:
@@ -84,12 +85,23 @@ WORLDS: Mapping[str, Callable[[bool], list[Environment]]] = {
 
 
 def _recipe() -> Recipe:
-    return Recipe(steps=1600, reading=0, settling=200, demonstrations=24, skills=8, other_weight=0.2, vocabulary=2048)
+    return Recipe(
+        steps=800,
+        reading=0,
+        settling=120,
+        demonstrations=24,
+        drills=12,
+        skills=8,
+        other_weight=0.0,
+        vocabulary=2048,
+        theta=1e6,
+        induction=1,
+    )
 
 
 @dataclass(frozen=True)
 class ToolWorlds:
-    """See ``turnwise.tiny.mixture.Mixture``. Without drills: a demonstration here is little else than choices and copies."""
+    """See ``turnwise.tiny.mixture.Mixture``."""
 
     worlds: tuple[str, ...] = tuple(WORLDS)
     recipe: Recipe = field(default_factory=_recipe)
@@ -117,10 +129,8 @@ class ToolWorlds:
                 yield encode(messages, tokenizer, other)
 
     def drills(self, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
-        """None."""
-        if count:
-            raise ValueError(f"reading: this mixture has no drills; set reading to 0 ({count} drills are wanted)")
-        return iter(())
+        """Lines to copy; see ``turnwise.tiny.copying``."""
+        return copy_documents(tokenizer, count, seed, weight)
 
     def details(
         self, model: Any, tokenizer: Any, worlds: Mapping[str, Environment], found: dict[str, Any], tasks: int

@@ -26,6 +26,7 @@ class Mistakes:
         missing: the call without one of its arguments.
         repeat: the call before, once more.
         look: a call that only looks.
+        early: the closing word instead of the call, which loses the episode.
 
     Raises:
         ValueError: one lies outside [0, 1], or together they exceed 0.8.
@@ -36,6 +37,7 @@ class Mistakes:
     missing: float = 0.06
     repeat: float = 0.06
     look: float = 0.08
+    early: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -68,20 +70,25 @@ def clumsy(session: DialogueSession, closing: str, rng: random.Random, mistakes:
     for place, (calls, text) in enumerate(replies):
         spare = session.horizon - session.turns - (len(replies) - place)
         if calls and not session.problem.one_reply and spare > 0 and session.steps_made < session.steps - _ROOM:
-            mistake = _mistake(session, calls[0], last, rng, mistakes)
-            if mistake is not None:
-                yield [mistake], ""
+            drawn = _drawn(rng, mistakes)
+            mistake = _mistake(session, calls[0], last, rng, drawn)
+            if mistake is not None or drawn == "early":
+                yield [mistake] if mistake else [], "" if mistake else closing
         yield calls, text
         last = calls[-1] if calls else None
 
 
-def _mistake(
-    session: DialogueSession, due: ToolCall, last: ToolCall | None, rng: random.Random, mistakes: Mistakes
-) -> ToolCall | None:
-    """A harmless call that is not the due one, or None."""
+def _drawn(rng: random.Random, mistakes: Mistakes) -> str:
+    """The name of a mistake, or nothing."""
     names = [field.name for field in fields(mistakes)]
     weights = [getattr(mistakes, name) for name in names]
-    drawn = rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
+    return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
+
+
+def _mistake(
+    session: DialogueSession, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
+) -> ToolCall | None:
+    """The drawn mistake as a harmless call that is not the due one, or None."""
     made: ToolCall | None = None
     if drawn == "wrong" and due.arguments:
         key = rng.choice(sorted(due.arguments))
