@@ -22,7 +22,7 @@ from turnwise.tiny.recipe import Recipe
 from turnwise.types import Message
 
 _LONG = 24  # turns of an episode of the errant experts: many more than they need
-_SHELF = 40  # draws of demonstrations kept for reuse: commands in a sandbox are dear
+_SHELF = 16  # draws of demonstrations kept for reuse: commands in a sandbox are dear
 _DIALOGUE = apibank.Mistakes(wrong=0.16, unknown=0.14, missing=0.14, repeat=0.1, look=0.08, early=0.16)
 
 
@@ -109,9 +109,10 @@ class ToolWorlds:
     max_tokens: int = 40
     about: str = "clumsy demonstrations of six worlds of tools"
     stretches: str = (
-        "Two stretches (`src/turnwise/tiny/recipe.py`): imitation of the clumsy experts with the skills among it; imitation of\n"
-        "experts that err far more (`src/turnwise/tiny/toolworlds.py`). Demonstrations come from the train splits alone, those\n"
-        "of search from other editions of the encyclopaedia, and skills from their train items alone. Half of the\n"
+        "It begins with heads that copy, set by hand (`src/turnwise/tiny/induction.py`). Two stretches\n"
+        "(`src/turnwise/tiny/recipe.py`): imitation of the clumsy experts with the skills and drills in copying among it;\n"
+        "imitation of experts that err far more (`src/turnwise/tiny/toolworlds.py`). Demonstrations come from the train splits\n"
+        "alone, those of search from other editions of the encyclopaedia, and skills from their train items alone. Half of the\n"
         "demonstrations of bfcl and apibank have made-up names."
     )
 
