@@ -26,7 +26,8 @@ from turnwise.engines.draw import draw
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.rows import Row, Rows
 from turnwise.engines.store import Decode, Store, Trunk
-from turnwise.models.attention import backbone, head_weight, use_tree_attention
+from turnwise.models.attention import head_weight, use_tree_attention
+from turnwise.models.lean import forward_of
 from turnwise.models.policy import plain_copy
 
 
@@ -59,6 +60,7 @@ class TreeEngine:
         self.version = -1
         self.computed_tokens = 0  # prefilled since the start, for throughput reports
         self._model: Any = None
+        self._shape: tuple[int, int, int, torch.dtype, torch.device] | None = None
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
@@ -68,7 +70,7 @@ class TreeEngine:
         else:
             self._model = model
         use_tree_attention(self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model)
-        self._backbone, self._head = backbone(self._model), head_weight(self._model)
+        self._forward, self._head = forward_of(self._model), head_weight(self._model)
         self.version = version
         config = self._model.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -76,8 +78,12 @@ class TreeEngine:
         self._forget(shape)
 
     def _forget(self, shape: tuple[int, int, int, torch.dtype, torch.device]) -> None:
-        """A new store: a resumed run finds what an uninterrupted one finds, down to the layout of its memory."""
-        self._rows = Rows(Store(*shape), self.budget)
+        """Nothing is left: a resumed run finds what an uninterrupted one finds, down to the rows' places."""
+        if self._shape == shape:
+            self._store.clear()
+        else:
+            self._shape, self._store = shape, Store(*shape, budget=self.budget)
+        self._rows = Rows(self._store)
         self._nodes: dict[int, _Node] = {}
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -136,7 +142,7 @@ class TreeEngine:
         if kept is None or row.slot is None or row.computed != node.length:
             return
         self._rows.place([row])
-        self._rows.store.write(row.slot, node.length, *kept)
+        self._store.write(row.slot, node.length, *kept)
         row.computed += kept[0].shape[2]
 
     # -- forward passes ------------------------------------------------------------------------------------------------
@@ -188,7 +194,7 @@ class TreeEngine:
             segments.extend(Segment(slot, n - 1, n) for n in {node.length for node in nodes} if n <= computed)
         layout = EndToEnd if self._head.device.type == "cpu" else SideBySide
         for chunk in layout.passes(segments, self.prefill_tokens):
-            plan = layout(self._rows.store, chunk)
+            plan = layout(self._store, chunk)
             self.computed_tokens += sum(segment.length for segment in chunk)
             ids = plan.ids([waiting[slot][0].row.ids[start:stop] for slot, start, stop in chunk])
             hidden = plan.split(self._run(ids, plan.place, plan))
@@ -200,7 +206,7 @@ class TreeEngine:
                         node.hidden = states_T[node.length - 1 - start]
 
     def _run(self, ids: Tensor, positions: Tensor, plan: Any) -> Tensor:
-        return self._backbone(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state
+        return self._forward(ids, positions, plan)
 
     def _decode(
         self, states: list[_Node], sampling: Sampling, seeds_N: np.ndarray, on_sample: Told | None
@@ -208,7 +214,7 @@ class TreeEngine:
         """Draw all samples step by step. Samples that have written the same so far are one twig (axis _U) until they part."""
         device = self._head.device
         rows_N = torch.tensor([s.row.slot for s in states], device=device)
-        trunk = Trunk.of(self._rows.store, rows_N, max(s.length for s in states))
+        trunk = Trunk.of(self._store, rows_N, max(s.length for s in states))
         heads, twig_N = _distinct([(id(s.row), s.length) for s in states])
         length_U = torch.tensor([states[i].length for i in heads], device=device)
         plan = Decode(trunk, trunk.row_N[heads], length_U, sampling.max_tokens)
