@@ -67,9 +67,7 @@ class EndToEnd:
         wide = 0 if self.band is None else self.band.width
         self.blocks: list[tuple[int, int, int, int]] = []  # row, place in the pass, start and stop in the row
         for (row, start, stop), at in zip(segments, self.first_M.tolist(), strict=True):
-            self.blocks += [
-                (row, at + s - start, s, min(s + BLOCK, stop)) for s in range(start + wide, stop, BLOCK)
-            ]
+            self.blocks += [(row, at + s - start, s, min(s + BLOCK, stop)) for s in range(start + wide, stop, BLOCK)]
         longest = max((stop - start for _, _, start, stop in self.blocks), default=0)
         self.future = torch.full((longest, longest), -torch.inf).triu(1)  # (t, t), added to the scores of new tokens
 
@@ -116,10 +114,14 @@ class EndToEnd:
 class Band:
     """The first ``width`` tokens of each segment of an :class:`EndToEnd` pass, side by side over a range of the store's rows."""
 
-    def __init__(self, low: int, high: int, width: int, seen: int, start_R: Tensor, inside: Tensor, row: Tensor, column: Tensor) -> None:
+    def __init__(
+        self, low: int, high: int, width: int, seen: int, start_R: Tensor, inside: Tensor, row: Tensor, column: Tensor
+    ) -> None:
         self.low, self.high, self.width, self.seen = low, high, width, seen
         self.inside, self.row, self.column = inside, row, column  # (t,): places in the pass, and where they go
-        last_Rc = start_R[:, None] + torch.arange(width)  # what each query may see at most; rows without one see something too
+        last_Rc = start_R[:, None] + torch.arange(
+            width
+        )  # what each query may see at most; rows without one see something too
         self.hidden = torch.arange(seen) > last_Rc[..., None]  # (R, c, L)
         self.bias: Tensor | None = None
 

@@ -72,7 +72,9 @@ class Store:
         size = (there, long) if fits else self._room(rows, capacity)
         for i, (memory, slab) in enumerate(zip(self._memory, (*self.keys, *self.values), strict=True)):
             if not fits:
-                new = memory.new_zeros(size[0], memory.shape[1], size[1], memory.shape[3])  # masked numbers must be finite too
+                new = memory.new_zeros(
+                    size[0], memory.shape[1], size[1], memory.shape[3]
+                )  # masked numbers must be finite too
                 new[: len(keep), :, :held] = slab[index] if moved else slab[: len(keep)]
                 self._memory[i] = new
             elif moved:
@@ -139,7 +141,9 @@ class Trunk:
 
     def only(self, rows_R: Tensor, length: int) -> Trunk:
         """A copy of the first ``length`` tokens of some of the rows."""
-        keys, values = ([slab[:, :, :length].index_select(0, rows_R) for slab in slabs] for slabs in (self.keys, self.values))
+        keys, values = (
+            [slab[:, :, :length].index_select(0, rows_R) for slab in slabs] for slabs in (self.keys, self.values)
+        )
         return Trunk(keys, values, torch.arange(len(rows_R), device=rows_R.device))
 
 

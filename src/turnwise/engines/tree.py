@@ -61,6 +61,7 @@ class TreeEngine:
         self.computed_tokens = 0  # prefilled since the start, for throughput reports
         self._model: Any = None
         self._shape: tuple[int, int, int, torch.dtype, torch.device] | None = None
+        self._store: Store
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:

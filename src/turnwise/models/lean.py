@@ -54,7 +54,9 @@ class Lean:
     def __call__(self, ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
         B, Q = ids.shape
         x = self.body.embed_tokens(ids)
-        cos, sin = (part.reshape(B * Q, 1, -1)[..., : self.head_dim // 2] for part in self.body.rotary_emb(x, positions))
+        cos, sin = (
+            part.reshape(B * Q, 1, -1)[..., : self.head_dim // 2] for part in self.body.rotary_emb(x, positions)
+        )
         x = x.reshape(B * Q, -1)  # (T, C): which row a token is of matters to attention only
         for number, layer in enumerate(self.body.layers):
             self._attention(x, number, layer, (B, Q), (cos, sin), plan)
@@ -77,11 +79,10 @@ class Lean:
         else:
             both = torch.cat([q, k], dim=1)
         both = rotated(both, *turn)
-        out = plan.attend(
-            number,
-            *(part.view(*shape, -1, self.head_dim).transpose(1, 2) for part in (both[:, :H], both[:, H:], v)),
-            at.scaling,
-        )  # (B, H, Q, D)
+        query, key, value = (
+            part.view(*shape, -1, self.head_dim).transpose(1, 2) for part in (both[:, :H], both[:, H:], v)
+        )
+        out = plan.attend(number, query, key, value, at.scaling)  # (B, H, Q, D)
         _add_linear(x, out.transpose(1, 2).reshape(T, -1), at.o_proj)
 
 
