@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.base import Sample, Sampling, Told
+from turnwise.engines.decode import Decode, Trunk
 from turnwise.engines.draw import draw
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.rows import Row, Rows
-from turnwise.engines.store import Decode, Store, Trunk
+from turnwise.engines.store import Kept, Store
 from turnwise.models.attention import head_weight, use_tree_attention
 from turnwise.models.lean import forward_of
 from turnwise.models.policy import plain_copy
@@ -36,7 +37,7 @@ class _Node:
     row: Row
     length: int
     pending: list[int] = field(default_factory=list)  # tokens that are in no row yet
-    kept: tuple[Tensor, Tensor] | None = None  # keys and values (layers, H_kv, t, D) of the first t of them
+    kept: Kept | None = None  # keys and values of the first of them
     hidden: Tensor | None = None  # (D,) last hidden state, from which the next token is drawn
 
 
@@ -143,8 +144,8 @@ class TreeEngine:
         if kept is None or row.slot is None or row.computed != node.length:
             return
         self._rows.place([row])
-        self._store.write(row.slot, node.length, *kept)
-        row.computed += kept[0].shape[2]
+        self._store.write(row.slot, node.length, kept)
+        row.computed += kept.length
 
     # -- forward passes ------------------------------------------------------------------------------------------------
 
@@ -223,8 +224,7 @@ class TreeEngine:
         samples = [Sample([], [], truncated=True) for _ in states]
         live = np.arange(len(states))
         for step in range(sampling.max_tokens):
-            logits_U = hidden_U @ self._head.T
-            tokens_N, logps_N = draw(logits_U[torch.from_numpy(twig_N).to(device)], sampling, seeds_N[live], step)
+            tokens_N, logps_N = draw(hidden_U @ self._head.T, sampling, seeds_N[live], step, twig_N)
             going = np.ones(len(live), dtype=bool)
             for place, (i, token, logp) in enumerate(zip(live, tokens_N.tolist(), logps_N.tolist(), strict=True)):
                 samples[i].ids.append(token)
@@ -232,8 +232,11 @@ class TreeEngine:
                 if token in self.end_ids:
                     going[place], samples[i].truncated = False, False
             last = not going.any() or step + 1 == sampling.max_tokens
-            for i, twig in zip(live[~going | last], twig_N[~going | last], strict=True):
-                states[i].kept = plan.twig(twig) if not states[i].pending and step else None
+            ended = live[~going | last]
+            if step:
+                computed = plan.kept(torch.from_numpy(twig_N[~going | last]).to(device))
+            for place, i in enumerate(ended):
+                states[i].kept = computed[place] if step and not states[i].pending else None
                 if on_sample is not None:
                     on_sample(int(i), samples[i])
             if last:

@@ -18,8 +18,38 @@ from torch.autograd.function import once_differentiable
 
 SMALL = 128  # tokens of neighbouring subtrees that are taken together under one mask
 
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def seen(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool = False, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention and its log-sum-exps, on a CPU: torch's own kernel, which its public function asks for no more than the answer.
+
+    Args:
+        query: (B, H, q, D).
+        key, value: (B, H_kv, k, D); each head of theirs serves H / H_kv of the query's.
+        mask: added to the scores; (B or 1, H or 1, q, k).
+
+    Returns:
+        (B, H, q, D) and (B, H, q).
+    """
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, causal, attn_mask=mask, scale=scaling
+    )
+    return out, lse
+
+
+def merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
+    """Add to an answer, in place, what further keys say.
+
+    Args:
+        out, part: (..., q, D).
+        mass, lse: (..., q), the log-sum-exps of the keys that each of them has seen; -inf: none.
+    """
+    total = torch.logaddexp(mass, lse)
+    out.mul_((mass - total).exp_()[..., None]).addcmul_(part, (lse - total).exp_()[..., None].to(part.dtype))
+    mass.copy_(total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +102,8 @@ def _together(end: Sequence[int], start: int, stop: int) -> Piece:
     if bool((end_T == stop).all()):
         return Piece(start, stop, start, stop, causal=True)
     place = torch.arange(start, stop)
-    seen = (place[None] <= place[:, None]) & (place[:, None] < end_T[None])
-    mask = torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)
+    ancestor = (place[None] <= place[:, None]) & (place[:, None] < end_T[None])
+    mask = torch.zeros(ancestor.shape).masked_fill_(~ancestor, -torch.inf)
     return Piece(start, stop, start, stop, mask=mask[None, None])
 
 
@@ -104,16 +134,9 @@ class _Attend(torch.autograd.Function):
         for b, pieces in enumerate(rows):
             row = slice(b, b + 1)
             for p in pieces:
-                part, lse = _forward(
-                    query[row, :, p.q0 : p.q1],
-                    key[row, :, p.k0 : p.k1],
-                    value[row, :, p.k0 : p.k1],
-                    0.0,
-                    p.causal,
-                    attn_mask=_like(p.mask, query),
-                    scale=scaling,
-                )
-                _merge(out[row, :, p.q0 : p.q1], mass[row, :, p.q0 : p.q1], part, lse)
+                q, k = (row, slice(None), slice(p.q0, p.q1)), (row, slice(None), slice(p.k0, p.k1))
+                part, lse = seen(query[q], key[k], value[k], scaling, p.causal, _like(p.mask, query))
+                merge(out[q], mass[q], part, lse)
         ctx.save_for_backward(query, key, value, out, mass)
         ctx.rows, ctx.scaling = rows, scaling
         return out
@@ -147,10 +170,3 @@ class _Attend(torch.autograd.Function):
 
 def _like(mask: Tensor | None, query: Tensor) -> Tensor | None:
     return None if mask is None else mask.to(query.dtype)
-
-
-def _merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
-    """Add a piece's answer to what is known of its queries, in place."""
-    total = torch.logaddexp(mass, lse)
-    out.mul_((mass - total).exp_()[..., None]).addcmul_(part, (lse - total).exp_()[..., None].to(part.dtype))
-    mass.copy_(total)
