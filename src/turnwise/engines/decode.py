@@ -12,7 +12,7 @@ from turnwise.engines.store import CLOSE, Kept, Store, pick_rows
 from turnwise.models.runs import merge, seen
 
 FEW = 2  # rows of a trunk over rows that still grow, from which on those are copied out and read alone
-COLUMNS = 16  # twigs of a row that are attended together: each sees less than the longest of them does
+COLUMNS = 32  # twigs of a row that are attended together: each sees less than the longest of them does
 
 
 @dataclass(slots=True)
