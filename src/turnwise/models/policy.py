@@ -76,13 +76,16 @@ def load_policy(
         return policy, tokenizer
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        adapted = get_peft_model(
-            policy,
-            LoraConfig(
-                r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
-            ),
-        )
+        adapted = with_adapter(policy, rank, alpha, dropout)
     return adapted, tokenizer
+
+
+def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bool = False) -> Any:
+    """``policy`` under LoRA on every linear layer but the head; ``empty`` adapters have no memory (the meta device)."""
+    config = LoraConfig(
+        r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    return get_peft_model(policy, config, low_cpu_mem_usage=empty)
 
 
 def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None = None) -> tuple[Any, Any]:
