@@ -25,12 +25,12 @@ from turnwise.config import ConfigError, compose_config
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain
 from turnwise.errors import InputError
+from turnwise.papers.jobs import ask, jobs
 from turnwise.planning.hours import GPUS, Gpu
 from turnwise.planning.plan import Plan, plan
 from turnwise.planning.tables import notes, plan_tables
 from turnwise.reports.tables import to_rich
 from turnwise.sweeps.arguments import is_sweep
-from turnwise.sweeps.jobs import ask, jobs
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 LENGTHS = {

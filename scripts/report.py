@@ -21,6 +21,8 @@ from rich.console import Console
 from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
+from turnwise.papers.jobs import ask
+from turnwise.papers.table import sweep_names
 from turnwise.reports.compare import Collection, collect
 from turnwise.reports.html import comparison_figures, comparison_page, tables_page, write_page, write_report
 from turnwise.reports.latex import to_latex
@@ -30,8 +32,6 @@ from turnwise.reports.summary import counted, entry_tables, read_entry, summary_
 from turnwise.reports.svg import standalone
 from turnwise.reports.tables import Table, footer, paper_tables, provenance, run_table, to_markdown, to_rich
 from turnwise.sweeps.arguments import is_sweep
-from turnwise.sweeps.jobs import ask
-from turnwise.sweeps.table import sweep_names
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 

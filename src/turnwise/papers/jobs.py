@@ -10,7 +10,7 @@ from pathlib import Path
 
 from turnwise.config import run_name
 from turnwise.errors import InputError
-from turnwise.sweeps.table import Scale, Sweep, find_sweep
+from turnwise.papers.table import Scale, Sweep, find_sweep
 
 # overrides that say how a run is carried out, and make no other run of it
 _NAMELESS = ("fresh", "paths.cache", "judge.cache", "judge.client.url", "logger", "callbacks.progress")

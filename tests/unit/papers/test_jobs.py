@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.sweeps.arguments import for_hydra, is_sweep
-from turnwise.sweeps.jobs import ask, job_of, jobs, preset
+from turnwise.papers.jobs import ask, job_of, jobs, preset
 
 
 def test_all_rows_of_a_seed_come_before_the_next_seed(conf: Path) -> None:
@@ -78,15 +77,3 @@ def test_lists_are_one_value(conf: Path) -> None:
         "env.levels=[1,2]",
         "env.files={train: a, seen: b}",
     )
-
-
-def test_hydra_keeps_its_own_arguments(conf: Path) -> None:
-    arguments = ["-m", "sweep=p_tab1", "hydra/launcher=submitit_local", "--dry-run", "data.file=it's ${x}"]
-    assert is_sweep(arguments) and not is_sweep(["method=sft"])
-    assert for_hydra(arguments, conf) == [
-        "--multirun",
-        "hydra/launcher=submitit_local",
-        "hydra/sweeper=rows",
-        "hydra.sweeper.arguments=['sweep=p_tab1','--dry-run','data.file=it\\'s \\${x}']",
-        f"hydra.sweeper.folder='{conf}'",
-    ]
