@@ -34,13 +34,16 @@ def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedMod
     with torch.no_grad():
         targets = dict(into.named_parameters())
         for path, value in base.named_parameters():
-            plain = targets.get(path.replace(".base_layer.", "."))
+            plain = targets.get(
+                path.replace("base_layer.", "")
+            )  # experts are wrapped once for each of their parameters
             if plain is not None:
                 plain.copy_(value)
         for name, module in base.named_modules():
             for adapter in module.active_adapters if hasattr(module, "get_delta_weight") else ():
                 if adapter in module.lora_A:
-                    targets[f"{name}.weight"].add_(module.get_delta_weight(adapter))
+                    adapted = f"{name.replace('.base_layer', '')}.{getattr(module, 'parameter_name', 'weight')}"
+                    targets[adapted].add_(module.get_delta_weight(adapter))
     return into
 
 
