@@ -77,3 +77,22 @@ def test_lists_are_one_value(conf: Path) -> None:
         "env.levels=[1,2]",
         "env.files={train: a, seen: b}",
     )
+
+
+def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
+    training = ["trainer.max_epochs=3", "update.learning_rate=1e-3", "loss.clip_high=0.3", "allocator=trace"]
+    both = ["env.horizon=4", "rollout.sampling.temperature=0.7", "trainer.accelerator=gpu"]
+    plain = job_of(ask(["sweep=p_tab1"], conf), "base", 0)
+    assert job_of(ask(["sweep=p_tab1", *training], conf), "base", 0) == plain
+    trained = job_of(ask(["sweep=p_tab1", *training], conf), "ours", 0)
+    assert set(training) < set(trained.overrides) and trained.name != "p/tab1/ours"
+    changed = job_of(ask(["sweep=p_tab1", *training, *both], conf), "base", 0)
+    assert set(both) < set(changed.overrides) and not set(training) & set(changed.overrides)
+
+
+def test_a_key_that_only_begins_alike_reaches_every_row(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
+    assert "rollout.states_of=1" in job_of(ask(["sweep=p_tab1", "rollout.states_of=1"], conf), "base", 0).overrides

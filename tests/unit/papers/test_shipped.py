@@ -36,6 +36,14 @@ def test_a_sweeps_rows_lead_somewhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_rows_that_train_nothing_say_so(name: str) -> None:
+    for row in find_sweep(name, CONF).rows.values():
+        words = row.overrides or ()
+        base = any(word == "trainer.max_epochs=0" or re.fullmatch(r"experiment=.*/base", word) for word in words)
+        assert row.trains == (not base), row.label
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_sweeps_metrics_are_explained(name: str) -> None:
     sweep = find_sweep(name, CONF)
     if sweep.gate_report:
@@ -63,6 +71,7 @@ def test_every_row_composes_and_has_a_folder_of_its_own(name: str, scale: str) -
         cfg = compose_config(job_of(asked, row, sweep.seeds[0]).overrides, CONF)
         check_config(cfg)
         assert cfg.scale == scale
+        assert sweep.rows[row].trains == (cfg.trainer.max_epochs > 0)
         folders.add(cfg.paths.out)
         hashes.add(config_hash(cfg))
     assert len(folders) == len(own)
