@@ -75,7 +75,7 @@ def work(
     """The work of a run.
 
     Sampling: every step reads the engine's weights once for all that are written at a time, and the keys and values of what
-    they see; a prefill reads them once a collection. Training: forward and backward over the packed rows, in which masked
+    they see; a prefill is bound by computing. Training: forward and backward over the packed rows, in which masked
     pairs are computed too, and one more forward pass where the loss asks for the reference's log-probs. Not counted: launches
     of kernels, the worlds, judges, the optimiser's step, diagnostics, loading and saving.
     """
@@ -103,7 +103,8 @@ def work(
     for part in ("forward", "backward", "reference", "predictor"):
         seconds[part] = gpu.seconds(counts[part])
     k = int(OmegaConf.select(cfg, "states.k", default=0) or 1)
-    rounds = around.profiled / SHARD  # so many samples are written at a time
+    spines = at_a_time(cfg, shape, SHARD, tokens.history)
+    rounds = around.profiled / min(SHARD, max(1.0, spines * k * around.demonstrated))  # samples written at a time
     sampling("profile", around.profiled, around.profiled_prefill, tokens.context, k, rounds)
     together = at_a_time(cfg, shape, EPISODES, around.history)
     rounds = around.evaluated / together
@@ -123,6 +124,6 @@ def _critic(cfg: DictConfig, critic: Shape, tokens: Tokens) -> float:
     """Asked once of every token that is collected, then taught: ``epochs`` passes over the states and a few prefixes."""
     seen = tokens.prefilled + tokens.sampled
     asked = flops.forward(critic, seen, tokens.context, 0)
-    taught = tokens.states / (1 - float(cfg.predictor.prefix_share)) * max(1.0, tokens.context - tokens.history / 2)
-    learning = flops.forward(critic, taught, tokens.context, 0) + flops.backward(critic, taught, tokens.context, 0)
+    taught = tokens.states * tokens.before / (1 - float(cfg.predictor.prefix_share))
+    learning = flops.forward(critic, taught, tokens.before, 0) + flops.backward(critic, taught, tokens.before, 0)
     return int(cfg.trainer.max_epochs) * (asked + int(cfg.predictor.epochs) * learning)

@@ -12,6 +12,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
@@ -60,12 +61,12 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
     """
     limit, longest = int(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
     seen, why = _demonstrations(cfg, policy)
-    source = dict.fromkeys(seen, f"{SAMPLE} demonstrations")
+    source = dict.fromkeys(seen, "demonstrations")
     shipped = policy is not None and policy.model == "tiny"
     found: dict[str, float] = dict(seen)
     found.setdefault("spoken", float(limit))
     if shipped and seen:
-        found["reply"], source["reply"] = min(seen["spoken"], limit), f"{SAMPLE} demonstrations"
+        found["reply"], source["reply"] = min(seen["spoken"], limit), "demonstrations"
     else:
         found["reply"], source["reply"] = float(limit), f"{AT_MOST} rollout.sampling.max_tokens"
     if (horizon := OmegaConf.select(cfg, "env.horizon")) is not None:
@@ -87,6 +88,17 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
     if fits < found["episode"]:
         found["episode"], source["episode"] = fits, f"{AT_MOST} rollout.max_length"
     return Lengths(**found, source=source), why
+
+
+def trajectories(cfg: DictConfig) -> int:
+    """Demonstrations that a run reads: those of ``data.file`` where it is there, else as many as the experts play."""
+    path = Path(cfg.data.file) if cfg.data.file else None
+    if path is None or not path.is_file():
+        return int(cfg.data.trajectories)
+    if path.suffix == ".parquet":
+        return int(pq.ParquetFile(path).metadata.num_rows)
+    with path.open("rb") as stream:
+        return sum(1 for line in stream if line.strip())
 
 
 def _demonstrations(cfg: DictConfig, policy: Architecture | None) -> tuple[dict[str, float], str]:

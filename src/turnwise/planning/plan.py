@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.errors import InputError
 from turnwise.planning.architectures import Architecture, architecture
 from turnwise.planning.hours import Gpu, Work, gpus_of, work
-from turnwise.planning.lengths import AT_MOST, Lengths, lengths
+from turnwise.planning.lengths import AT_MOST, Lengths, lengths, trajectories
 from turnwise.planning.memory import Memory, memory
 from turnwise.planning.missing import missing
 from turnwise.planning.shape import Shape, shape_of
@@ -81,7 +81,7 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
             unknown.append(str(error).replace("policy.model", key, 1))
     policy = models.get("policy.model")
     known, why = lengths(cfg, policy, given or {})
-    tokens, beside = iteration(cfg, known), around(cfg, known, int(cfg.data.trajectories))
+    tokens, beside = iteration(cfg, known), around(cfg, known, trajectories(cfg))
     shape, held, taken = None, None, None
     if policy is not None:
         shape = shape_of(policy, str(cfg.policy.dtype), Lora(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha)))

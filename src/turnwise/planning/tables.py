@@ -64,10 +64,10 @@ def notes(plans: Mapping[str, Plan], gpu: Gpu, cannot: Mapping[str, str]) -> lis
         )
         told.setdefault(f"Lengths: {says}.", []).append(name)
     for name, reason in cannot.items():
-        told.setdefault(f"Missing: {reason}.", []).append(name)
+        told.setdefault(f"Missing: {reason}", []).append(name)
     for name, one in plans.items():
         for reason in one.missing:
-            told.setdefault(f"Missing: {reason}.", []).append(name)
+            told.setdefault(f"Missing: {reason}", []).append(name)
     lines = [f"{text} [{', '.join(names)}]" for text, names in told.items()]
     return sorted(lines, key=lambda line: line.startswith("Missing"))
 

@@ -30,6 +30,7 @@ class Tokens:
         turns: replies that are sampled.
         sampled: tokens of them.
         prefilled: tokens whose keys and values the engine computes beside those: histories once, observations.
+        before: tokens that stand before the first action at a state, mean.
         context: tokens that a sampled token sees, mean.
         histories: that the engine holds at a time.
         history: tokens of one of them at the end.
@@ -45,6 +46,7 @@ class Tokens:
     turns: float
     sampled: float
     prefilled: float
+    before: float
     context: float
     histories: int
     history: float
@@ -57,13 +59,15 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Sampled beside training: ``profiled`` tokens once (states=pivots), ``evaluated`` by all ``evaluations`` together.
+    """Sampled beside training: ``profiled`` tokens once (states=pivots; ``demonstrated`` turns a trajectory), ``evaluated`` by
+    all ``evaluations`` together.
 
     ``context``: tokens that a token of an evaluated episode sees, mean; ``history``: those of such an episode at its end.
     """
 
     profiled: float
     profiled_prefill: float
+    demonstrated: float
     evaluations: int
     evaluated: float
     evaluated_prefill: float
@@ -79,7 +83,7 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
     if cfg.allocator is None:  # demonstrations: whole trajectories
         spine = lengths.opening + lengths.demonstrated * spoken - lengths.observation
         turns = lengths.demonstrated * states
-        return Tokens(states, 0, 0, 0, 0, 0, 0, 0, 0, 0, turns * lengths.spoken, states * spine, spine)
+        return Tokens(states, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, turns * lengths.spoken, states * spine, spine)
     before = lengths.opening + ((lengths.demonstrated - 1) / 2 * spoken if from_experts else 0)
     depth = min(float(cfg.rollout.turns or lengths.episode), lengths.episode)
     roots, continued = _allocated(cfg, states, depth)
@@ -105,6 +109,7 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
         turns=turns,
         sampled=sampled,
         prefilled=spines * spine + answered,
+        before=before,
         context=before + grown + lengths.reply / 2,
         histories=histories,
         history=history,
@@ -165,6 +170,7 @@ def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
     return Around(
         profiled=k * trajectories * lengths.demonstrated * lengths.reply,
         profiled_prefill=trajectories * spine if k else 0.0,
+        demonstrated=lengths.demonstrated,
         evaluations=times,
         evaluated=times * (episodes * lengths.episode * lengths.reply + items * ANSWER),
         evaluated_prefill=times * episodes * (lengths.opening + lengths.episode * lengths.observation),

@@ -31,7 +31,7 @@ def test_a_run(script, capsys) -> None:
     row = found["rows"]["run"]
     assert row["parameters"] == 1_808_448 and row["missing"] == []
     assert row["memory_gb"]["peak"] < 1
-    assert "16 demonstrations" in printed and "GPU-hours" in printed
+    assert "demonstrations" in printed and "GPU-hours" in printed
 
 
 def test_rows_of_a_sweep_that_cannot_run_are_planned_all_the_same(script, capsys) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from turnwise.planning.lengths import Lengths, lengths
+from turnwise.planning.lengths import Lengths, lengths, trajectories
 from turnwise.planning.tokens import around, iteration
 
 KNOWN = Lengths(opening=100, reply=10, observation=20, demonstrated=5, spoken=10, episode=8)
@@ -77,8 +77,18 @@ def test_lengths_are_read_from_demonstrations_and_a_person_knows_better(composed
     cfg = composed("method=local")
     found, why = lengths(cfg, None, {"reply": 321.0})
     assert why == "" and found.reply == 321.0 and found.source["reply"] == "given"
-    assert found.source["opening"] == "16 demonstrations" and 50 < found.opening < 200
-    assert found.episode == 12.0 or found.source["episode"].startswith("at most")
+    assert found.source["opening"] == "demonstrations" and 50 < found.opening < 200
+    assert (found.episode, found.source["episode"]) == (30.0, "at most env.horizon")
+
+
+def test_a_file_says_itself_how_many_trajectories_it_has(composed, tmp_path) -> None:
+    line = '{"messages": [{"role": "user", "content": "a mug"}, {"role": "assistant", "content": "look"}]}\n'
+    (tmp_path / "demos.jsonl").write_text(3 * line)
+    cfg = composed("method=sft", f"data.file={tmp_path}/demos.jsonl")
+    assert trajectories(cfg) == 3
+    found, why = lengths(cfg, None, {})
+    assert why == "" and found.demonstrated == 1 and found.source["opening"] == "demonstrations"
+    assert trajectories(composed("method=sft", "data.trajectories=7")) == 7
 
 
 def test_what_nobody_knows_is_at_most_what_fits(composed) -> None:
