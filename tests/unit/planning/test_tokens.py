@@ -75,10 +75,13 @@ def test_profile_and_evaluations(composed) -> None:
 
 def test_lengths_are_read_from_demonstrations_and_a_person_knows_better(composed) -> None:
     cfg = composed("method=local")
-    found, why = lengths(cfg, None, {"reply": 321.0})
-    assert why == "" and found.reply == 321.0 and found.source["reply"] == "given"
+    found, why = lengths(cfg, None, {"reply": 33.0})
+    assert why == "" and found.reply == 33.0 and found.source["reply"] == "given"
     assert found.source["opening"] == "demonstrations" and 50 < found.opening < 200
     assert (found.episode, found.source["episode"]) == (30.0, "at most env.horizon")
+    longer, _ = lengths(cfg, None, {"reply": 321.0})  # so many turns of 321 tokens and an answer fit into 4,096
+    assert longer.episode == pytest.approx((4096 - longer.opening) / (321 + longer.observation))
+    assert longer.source["episode"] == "at most rollout.max_length"
 
 
 def test_a_file_says_itself_how_many_trajectories_it_has(composed, tmp_path) -> None:
