@@ -75,6 +75,9 @@ class TreeEngine:
         shape = (config.num_hidden_layers, config.num_key_value_heads, head_dim, self._head.dtype, self._head.device)
         self._forget(shape)
 
+    def shutdown(self) -> None:
+        """It holds nothing outside this process."""
+
     def _forget(self, shape: tuple[int, int, int, torch.dtype, torch.device]) -> None:
         """A new store: a resumed run finds what an uninterrupted one finds, down to the layout of its memory."""
         self._rows = Rows(Store(*shape), self.budget)
