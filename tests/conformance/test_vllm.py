@@ -58,7 +58,7 @@ def policy(rank: int, seed: int = 0):
 def engine_of(rank: int, folder: Path) -> VllmEngine:
     local = Local(str(PYTHON), lora_rank=rank, kv_gb=1, eager=True)
     _, chat = policy(rank)
-    return VllmEngine(chat.stop_ids, str(tiny_path()), folder, local, Patience(), say=print)
+    return VllmEngine(chat.stop_ids, str(tiny_path()), folder, print, local, Patience())
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,6 +71,10 @@ class Engine(Protocol):
 
     def load_weights(self, model: Any, version: int) -> None:
         """Sample from these weights from now on; every kept key and value is dropped."""
+        ...
+
+    def report(self) -> Mapping[str, float]:
+        """What it has done since it was built, for metrics; sums."""
         ...
 
     def shutdown(self) -> None:

@@ -75,6 +75,10 @@ class TreeEngine:
         shape = (config.num_hidden_layers, config.num_key_value_heads, head_dim, self._head.dtype, self._head.device)
         self._forget(shape)
 
+    def report(self) -> dict[str, float]:
+        """``computed_tokens``: of histories, decoding not counted."""
+        return {"computed_tokens": self.computed_tokens}
+
     def shutdown(self) -> None:
         """It holds nothing outside this process."""
 

@@ -13,7 +13,16 @@ from turnwise.errors import InputError
 from turnwise.sweeps.table import Scale, Sweep, find_sweep
 
 # overrides that say how a run is carried out, and make no other run of it
-_NAMELESS = ("fresh", "paths.cache", "judge.cache", "judge.client.url", "logger", "callbacks.progress")
+_NAMELESS = (
+    "fresh",
+    "paths.cache",
+    "judge.cache",
+    "judge.client.url",
+    "engine.urls",
+    "engine.local.python",
+    "logger",
+    "callbacks.progress",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,8 @@ class Run:
     def measured_base(self) -> Evaluation:
         """The base policy's evaluation; what an earlier run from the same base has measured is read back."""
         settings = self.settings
-        world = OmegaConf.to_container(self.cfg.env, resolve=True)
+        environment = OmegaConf.to_container(self.cfg.env, resolve=True)
+        world = {"env": environment, "engine": self.cfg.engine._target_}  # engines draw differently
         key = base_key(self.source, settings["policy"], world, settings["eval"], settings["rollout"].sampling)
         return self.measure.base(Path(self.cfg.paths.cache), key)
 

@@ -175,6 +175,9 @@ class VllmEngine:
         except BaseException:
             background.close(_all([server.close() for server in self.servers]))
             raise
+        for server in self.servers:
+            if snapshot.adapter and server.root and Path(server.root).resolve() != Path(self.model).resolve():
+                self.say(f"vLLM at {server.connection.url} serves {server.root}, and this run adapts {self.model}")
         self._background = background
         return background
 
@@ -183,10 +186,11 @@ class VllmEngine:
         self._nodes.clear()
         if self._background is not None:
             self._background.close(_all([server.close() for server in self.servers]))
-            self._background = None
+            self._background = self._snapshot = None
+            forget(self.folder / "weights")
 
-    def report(self) -> dict[str, int]:
-        """Requests answered, asked again and failed, by kind; restarts."""
+    def report(self) -> dict[str, float]:
+        """``requests`` answered, ``retries``, ``restarts`` of servers, ``faults/<kind>``."""
         total: Counter[str] = Counter()
         for server in self.servers:
             total.update(server.tally)

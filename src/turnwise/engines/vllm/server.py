@@ -44,7 +44,7 @@ class Server:
         self.holding = Holding(connection, patience.health_limit, patience.attempt_limit)
         self.max_length, self.say = max_length, say
         self.snapshot: Snapshot | None = None
-        self.base = SERVED
+        self.base, self.root = SERVED, ""  # its base model: the name it goes by, and where the weights lie
         self.incarnation = 0
         self.tally: Counter[str] = Counter()
         self._restarts = 0  # in a row
@@ -115,12 +115,16 @@ class Server:
             await self._started()
         else:
             await self._back(self.patience.away_limit)
-        try:
-            self.base = await self.holding.examine(self.max_length)
-        except Fault as fault:
-            raise ServerError(
-                f"vLLM at {self.connection.url} does not work as a run needs it ({fault}). {_MUST_RUN}"
-            ) from None
+        for attempt in range(1, self.patience.attempts + 1):
+            try:
+                self.base, self.root = await self.holding.examine(self.max_length)
+                return
+            except Fault as fault:
+                if fault.kind in ("rejected", "missing") or attempt == self.patience.attempts:
+                    raise ServerError(
+                        f"vLLM at {self.connection.url} does not work as a run needs it ({fault}). {_MUST_RUN}"
+                    ) from None
+                await asyncio.sleep(self.patience.pause(attempt, fault.after))
 
     async def close(self) -> None:
         """Let go of it: end it if it is ours, else leave it without our adapter."""
@@ -154,16 +158,23 @@ class Server:
                 self.tally[f"faults/{fault.kind}"] += 1
 
     async def _restart(self) -> None:
+        """Start it again, and again where it does not start: a GPU's memory comes back some time after its owner died."""
         assert self.process is not None
-        self._restarts += 1
-        if self._restarts > self.patience.restarts:
-            raise ServerError(
-                f"vLLM at {self.connection.url} died {self._restarts} times without an answer{self._where()}"
-            )
-        self.tally["restarts"] += 1
-        self.say(f"vLLM at {self.connection.url} has died; starting it again (its log: {self.process.log})")
-        await asyncio.to_thread(self.process.start)
-        await self._started()
+        while True:
+            self._restarts += 1
+            if self._restarts > self.patience.restarts:
+                raise ServerError(
+                    f"vLLM at {self.connection.url} died {self._restarts} times without an answer{self._where()}"
+                )
+            self.tally["restarts"] += 1
+            self.say(f"vLLM at {self.connection.url} has died; starting it again (its log: {self.process.log})")
+            await asyncio.to_thread(self.process.start)
+            try:
+                return await self._started()
+            except ServerError:
+                if self._restarts == self.patience.restarts:
+                    raise
+                await asyncio.sleep(self.patience.pause(self._restarts, None))
 
     async def _started(self) -> None:
         """Wait for a process of ours that has just been started."""

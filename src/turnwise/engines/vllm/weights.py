@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from turnwise.files import writing
 
-_HEAD = "model-head.safetensors"
+_WHOLE, _BODY, _HEAD = "model.safetensors", "model-body.safetensors", "model-head.safetensors"
 _INDEX = "model.safetensors.index.json"
 
 
@@ -37,7 +38,7 @@ def save(model: Any, version: int, root: Path) -> Snapshot:
         OSError: it cannot be written; ``filename`` names the folder.
     """
     adapter = hasattr(model, "get_base_model")
-    part = root / f".v{version}.part"
+    part = root / "unfinished"
     with writing(part):
         shutil.rmtree(part, ignore_errors=True)
         model.save_pretrained(part, safe_serialization=True)
@@ -59,21 +60,25 @@ def save(model: Any, version: int, root: Path) -> Snapshot:
 
 
 def _untie(model: Any, folder: Path) -> None:
-    """Add the head to saved weights, and say in their configuration that it is there."""
+    """Add the head to saved weights, and say in their index and configuration that it is there."""
     head = model.get_output_embeddings().weight.detach().clone().cpu()
     save_file({"lm_head.weight": head}, folder / _HEAD, metadata={"format": "pt"})
     index = folder / _INDEX
     if index.exists():
         content = json.loads(index.read_text(encoding="utf-8"))
-        content["weight_map"]["lm_head.weight"] = _HEAD
-        index.write_text(json.dumps(content), encoding="utf-8")
+    else:
+        (folder / _WHOLE).rename(folder / _BODY)
+        with safe_open(folder / _BODY, framework="pt") as stream:
+            content = {"metadata": {}, "weight_map": dict.fromkeys(stream.keys(), _BODY)}
+    content["weight_map"]["lm_head.weight"] = _HEAD
+    index.write_text(json.dumps(content), encoding="utf-8")
     config = folder / "config.json"
     content = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({**content, "tie_word_embeddings": False}), encoding="utf-8")
 
 
 def forget(root: Path, *kept: Snapshot | None) -> None:
-    """Remove the folders of other snapshots."""
+    """Remove the folders of other snapshots, those of killed processes too."""
     names = {snapshot.name for snapshot in kept if snapshot is not None}
     for folder in root.glob("v*-*"):
         if folder.name not in names:

