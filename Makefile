@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format types imports check bfcl alfworld test-alfworld tiny clean
+.PHONY: help setup train test test-fast lint format types imports check bfcl alfworld test-alfworld test-vllm tiny clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ bfcl: $(VENV)/.bfcl ## what env=bfcl needs, without the pins that it would bring
 
 test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same games, same answers
 	TURNWISE_ALFWORLD_PYTHON=.venv-alfworld/bin/python $(BIN)/python -m pytest tests/conformance $(ARGS)
+
+test-vllm: $(VENV)/.dev ## engine=vllm over vLLM itself (TURNWISE_VLLM_PYTHON=..., by default .venv-vllm/bin/python; minutes)
+	TURNWISE_VLLM_PYTHON=$${TURNWISE_VLLM_PYTHON:-.venv-vllm/bin/python} $(BIN)/python -m pytest tests/conformance/test_vllm.py $(ARGS)
 
 tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
 	$(BIN)/python scripts/make_tiny.py $(ARGS)

@@ -17,11 +17,13 @@ import torch
 from turnwise.advantages.awpo import Awpo
 from turnwise.advantages.group import GroupAdvantage
 from turnwise.config import compose_config
+from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import Answer, Episode, Evaluation
 from turnwise.judges.offline import OfflineJudge
 from turnwise.losses.base import Loss
 from turnwise.losses.clipped import Clipped
+from turnwise.losses.correction import Correction
 from turnwise.losses.nll import Nll
 from turnwise.models.attention import backbone, use_tree_attention
 from turnwise.predictors.critic import Critic
@@ -33,6 +35,7 @@ from turnwise.rollouts.pack import Update
 from turnwise.training.collection import Imitation
 from turnwise.training.gradients import GradientCosine
 from turnwise.training.main import PHASES, Run
+from turnwise.training.mismatch import MismatchAlarm
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import summary
 from turnwise.training.progress import Phases
@@ -127,7 +130,8 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
     def collect(iteration: int) -> Update:
         experience = collector.collect(iteration)
         update = collector.update(experience)
-        learned = predictor.learn(iteration, experience) if predictor else {}
+        learned = dict(predictor.learn(iteration, experience)) if predictor else {}
+        learned |= {f"engine/{name}": value for name, value in TreeEngine([2]).report().items()}
         cost = {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}
         recorder.collected(iteration, experience, update, cost, 0.5, judge, learned)
         return update
@@ -136,7 +140,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         accelerator="cpu",
         max_epochs=2,
         reload_dataloaders_every_n_epochs=1,
-        callbacks=[recorder, *([GradientCosine(every=1)] if awpo else [])],
+        callbacks=[recorder, MismatchAlarm(), *([GradientCosine(every=1)] if awpo else [])],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -167,7 +171,7 @@ def test_every_metric_is_explained_and_every_explained_metric_is_logged(
     rows = train(tmp_path / "clipped", make_model("qwen3", lora=True), Clipped(kl_beta=0.01))
     rows += train(tmp_path / "nll", make_model("qwen3", lora=False), Nll())
     rows += train(tmp_path / "awpo", make_model("qwen3", lora=True), Clipped(), awpo=True)
-    rows += train(tmp_path / "trees", make_model("qwen3", lora=True), Clipped(), trees=True)
+    rows += train(tmp_path / "trees", make_model("qwen3", lora=True), Clipped(correction=Correction()), trees=True)
     Recorder(tmp_path / "eval", None).write(2, "eval", summary(measured(0)))
     rows += read_lines(tmp_path / "eval" / "metrics.jsonl")
     assert [row["phase"] for row in rows] == ["train"] * 8 + ["eval"]

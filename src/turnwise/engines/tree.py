@@ -79,6 +79,13 @@ class TreeEngine:
         shape = (config.num_hidden_layers, config.num_key_value_heads, head_dim, self._head.dtype, self._head.device)
         self._forget(shape)
 
+    def report(self) -> dict[str, float]:
+        """``computed_tokens``: of histories, decoding not counted."""
+        return {"computed_tokens": self.computed_tokens}
+
+    def shutdown(self) -> None:
+        """It holds nothing outside this process."""
+
     def _forget(self, shape: tuple[int, int, int, torch.dtype, torch.device]) -> None:
         """Nothing is left: a resumed run finds what an uninterrupted one finds, down to the rows' places."""
         if self._shape == shape:

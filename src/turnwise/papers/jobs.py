@@ -13,7 +13,16 @@ from turnwise.errors import InputError
 from turnwise.papers.table import Scale, Sweep, find_sweep
 
 # overrides that say how a run is carried out, and make no other run of it
-_NAMELESS = ("fresh", "paths.cache", "judge.cache", "judge.client.url", "logger", "callbacks.progress")
+_NAMELESS = (
+    "fresh",
+    "paths.cache",
+    "judge.cache",
+    "judge.client.url",
+    "engine.urls",
+    "engine.local.python",
+    "logger",
+    "callbacks.progress",
+)
 
 # what only training reads: it would make another run of a row that is measured alone, or train it
 _OF_TRAINING = (

@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from turnwise.reports.html import write_report
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
-from turnwise.rollouts.play import Player
 from turnwise.run_folder import config_hash
 from turnwise.states.pivots import summarise
 from turnwise.tiny.load import tiny_path
@@ -38,6 +38,7 @@ from turnwise.training.collection import Collection
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import in_domain, out_of_domain, provenance, summary
+from turnwise.training.playing import player_of
 from turnwise.training.profile import profile, write_profile
 from turnwise.training.progress import Advance, Phases
 from turnwise.training.recorder import Recorder
@@ -85,17 +86,8 @@ class Run:
             clip_norm=update.clip_norm,
             temperature=self.settings["rollout"].sampling.temperature or 1.0,
         )
-        self.engine = build(cfg, "engine", end_ids=self.chat.stop_ids)
-        rollout = self.settings["rollout"]
-        self.player = Player(
-            self.engine,
-            self.env,
-            self.chat,
-            rollout.sampling,
-            max_turns=rollout.turns,
-            max_length=rollout.max_length,
-            retries=rollout.retries,
-        )
+        self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.tell)
+        self.engine = self.player.engine
         self.opening = openings(self.env, self.chat)
         self.histories: dict[str, Sequence[Message]] = {}
         self.steps: dict[str, Step] = {}  # for the judge
@@ -165,7 +157,8 @@ class Run:
     def measured_base(self) -> Evaluation:
         """The base policy's evaluation; what an earlier run from the same base has measured is read back."""
         settings = self.settings
-        world = OmegaConf.to_container(self.cfg.env, resolve=True)
+        environment = OmegaConf.to_container(self.cfg.env, resolve=True)
+        world = {"env": environment, "engine": self.cfg.engine._target_}  # engines draw differently
         key = base_key(self.source, settings["policy"], world, settings["eval"], settings["rollout"].sampling)
         return self.measure.base(Path(self.cfg.paths.cache), key)
 
@@ -280,8 +273,9 @@ def run(cfg: DictConfig) -> None:
     L.seed_everything(int(cfg.seed), verbose=False)
     torch.use_deterministic_algorithms(True, warn_only=True)
     console = Console(stderr=True)
-    with Phases(PHASES, TWINS, console) as phases:
+    with Phases(PHASES, TWINS, console) as phases, ExitStack() as ends:
         job = Run(cfg, phases)
+        ends.callback(job.engine.shutdown)
         candidates = job.candidates()
         base = job.measured_base()
         job.recorder.write(0, "eval", summary(base))
