@@ -35,7 +35,11 @@ class UnusableError(ValueError):
 
 
 def read_records(
-    name: Path, limit: int = MAX_BYTES, key: str = "data.file", on_bytes: OnBytes | None = None
+    name: Path,
+    limit: int = MAX_BYTES,
+    key: str = "data.file",
+    on_bytes: OnBytes | None = None,
+    kind: str = "trajectory file",
 ) -> Iterator[tuple[str, Any]]:
     """``("file:line", record)`` of every record, or the UnusableError that stands in its place.
 
@@ -46,6 +50,7 @@ def read_records(
         limit: bytes of a record.
         key: the option that named the file, for messages.
         on_bytes: see :data:`OnBytes`.
+        kind: of file, for messages.
 
     Raises:
         InputError: the file is missing, unreadable or of another kind, or an array is broken, so that what follows is lost.
@@ -53,7 +58,7 @@ def read_records(
     path = name.expanduser().resolve()
     told = on_bytes or (lambda count: None)
     if path.is_dir():
-        raise InputError(f"{name}: a folder; name its trajectory files in {key}")
+        raise InputError(f"{name}: a folder; name its {kind}s in {key}")
     if path.suffix != ".parquet" and path.suffix not in _JSON:
         raise InputError(f"{name}: unknown kind of file; use {', '.join(_JSON)} (JSON) or .parquet")
     try:
@@ -66,7 +71,7 @@ def read_records(
             else:
                 yield from _json_lines(file, name, limit, told)
     except FileNotFoundError as error:
-        raise InputError(f"{name}: no such trajectory file; correct {key} (read from {Path.cwd()})") from error
+        raise InputError(f"{name}: no such {kind}; correct {key} (read from {Path.cwd()})") from error
     except (OSError, pyarrow.ArrowException) as error:
         raise InputError(f"{name}: cannot be read ({error}); correct the file or {key}") from error
 
