@@ -78,7 +78,10 @@ def _task(task: Any) -> Task | None:
     data = from_text(data, "task.data") if isinstance(data, str) and data else data or {}
     if not isinstance(data, Mapping):
         raise UnusableError(f"task.data must be an object, got {type(data).__name__}", remedy, "unusable task")
-    return Task(task["env"], task["id"], split, dict(data))
+    subset = task.get("subset") or ""
+    if not isinstance(subset, str):
+        raise UnusableError(f"task.subset must be text, got {subset!r}", remedy, "unusable task")
+    return Task(task["env"], task["id"], split, dict(data), subset)
 
 
 def _messages(messages: Any, tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:

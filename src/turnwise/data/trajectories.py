@@ -139,7 +139,7 @@ def _write_rows(part: Path, records: Iterable[Mapping[str, Any]], keys: Sequence
     text = pyarrow.string()
     call = {"id": text, "type": text, "function": pyarrow.struct({"name": text, "arguments": text})}
     message = {key: pyarrow.list_(pyarrow.struct(call)) if key == "tool_calls" else text for key in keys}
-    task = dict.fromkeys(("env", "id", "split", "data"), text)
+    task = dict.fromkeys(("env", "id", "split", "data", "subset"), text)
     columns = {
         "id": text,
         "messages": pyarrow.list_(pyarrow.struct(message)),
@@ -172,6 +172,7 @@ def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
             "id": task.id,
             "split": task.split,
             "data": json.dumps(dict(task.data), ensure_ascii=False),
+            "subset": task.subset,
         },
         "success": trajectory.success,
     }
