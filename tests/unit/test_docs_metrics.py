@@ -89,8 +89,8 @@ def tree(iteration: int, length: int = 9) -> RolloutTree:
     grown = RolloutTree(state)
     for branch in range(4):
         ids = [rng.randrange(6, 97) for _ in range(3)]
-        won = {"won": branch < 2}
-        grown.turns.append(Turn(-1, ids, [-4.5] * 3, f"act {branch}", observation="seen", done=True, info=won))
+        info = {"won": branch < 2, "functional": float(branch < 2), "strict": float(branch < 1)}
+        grown.turns.append(Turn(-1, ids, [-4.5] * 3, f"act {branch}", observation="seen", done=True, info=info))
     return grown
 
 
@@ -155,7 +155,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
 def measured(score: float) -> Evaluation:
     """Both splits, both modes, two attempts; two items of two suites."""
     episodes = [
-        Episode(split, f"{split}/{task}", mode, attempt, bool((task + attempt + score) % 2), 3, [])
+        Episode(split, f"{split}/{task}", mode, attempt, bool((task + attempt + score) % 2), 3, [], "easy")
         for split in ("seen", "unseen")
         for task in range(3)
         for mode, attempts in (("greedy", 1), ("sampled", 2))
@@ -190,6 +190,8 @@ def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
     job.phases, job.env, job.seed, job.problems = Phases(PHASES), HouseholdEnv(), 0, ()
     job.recorder = Recorder(tmp_path, None)
     job.recorder.counters["judge/failed/timeout"] = 1
+    job.recorder.counters |= {"verifier/toy/judged": 4, "verifier/toy/accepted": 2, "verifier/toy/missed": 1}
+    job.profiled = {"toy/judged": 8, "toy/accepted": 4, "toy/exact": 3, "toy/missed": 1}
     job.phases.seconds = dict.fromkeys(PHASES, 1.0)
     write_result(job.result(measured(0), measured(1)), tmp_path)
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))

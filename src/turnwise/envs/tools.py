@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from turnwise.data.tool_schema import check_call, function_of
+from turnwise.data.tool_schema import check_call, function_of, json_type
 from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.write import write_calls
@@ -87,19 +87,10 @@ def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ())
 
 def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
     """A parameter's description in the benchmarks' words (``dict``, ``float``, ``tuple``, ``any``) as JSON Schema."""
-    words = {
-        "dict": "object",
-        "float": "number",
-        "double": "number",
-        "tuple": "array",
-        "list": "array",
-        "str": "string",
-    }
-    words |= {"int": "integer", "bool": "boolean"}
     found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
     kind = node.get("type")
     if isinstance(kind, str) and kind != "any":
-        found["type"] = words.get(kind, kind)
+        found["type"] = json_type(kind)
     if isinstance(node.get("properties"), Mapping):
         found["properties"] = {name: json_schema(about) for name, about in node["properties"].items()}
     if isinstance(node.get("items"), Mapping):

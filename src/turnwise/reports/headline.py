@@ -99,6 +99,19 @@ def cost_sentence(result: Result) -> str:
     return spent + (f", {duration(total)} in all." if total else ".")
 
 
+def verifier_sentence(result: Result) -> str:
+    """How many actions each domain's verifier accepted, and what an exact match would have missed; empty where none judged."""
+    parts = []
+    for domain, found in result.verifier.items():
+        for of, counts in (("", found), (" (profile)", found.get("profile", {}))):
+            if not counts.get("judged"):
+                continue
+            part = f"{domain}{of} accepts {count(counts['accepted'])} of {count(counts['judged'])} actions"
+            rate = counts.get("miss_rate")
+            parts.append(part if rate is None else f"{part}, of which an exact match would miss {percent(100 * rate)}")
+    return f"Verifier: {'; '.join(parts)}." if parts else ""
+
+
 def judge_sentence(result: Result) -> str:
     """How many questions the judge was asked, and why it had no score for some; empty where a run has no judge."""
     judge = result.judge

@@ -109,6 +109,7 @@ def environment() -> Environment:
         ood_sentence=headline.ood_sentence,
         cost_sentence=headline.cost_sentence,
         judge_sentence=headline.judge_sentence,
+        verifier_sentence=headline.verifier_sentence,
         scale_sentence=headline.scale_sentence,
     )
     return env

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from turnwise.training.progress import Advance, Phases
 from turnwise.training.recorder import Recorder
 from turnwise.training.sources import read_experts, starts_of, turns_of
 from turnwise.training.stream import Rollouts
+from turnwise.training.verdicts import count_profile, verifier_result
 from turnwise.types import Message, State
 
 PHASES = ["read", "evaluate base", "profile", "train", "evaluate after", "report"]
@@ -96,10 +97,10 @@ class Run:
             self.player, self.module, self.chat, self.opening, self.settings["eval"], self.folder, phases, self.device
         )
         self.problems: Sequence[Any] = ()
+        self.profiled: Mapping[str, float] = {}  # verdicts on the base policy's actions, by domain
 
     def _predictor(self) -> OnlinePredictor | None:
-        settings = self.settings["predictor"]
-        if settings is None:
+        if (settings := self.settings["predictor"]) is None:
             return None
         return load_predictor(settings, weights_of(settings.model), self.tokenizer, self.seed, self.device)
 
@@ -137,6 +138,7 @@ class Run:
         candidates = [state for state in candidates if state.id in profiles]
         kept = rule.select(candidates, profiles)
         write_profile(shards, self.folder / "profile.parquet", (state.id for state in kept))
+        self.profiled = count_profile(profiles, candidates)
         found = summarise(profiles.values())
         missed = "-" if found.miss_rate is None else f"{found.miss_rate:.0%}"
         self.phases.console.print(
@@ -174,12 +176,11 @@ class Run:
         with self.phases.phase("train", epochs) as advance:
             bar = Advance(advance, self.recorder)
             learners = [self.predictor] if self.predictor else []
-            settings = self.settings
             collection = Collection(
                 states,
                 self.parts,
-                settings["rollout"],
-                settings["update"],
+                self.settings["rollout"],
+                self.settings["update"],
                 self.player,
                 self.module,
                 self.recorder,
@@ -249,6 +250,7 @@ class Run:
             "rollout_tokens": int(counters["tokens"]),
             "bad_trajectories": len(self.problems),
             **({"judge": self.recorder.judge} if self.recorder.judge else {}),
+            "verifier": verifier_result(self.recorder.verdicts, self.profiled),
             "seconds": seconds,
             "config_hash": config_hash(self.cfg),
             "command": " ".join(["python", *sys.argv]),

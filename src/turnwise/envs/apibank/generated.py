@@ -200,7 +200,7 @@ def _task(split: str, seed: int, index: int, level: int) -> Task:
         data = _data(rng, HELD_OUT if split == "unseen" else TRAINING, level)
         digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()
         if split == "unseen" or (digest[0] < 256 * SEEN_SHARE) == (split == "seen"):
-            return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data)
+            return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
     raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
 
 
