@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from statistics import fmean
 from typing import Literal
 
@@ -13,7 +12,7 @@ from turnwise.envs.demonstration import by_quality
 from turnwise.envs.dialogues import Mistakes
 from turnwise.envs.tau2 import experts, verifier
 from turnwise.envs.tau2.endpoint import EndpointUser
-from turnwise.envs.tau2.package import DOMAINS, root, splits
+from turnwise.envs.tau2.package import DOMAINS, FREE, root, splits
 from turnwise.envs.tau2.problem import Reference, problem_of
 from turnwise.envs.tau2.session import Tau2Session
 from turnwise.envs.tau2.user import ScriptedUser, User
@@ -68,7 +67,7 @@ class Tau2Env:
         if kept < 1:
             raise ValueError(f"kept must be at least 1, got {kept}")
         root()  # says how to install what is missing, before anything is asked of it
-        self.domains, self.keeps_free, self.rules = tuple(dict.fromkeys(domains)), free, rules
+        self.domains, self.free, self.rules = tuple(dict.fromkeys(domains)), free, rules
         self.horizon = check_horizon(horizon)
         self.format = check_format(format)
         self.user: User = endpoint if user == "endpoint" and endpoint is not None else ScriptedUser(patience)
@@ -76,15 +75,10 @@ class Tau2Env:
         self._kept: dict[tuple[str, str], Reference] = {}
         self._keep = kept
 
-    @cached_property
-    def free(self) -> Mapping[str, tuple[str, ...]]:
-        """The tasks of each domain that the benchmark pays for doing and saying nothing. Finding them plays every task once."""
-        return {
-            domain: tuple(
-                name for ids in splits(domain).values() for name in ids if Reference.of(problem_of(domain, name)).free
-            )
-            for domain in self.domains
-        }
+    @property
+    def left_out(self) -> Mapping[str, tuple[str, ...]]:
+        """The tasks of each domain that are not among ``tasks``: those that the benchmark pays for doing nothing."""
+        return {domain: () if self.free else FREE[domain] for domain in self.domains}
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         """``count`` tasks of a split in the order that the seed gives.
@@ -111,8 +105,8 @@ class Tau2Env:
         ]
 
     def _names(self, domain: str, split: str) -> list[str]:
-        dropped = () if self.keeps_free else self.free[domain]
-        kept = [name for name in splits(domain)["train" if split == "train" else "test"] if name not in dropped]
+        shipped = splits(domain)["train" if split == "train" else "test"]
+        kept = [name for name in shipped if name not in self.left_out[domain]]
         return kept if split == "train" else kept[split == "unseen" :: 2]
 
     def reset(self, task: Task) -> Tau2Session:

@@ -50,7 +50,7 @@ def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | Non
     after.call(call)
     for read in reads:
         answer = before.call(read)
-        if answer != after.call(read):
+        if not answer.startswith(FAILED) and answer != after.call(read):
             return None if seen(session, answer) else read
     return None
 

@@ -22,6 +22,13 @@ from turnwise.errors import InputError
 INSTALL = "`make tau2` installs it (pip install --no-deps -r requirements-tau2.txt)"
 DOMAINS = ("airline", "retail", "telecom")
 SOLO = ("telecom",)  # a ticket instead of a user; the agent has the customer's phone in its own hands
+FREE: Mapping[
+    str, tuple[str, ...]
+] = {  # what the benchmark pays for doing and saying nothing: its calls change no state
+    "airline": tuple(map(str, (0, 1, 4, 5, 6, 10, 13, 26, 28, 31, 34, 36, 41, 43, 45, 46, 47, 48, 49))),
+    "retail": tuple(map(str, (10, 12, 25, 50, 57, 65, 105))),
+    "telecom": (),
+}
 
 _LISTS = {  # domain -> where its lists of tools stand
     "airline": (("airline.tools", "all_airline_tools"),),

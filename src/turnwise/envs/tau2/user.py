@@ -151,7 +151,8 @@ def _words(text: str) -> set[str]:
 
 
 _ASKS = re.compile(
-    r"\?|\b(please|could you|can you)\b.*\b(tell|give|provide|share|confirm|state|say)\b", re.IGNORECASE | re.DOTALL
+    r"\?|\b(?:please|could you|can you)\b.{0,99}\b(?:tell|give|provide|share|confirm|state|say)\b",
+    re.IGNORECASE | re.DOTALL,
 )
 _ALL = re.compile(r"\b(everything|all (the |your |of the )?(details|information)|anything else)\b", re.IGNORECASE)
 _WHO = re.compile(r"\b(who|name|e-?mail|zip|user id|identify|identity|verify|authenticate|account)\b", re.IGNORECASE)
@@ -215,7 +216,8 @@ _PERSONS = tuple(
     for pattern, mine in (
         (r"\byou are\b", "I am"),
         (r"\byou were\b", "I was"),
-        (r"\b(are|were) you\b", r"\1 I"),
+        (r"\bare you\b", "am I"),
+        (r"\bwere you\b", "was I"),
         (r"\byou(['\u2019](?:ve|d|ll))", r"I\1"),
         (r"\byou['\u2019]re\b", "I'm"),
         (r"\byou (?=name\b|user id\b|mobile\b|email\b)", "my "),
@@ -226,6 +228,7 @@ _PERSONS = tuple(
             r"\b(to|for|with|from|by|of|on|at|give|gives|tell|tells|ask|asks|help|helps|charge|refund|offers?|lets?) you\b",
             r"\1 me",
         ),
+        (r"\byou(?=\s*(?:[.,;:!?)]|$))", "me"),
         (r"\byou\b", "I"),
     )
 )

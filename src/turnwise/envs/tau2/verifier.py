@@ -27,6 +27,8 @@ from turnwise.types import ToolCall
 Due = list[tuple[Gold, bool]]
 """Calls that are still to be made, and whether each changes the state."""
 
+_READS = ("calculate", "can_", "check_", "find_", "get_", "list_", "run_", "search_")  # how the names of reads begin
+
 
 def accepts(session: Tau2Session, action: str, expert: str) -> bool:
     """Whether the reply is accepted; ``session`` is not changed.
@@ -101,7 +103,11 @@ def _calls(session: Tau2Session, calls: Sequence[ToolCall]) -> bool:
             if left is None:
                 return False
         elif left is None:
-            if answer.startswith(FAILED) or not _tells(session, untouched, call, answer, rest):
+            if (
+                not call.name.startswith(_READS)
+                or answer.startswith(FAILED)
+                or not _tells(session, untouched, call, answer, rest)
+            ):
                 return False
             left = [(gold, writes) for gold, writes in rest if writes or untouched.fork().call(gold.call) != answer]
         if call.name == TRANSFER and left:
