@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.base import Environment, Session
 from turnwise.envs.tools import as_written
 from turnwise.types import Message, Task
@@ -32,7 +33,7 @@ def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = T
     """
     trajectory = environment.demonstrate(task, "good", seed)
     session = environment.reset(task)
-    form = getattr(session, "form", "hermes")
+    form: Format = getattr(session, "form", "hermes")
     actions = tuple(as_written(m, form) for m in trajectory.messages if m["role"] == "assistant")
     told = _told(trajectory.messages[len(session.opening()) :])
     observations: list[str] = []

@@ -80,7 +80,7 @@ def customer_of(problem: Problem) -> str:
     table, name = ("orders", "order_id") if problem.domain == "retail" else ("reservations", "reservation_id")
     for gold in problem.gold:
         arguments = gold.call.arguments
-        if record := problem.start.table(table).get(arguments.get(name)):
+        if record := problem.start.table(table).get(str(arguments.get(name))):
             return str(record.user_id)
         if arguments.get("user_id") in problem.start.table("users"):
             return str(arguments["user_id"])
@@ -108,7 +108,7 @@ def _retail(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[st
                 {"first_name": user.name.first_name, "last_name": user.name.last_name, "zip": user.address.zip},
             )
         yield "get_user_details", {"user_id": customer}
-    if order := world.table("orders").get(given.get("order_id")):
+    if order := world.table("orders").get(str(given.get("order_id"))):
         yield "get_order_details", {"order_id": order.order_id}
         if given.get("new_item_ids"):
             old = given.get("item_ids") or ()

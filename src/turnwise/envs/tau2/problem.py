@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from turnwise.envs.base import EnvironmentFault
@@ -191,7 +191,7 @@ def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
     tools = world.opened()
     try:
         for action in actions:
-            world.within(lambda action=action: perform(tools, call.model_validate(action)))
+            world.within(partial(perform, tools, call.model_validate(action)))
     except Exception as error:
         raise EnvironmentFault(f"tau2 {world.domain}: the task's beginning cannot be made ({error})") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 STOP, TRANSFERRED = "###STOP###", "###TRANSFER###"
@@ -127,12 +128,13 @@ def facts(scenario: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 def first_person(text: str) -> str:
     """Instructions to a user as that user would say them."""
     for pattern, mine in _PERSONS:
-        text = pattern.sub(lambda found, mine=mine: _cased(found.group(0), found.expand(mine)), text)
+        text = pattern.sub(partial(_replaced, mine), text)
     return text
 
 
-def _cased(before: str, after: str) -> str:
-    return after[:1].upper() + after[1:] if before[:1].isupper() else after
+def _replaced(mine: str, found: re.Match[str]) -> str:
+    after = found.expand(mine)
+    return after[:1].upper() + after[1:] if found.group(0)[:1].isupper() else after
 
 
 def _instructions(scenario: Mapping[str, Any]) -> Mapping[str, Any]:
