@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from turnwise.data.tool_schema import check_call, function_of, json_type
+from turnwise.data.tool_schema import arguments_of, check_call, function_of, json_type
 from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.write import write_calls
@@ -46,6 +46,14 @@ def said(calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, A
         return {"role": "assistant", "content": write_calls(calls, form)}
     made = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]
     return {"role": "assistant", "content": "", "tool_calls": made}
+
+
+def as_written(message: Message, form: Format) -> str:
+    """An assistant message as the policy would write it: the inverse of :func:`said`."""
+    calls = [function_of(call) for call in message.get("tool_calls") or ()]
+    if not calls:
+        return str(message["content"])
+    return write_calls([ToolCall(str(call["name"]), arguments_of(call)) for call in calls], form)
 
 
 def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from turnwise.data.tool_schema import function_of
+from turnwise.envs.dialogues.problem import W
 from turnwise.envs.dialogues.session import DialogueSession
+from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
 DONE = "Done."
@@ -68,17 +70,25 @@ def clumsy(session: DialogueSession, closing: str, rng: random.Random, mistakes:
     for place, (calls, text) in enumerate(replies):
         spare = session.horizon - session.turns - (len(replies) - place)
         if calls and not session.problem.one_reply and spare > 0 and session.steps_made < session.steps - _ROOM:
-            mistake = _mistake(session, calls[0], last, rng, mistakes)
-            if mistake is not None:
-                yield [mistake], ""
+            tools = session.problem.tools_at(session.turn)
+            made = mistake(session.world, tools, calls[0], last, rng, mistakes)
+            if made is not None:
+                yield [made], ""
         yield calls, text
         last = calls[-1] if calls else None
 
 
-def _mistake(
-    session: DialogueSession, due: ToolCall, last: ToolCall | None, rng: random.Random, mistakes: Mistakes
+def mistake(
+    world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, mistakes: Mistakes
 ) -> ToolCall | None:
-    """A harmless call that is not the due one, or None."""
+    """A harmless call that is not the due one, or None.
+
+    Args:
+        world: the state before the call, which is not changed.
+        tools: what can be called.
+        due: the call that is to be made.
+        last: the call before it.
+    """
     names = [field.name for field in fields(mistakes)]
     weights = [getattr(mistakes, name) for name in names]
     drawn = rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
@@ -94,19 +104,19 @@ def _mistake(
     elif drawn == "repeat":
         made = last
     elif drawn == "look":
-        looks = _looks(session)
+        looks = _looks(tools)
         made = rng.choice(looks) if looks else None
     if made is None or made == due:
         return None
-    twin = session.world.fork()
+    twin = world.fork()
     answer = twin.call(made)
-    harmless = twin.same_place(session.world)
+    harmless = twin.same_place(world)
     return made if harmless and answer != twin.call(due) else None  # the same answer would serve as well
 
 
-def _looks(session: DialogueSession) -> list[ToolCall]:
+def _looks(tools: Tools) -> list[ToolCall]:
     """Functions at hand that need no value."""
-    shown = map(function_of, session.problem.tools_at(session.turn))
+    shown = map(function_of, tools)
     return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
 
 
