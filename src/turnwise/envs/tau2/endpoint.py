@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from turnwise.background import Background
 from turnwise.envs.base import EnvironmentFault
 from turnwise.envs.tau2.package import of_package
 from turnwise.envs.tau2.user import ENDS, Talk
-from turnwise.judges.background import Background
 from turnwise.judges.cache import Cache, CacheError, key_of
 from turnwise.judges.client import ChatClient, ChatFault
 
