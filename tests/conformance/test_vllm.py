@@ -195,31 +195,32 @@ def test_a_closed_node_is_given_up_by_the_server(engine, histories):
         engine.end_ids = ends
 
 
-def server_pids(engine: VllmEngine) -> list[int]:
-    """All processes of the server, the one that listens first."""
-    guard = engine.servers[0].process.pid
-    found = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    parents = {int(pid): int(parent) for pid, parent in (line.split() for line in found.splitlines())}
-    pids = [guard]
-    for pid in pids:
-        pids += [child for child, parent in parents.items() if parent == pid]
-    return pids[1:]
+def server_pids(engine: VllmEngine) -> dict[int, str]:
+    """All processes of the server and their command lines, the one that listens first."""
+    found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [(int(pid), int(parent), line) for pid, parent, line in (row.split(None, 2) for row in found.splitlines())]
+    pids = {engine.servers[0].process.pid: ""}
+    for _ in rows:  # children may stand before their parents
+        pids |= {pid: line for pid, parent, line in rows if parent in pids}
+    del pids[engine.servers[0].process.pid]
+    return pids
 
 
-@pytest.mark.parametrize("victim", ["server", "engine core"])
+@pytest.mark.parametrize("victim", ["api_server", "EngineCore"])
 def test_a_killed_server_comes_back_and_nothing_changes(engine, histories, victim):
     model, _ = policy(16)
     engine.load_weights(model, 0)
     rolled = [history for history in histories for _ in range(8)]
     right = sampled(engine, rolled, Sampling())
     pids = server_pids(engine)
+    target = next(pid for pid, line in pids.items() if victim in line)
     restarts = engine.report().get("restarts", 0)
     killed = threading.Event()
 
     def kill(place: int, sample: Sample) -> None:
         if not killed.is_set():
             killed.set()
-            os.kill(pids[0 if victim == "server" else 1], signal.SIGKILL)
+            os.kill(target, signal.SIGKILL)
 
     first = sampled(engine, rolled, Sampling(), on_sample=kill)
     second = sampled(engine, rolled, Sampling())

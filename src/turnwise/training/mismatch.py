@@ -13,12 +13,12 @@ logger = logging.getLogger(__name__)
 class MismatchAlarm(Callback):
     """Watches ``train/mismatch_mean``, the mean of |log pi - log pi_sampler| over the tokens of an update.
 
-    On-policy it measures numerics alone: 1e-6 between the tree engine and the trainer, some 1e-2 between bfloat16 engines and
-    trainers. What is far above that is a mistake: other weights, another temperature, another template of probabilities.
+    On-policy it measures numerics alone, which are small (docs/engines.md). What is far above them is a mistake: other weights,
+    another temperature, log-probs of another distribution.
     Logs ``train/mismatch_alarms``, the updates above the threshold so far, and warns when one is.
 
     Args:
-        threshold: nats. NeMo-RL and its users watch for 1 to 2 %.
+        threshold: nats; the default is what NeMo-RL watches for, in terms of e^x - 1: 2 %.
     """
 
     def __init__(self, threshold: float = 0.02) -> None:
