@@ -37,6 +37,7 @@ from turnwise.types import Credit, RolloutTree
 from updates import Ours, Padded, Trl, difference
 
 WAYS = ("turnwise", "padded", "trl")
+GROUP_ROUNDS = 3  # rounds of the group for each of the tree
 
 
 def main() -> None:
@@ -57,7 +58,8 @@ def main() -> None:
     errors = {**gradient_errors(parties, group), **gradient_errors(parties, grown)}
     contenders = [timed_step(name, parties[way].prepare(*work), device) for name, (way, *work) in group.items()]
     trees = [timed_step(name, parties[way].prepare(*work), device) for name, (way, *work) in grown.items()]
-    alternate([*contenders, *trees], args.rounds)
+    alternate(contenders, GROUP_ROUNDS * args.rounds)  # they are short
+    alternate(trees, args.rounds)
     peaks = {way: peak_of_child(__file__, way, args) for way in ways}
     sizes = packed_sizes(args, flat, tree, ModelSize.of(parties["turnwise"].model.get_base_model()))
     rate = calibrate(1e6, getattr(torch, args.dtype), device).operations
