@@ -37,7 +37,6 @@ from turnwise.types import Credit, RolloutTree
 from updates import Ours, Padded, Trl, difference
 
 WAYS = ("turnwise", "padded", "trl")
-GROUP_ROUNDS = 3  # rounds of the group for each of the tree
 
 
 def main() -> None:
@@ -58,8 +57,8 @@ def main() -> None:
     errors = {**gradient_errors(parties, group), **gradient_errors(parties, grown)}
     contenders = [timed_step(name, parties[way].prepare(*work), device) for name, (way, *work) in group.items()]
     trees = [timed_step(name, parties[way].prepare(*work), device) for name, (way, *work) in grown.items()]
-    alternate(contenders, GROUP_ROUNDS * args.rounds)  # they are short
-    alternate(trees, args.rounds)
+    alternate(contenders, args.rounds)
+    alternate(trees, args.tree_rounds)
     peaks = {way: peak_of_child(__file__, way, args) for way in ways}
     sizes = packed_sizes(args, flat, tree, ModelSize.of(parties["turnwise"].model.get_base_model()))
     rate = calibrate(1e6, getattr(torch, args.dtype), device).operations
@@ -191,7 +190,7 @@ def report(
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = options(__doc__, rounds=3)
+    parser = options(__doc__, rounds=9)
     add = parser.add_argument
     add("--state", type=positive, default=512, help="tokens of the shared state")
     add("--actions", type=positive, default=16)
@@ -199,6 +198,7 @@ def parser() -> argparse.ArgumentParser:
     add("--roots", type=positive, default=4, help="rollouts of the tree")
     add("--branches", type=positive, default=2, help="continuations of each")
     add("--turns", type=positive, default=20, help="turns of each path")
+    add("--tree-rounds", type=positive, default=3, help="measured rounds of the tree, which take longer")
     add("--tree-state", type=positive, default=256)
     add("--tree-action", type=positive, default=12)
     add("--tree-observation", type=positive, default=36)
