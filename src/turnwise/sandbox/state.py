@@ -10,7 +10,7 @@ By itself, where there are no namespaces, it runs the snippets of a file: ``stat
 # No pathlib: it would be most of what there is to import.
 # ruff: noqa: PTH123
 
-import _signal  # of signal, without its enumerations: they are many pages
+import _signal  # type: ignore[import-not-found]  # of signal, without its enumerations: they are many pages
 import ast
 import ctypes
 import gc
