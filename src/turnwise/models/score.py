@@ -39,5 +39,6 @@ def score(
 
 
 def plan_of(end_BS: Tensor) -> Plan:
-    """The quickest exact attention over packed trees on their device."""
-    return RunTree(end_BS) if end_BS.device.type == "cpu" else PackedTree(end_BS)
+    """The quickest exact attention over packed trees on their device. Tensors without numbers show no runs."""
+    known = type(end_BS) is Tensor and end_BS.device.type == "cpu"
+    return RunTree(end_BS) if known else PackedTree(end_BS)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from turnwise.models.attention import PackedTree
 from turnwise.models.policy import load_policy
 from turnwise.models.score import score
 from turnwise.planning.activations import activation_bytes
@@ -16,7 +17,10 @@ from turnwise.tiny.load import tiny_path
 
 
 @pytest.mark.parametrize(("rank", "rows", "tokens", "scored"), [(16, 2, 192, 100), (0, 1, 256, 256)])
-def test_the_shipped_policy_keeps_what_was_counted(rank: int, rows: int, tokens: int, scored: int) -> None:
+def test_the_shipped_policy_keeps_what_was_counted(
+    rank: int, rows: int, tokens: int, scored: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnwise.models.score.plan_of", PackedTree)  # what an accelerator runs, and plans are of
     model, _ = load_policy(tiny_path(), rank=rank, alpha=32)
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
