@@ -21,6 +21,7 @@ class Row:
     """One history. Several nodes may stand on it at different lengths."""
 
     ids: list[int]
+    key: tuple[int, ...]  # under which it is looked up: its beginning when it was added, which growth may lengthen
     computed: int = 0  # tokens whose keys and values are stored
     users: int = 0  # nodes that stand on it; one without users is still found by its ids, until its place is needed
     slot: int | None = None  # its place in the store
@@ -49,8 +50,8 @@ class Rows:
 
     def add(self, ids: list[int], source: Row | None = None, length: int = 0) -> Row:
         """A new row of ``ids``; what ``source`` has computed of its first ``length`` tokens is copied if there is room."""
-        row = Row(ids)
-        self._index[tuple(ids[:KEY])].append(row)
+        row = Row(ids, tuple(ids[:KEY]))
+        self._index[row.key].append(row)
         known = min(length, source.computed) if source is not None else 0
         if known and source is not None and self._limit(len(ids)) >= 2:
             self.place([row, source])
@@ -106,7 +107,7 @@ class Rows:
         self._placed[row.slot] = None
         row.slot, row.computed = None, 0
         if row.users == 0:
-            self._index[tuple(row.ids[:KEY])].remove(row)
+            self._index[row.key].remove(row)
 
 
 def common_length(a: list[int], b: list[int]) -> int:

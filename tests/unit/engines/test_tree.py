@@ -267,6 +267,18 @@ def test_a_memory_budget_costs_time_and_changes_nothing(make_model: MakeModel, r
     assert tight.computed_tokens > free.computed_tokens
 
 
+def test_a_short_history_that_has_grown_gives_way_like_any_other(make_model: MakeModel) -> None:
+    rng = random.Random(13)
+    engine = engine_of(make_model("qwen3", False))
+    grown = engine.open(ids(rng, 9))
+    engine.extend(grown, ids(rng, 20))
+    engine.sample([grown], Sampling(max_tokens=2), [0])
+    engine.close([grown])
+    others = [engine.open(ids(rng, 30)) for _ in range(3)]  # its place is needed
+    engine.sample(others, Sampling(max_tokens=2), [1, 2, 3])
+    assert [len(rows) for rows in engine._rows._index.values()] == [0, 1, 1, 1]
+
+
 def test_a_budget_that_is_not_positive_is_refused() -> None:
     with pytest.raises(ValueError, match="memory_gb must be above 0"):
         TreeEngine([END], memory_gb=0)
