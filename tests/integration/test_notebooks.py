@@ -88,7 +88,7 @@ def test_pivotrl_shows_the_numbers_of_the_pages(outputs: Path, tmp_path: Path, c
 
 @pytest.mark.parametrize("name", ["trace", "selective", "awpo"])
 def test_a_papers_notebook(name: str, outputs: Path) -> None:
-    groups = outputs / "selective" / "tab5" / "baseline"
+    groups = outputs / "selective" / "tab5" / "baseline" / "seed0"
     shown = executed(name, outputs, TURNWISE_GROUPS=str(groups) if name == "selective" else "")
     text = "\n".join(shown)
     assert "The papers' directions, scale tiny" in text
