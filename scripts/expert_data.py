@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -27,14 +28,13 @@ from rich.progress import track
 from turnwise.config_parts import build_alone
 from turnwise.data.foreign import KEYS
 from turnwise.data.trajectories import write_trajectories
-from turnwise.envs.base import Environment, EnvironmentFault, Quality
+from turnwise.envs.base import Environment, EnvironmentFault, Quality, tried
 from turnwise.errors import InputError
 from turnwise.files import no_room
 from turnwise.types import Task, Trajectory
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 QUALITIES: dict[str, tuple[Quality, ...]] = {"good": ("good",), "clumsy": ("clumsy",), "both": ("good", "clumsy")}
-TRIES = 3  # of a demonstration whose world fails
 
 
 @dataclass
@@ -94,19 +94,16 @@ def demonstrations(
     """
     last = ""
     for task, quality in work:
-        for _ in range(TRIES):
-            try:
-                trajectory = world.demonstrate(task, quality, seed)
-            except EnvironmentFault as fault:
-                last = f"task {task.id}: {fault}"
-                continue
-            told["trajectories"] += 1
-            told["won"] += bool(trajectory.success)
-            yield trajectory
-            break
-        else:
+        try:
+            trajectory = tried(partial(world.demonstrate, task, quality, seed))
+        except EnvironmentFault as fault:
+            last = f"task {task.id}: {fault}"
             told["faults"] += 1
             print(f"left out: {last}", file=sys.stderr)
+            continue
+        told["trajectories"] += 1
+        told["won"] += bool(trajectory.success)
+        yield trajectory
     if not told["trajectories"]:
         raise InputError(f"env={world.name}: no demonstration came through; {last}")
 

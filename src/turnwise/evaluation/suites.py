@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 from turnwise.allocators.uniform import Uniform
 from turnwise.engines.base import Engine, Sampling
-from turnwise.envs.base import tools_of
+from turnwise.envs.base import tools_of, tried
 from turnwise.evaluation.skills import SKILLS, items
 from turnwise.gates.never import Never
+from turnwise.rollouts.guard import guarded
 from turnwise.rollouts.play import Player
 from turnwise.rollouts.seeds import seed_of
 from turnwise.states.task_starts import task_starts
@@ -169,12 +170,17 @@ def openings(environment: Any, chat: Chat) -> Callable[[Task], tuple[Sequence[Me
 
     def opening(task: Task) -> tuple[Sequence[Message], list[int]]:
         if task.id not in known:
-            session = environment.reset(task)
-            messages = session.opening()
+            session, messages = tried(lambda: _opened(environment, task))
             known[task.id] = messages, chat.prompt(messages, tools_of(session))
         return known[task.id]
 
     return opening
+
+
+def _opened(environment: Any, task: Task) -> tuple[Any, Sequence[Message]]:
+    with guarded(passing=(ValueError,)):
+        session = environment.reset(task)
+        return session, session.opening()
 
 
 def repeat_rate(texts: Sequence[str]) -> float:

@@ -96,7 +96,11 @@ def cost_sentence(result: Result) -> str:
         f"{count(result.rollout_turns)} rollout turns and {count(result.rollout_tokens)} tokens sampled for training"
     )
     total = sum(result.seconds.values())
-    return spent + (f", {duration(total)} in all." if total else ".")
+    text = spent + (f", {duration(total)} in all." if total else ".")
+    lost, retries = result.faults.get("lost", 0), result.faults.get("retries", 0)
+    if lost or retries:
+        text += f" The world failed: {count(retries)} rollouts begun again, {count(lost)} lost."
+    return text
 
 
 def verifier_sentence(result: Result) -> str:

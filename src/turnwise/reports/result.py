@@ -101,6 +101,9 @@ class Result(_Part):
     ood: OutOfDomain = OutOfDomain()
     rollout_turns: Count = 0
     rollout_tokens: Count = 0
+    faults: dict[
+        str, Count
+    ] = {}  # rollouts that a failing world cost: ``lost``, and ``retries`` that came through or not
     seconds: dict[str, Annotated[float, Field(ge=0)]] = {}
     judge: dict[str, float] = {}  # what it was asked and answered (docs/judges.md); empty where a run has none
     verifier: dict[str, dict[str, Any]] = {}  # domain -> what its verifier said of the actions; empty where none judged

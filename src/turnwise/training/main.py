@@ -56,8 +56,7 @@ class Run:
 
     def __init__(self, cfg: DictConfig, phases: Phases) -> None:
         self.cfg, self.phases = cfg, phases
-        self.folder = Path(cfg.paths.out)
-        self.seed = int(cfg.seed)
+        self.folder, self.seed = Path(cfg.paths.out), int(cfg.seed)
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
         named = ("data", "rollout", "update", "policy", "eval", "predictor")
@@ -65,8 +64,7 @@ class Run:
         names = ("states", "gate", "reward", "judge", "advantage", "loss")
         self.parts = {name: build(cfg, name) for name in names}
         self.env = build(cfg, "env")
-        policy = self.settings["policy"]
-        lora = policy.lora
+        policy, lora = self.settings["policy"], self.settings["policy"].lora
         self.source = weights_of(policy.model)
         model, tokenizer = load_policy(self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, seed=self.seed)
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
@@ -248,6 +246,7 @@ class Run:
             "ood": out_of_domain(base, after),
             "rollout_turns": int(counters["turns"]),
             "rollout_tokens": int(counters["tokens"]),
+            "faults": {"lost": int(counters["faults"]), "retries": int(counters["retries"])},
             "bad_trajectories": len(self.problems),
             **({"judge": self.recorder.judge} if self.recorder.judge else {}),
             "verifier": verifier_result(self.recorder.verdicts, self.profiled),

@@ -41,4 +41,5 @@ def player_of(
         max_turns=rollout.turns,
         max_length=rollout.max_length,
         retries=rollout.retries,
+        world_seconds=rollout.world_seconds,
     )
