@@ -1,6 +1,6 @@
 """Our scores of env=tau2 against the benchmark's own program, on its calls and on mutants of them: the same verdicts.
 
-TURNWISE_TAU2_TASKS sets how many tasks of each domain are judged (10; 0 is all of them), and TURNWISE_TAU2_MUTANTS how many
+TURNWISE_TAU2_TASKS sets how many tasks of each domain are judged (4; 0 is all of them), and TURNWISE_TAU2_MUTANTS how many
 mutants of each (4).
 """
 
@@ -25,7 +25,7 @@ from turnwise.envs.tau2.package import DOMAINS, SOLO, records
 from turnwise.envs.tau2.problem import ACTIONS, ASSERTIONS, DATABASE, SAID, Reference, problem_of
 from turnwise.types import ToolCall
 
-TASKS = int(os.environ.get("TURNWISE_TAU2_TASKS", "10"))
+TASKS = int(os.environ.get("TURNWISE_TAU2_TASKS", "4"))
 MUTANTS = int(os.environ.get("TURNWISE_TAU2_MUTANTS", "4"))
 PREFIX = "inspect_evals.tau2."
 

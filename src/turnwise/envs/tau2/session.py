@@ -8,7 +8,7 @@ from turnwise.data.toolcalls.base import Reply, ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.envs.base import Step
 from turnwise.envs.tau2.package import policy
-from turnwise.envs.tau2.problem import DONE, TRANSFER, UNFINISHED, Reference
+from turnwise.envs.tau2.problem import DONE, TRANSFER, UNFINISHED, Gold, Reference
 from turnwise.envs.tau2.user import Talk, User
 from turnwise.envs.tau2.world import FAILED, World
 from turnwise.envs.tools import Tools, answered, signature, templated
@@ -34,7 +34,7 @@ class Tau2Session:
     """
 
     __slots__ = (
-        "done", "fault", "form", "horizon", "made", "reference", "rules", "said", "shown", "talk", "task", "turns", "user",
+        "done", "due", "fault", "form", "horizon", "made", "reference", "rules", "said", "shown", "talk", "task", "turns", "user",
         "won", "world",
     )  # fmt: skip
 
@@ -48,6 +48,7 @@ class Tau2Session:
         self.made: tuple[ToolCall, ...] = ()
         self.said: tuple[str, ...] = ()  # to the user
         self.shown: tuple[str, ...] = (talk.last if talk else reference.problem.ticket,)  # all that the agent has read
+        self.due: tuple[list[tuple[Gold, bool]], ...] | None = None  # what the verifier has found out about this turn
         self.turns = 0
         self.fault = ""
         self.won = self.done = False
@@ -96,6 +97,7 @@ class Tau2Session:
             raise RuntimeError(
                 f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
             )
+        self.due = None
         results: list[str] = []
         observation = ""
         try:

@@ -12,22 +12,22 @@ user cannot be known beforehand, and there a message is accepted where the exper
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from turnwise.data.tool_schema import check_call
 from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.data.toolcalls.match import same_value
 from turnwise.envs.tau2.lookups import identifiers, seen, unknown
 from turnwise.envs.tau2.problem import TRANSFER, Gold, missing
 from turnwise.envs.tau2.session import Tau2Session
 from turnwise.envs.tau2.user import asks
-from turnwise.envs.tau2.world import FAILED, World
+from turnwise.envs.tau2.world import FAILED, READS, World
 from turnwise.envs.tools import read_calls
 from turnwise.types import ToolCall
 
 Due = list[tuple[Gold, bool]]
 """Calls that are still to be made, and whether each changes the state."""
-
-_READS = ("calculate", "can_", "check_", "find_", "get_", "list_", "run_", "search_")  # how the names of reads begin
 
 
 def accepts(session: Tau2Session, action: str, expert: str) -> bool:
@@ -42,29 +42,32 @@ def accepts(session: Tau2Session, action: str, expert: str) -> bool:
         reply = session.read(action)
     except ToolCallError:
         return False
+    if session.due is None:
+        session.due = tuple(still_due(session))
+    if not session.due:
+        return False
+    due = session.due[0]
     if not reply.calls:
-        return _message(session, reply.content, expert)
+        return _message(session, reply.content, expert, due)
     if session.talk is None and reply.calls[0].name == "done":
         return not session.reference.fault(session.world, session.made, ())
-    return _calls(session, reply.calls)
+    return _calls(session, reply.calls, due)
 
 
-def still_due(session: Tau2Session) -> Due:
-    """The benchmark's calls that are still to be made.
+def still_due(session: Tau2Session) -> Iterator[Due]:
+    """The benchmark's calls that are still to be made; nothing where they cannot win any more.
 
     Taken out are those that were made, and reads whose answer was seen. Where the rest does not lead to the goal, because
     another call stood for one of them, one more is taken out if it then does.
     """
     due = list(session.reference.steps)
     for call in session.made:
-        place = next((i for i, (gold, _) in enumerate(due) if gold.matches(call)), None)
-        if place is not None:
-            del due[place]
+        less = _without(due, call)
+        due = due if less is None else less
     due = [(gold, writes) for gold, writes in due if writes or not _answered(session, gold)]
-    if _leads(session, session.world, session.made, due):
-        return due
     shorter = (due[:i] + due[i + 1 :] for i in range(len(due)))
-    return next((rest for rest in shorter if _leads(session, session.world, session.made, rest)), due)
+    choices = (rest for rest in (due, *shorter) if _leads(session, session.world, session.made, rest))
+    yield from islice(choices, 1)
 
 
 def _answered(session: Tau2Session, gold: Gold) -> bool:
@@ -77,9 +80,10 @@ def _leads(session: Tau2Session, world: World, made: Sequence[ToolCall], due: Du
     return session.reference.leads(world, made, [gold for gold, _ in due])
 
 
-def _calls(session: Tau2Session, calls: Sequence[ToolCall]) -> bool:
-    tools, world, rest = session.reference.problem.tools, session.world.fork(), still_due(session)
+def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
+    tools, world, rest = session.reference.problem.tools, session.world.fork(), due
     agreed = session.talk is None or session.talk.agreed or not session.user.scripted
+    in_order = True  # as the benchmark changes things, so that the rest needs no trial
     for place, call in enumerate(calls):
         if check_call({"name": call.name, "arguments": call.arguments}, tools):
             return False
@@ -89,37 +93,53 @@ def _calls(session: Tau2Session, calls: Sequence[ToolCall]) -> bool:
         changed = world.state() != before
         if changed and not agreed:
             return False
-        if left is None and changed:
-            others = (rest[:i] + rest[i + 1 :] for i, (_, writes) in enumerate(rest) if writes)
+        if left is not None:
+            first = next((gold for gold, writes in rest if writes), None)
+            in_order &= (first is not None and _same(first, call)) or not (changed or _changes(rest, call))
+        elif changed:
             made = [*session.made, *calls[: place + 1]]
-            left = next(
-                (
-                    other
-                    for other in others
-                    if _leads(session, world, made, other) and not _leads(session, untouched, made, other)
-                ),
-                None,
-            )
+            left = _stands_for_one(session, world, untouched, made, rest)
             if left is None:
                 return False
-        elif left is None:
-            if (
-                not call.name.startswith(_READS)
-                or answer.startswith(FAILED)
-                or not _tells(session, untouched, call, answer, rest)
-            ):
+        else:
+            if not call.name.startswith(READS) or answer.startswith(FAILED):
+                return False
+            if not _tells(session, untouched, call, answer, rest):
                 return False
             left = [(gold, writes) for gold, writes in rest if writes or untouched.fork().call(gold.call) != answer]
         if call.name == TRANSFER and left:
             return False
         rest = left
-    return _leads(session, world, [*session.made, *calls], rest)
+    return in_order or _leads(session, world, [*session.made, *calls], rest)
+
+
+def _stands_for_one(
+    session: Tau2Session, world: World, untouched: World, made: Sequence[ToolCall], due: Due
+) -> Due | None:
+    """``due`` without the call that another one, which led from ``untouched`` to ``world``, has made needless."""
+    for i, (_, writes) in enumerate(due):
+        rest = due[:i] + due[i + 1 :]
+        if writes and _leads(session, world, made, rest) and not _leads(session, untouched, made, rest):
+            return rest
+    return None
 
 
 def _without(due: Due, call: ToolCall) -> Due | None:
     """``due`` without a call that is on it; None where it is not."""
-    place = next((i for i, (gold, _) in enumerate(due) if gold.matches(call)), None)
+    place = next((i for i, (gold, _) in enumerate(due) if _same(gold, call)), None)
     return None if place is None else due[:place] + due[place + 1 :]
+
+
+def _changes(due: Due, call: ToolCall) -> bool:
+    """Whether a call that is on ``due`` changed the state when the benchmark made it."""
+    return next(writes for gold, writes in due if _same(gold, call))
+
+
+def _same(gold: Gold, call: ToolCall) -> bool:
+    """Whether a call is the benchmark's, where nothing but required calls is compared less strictly."""
+    if gold.compared is not None or call.name == TRANSFER:
+        return gold.matches(call)
+    return call.name == gold.call.name and same_value(dict(call.arguments), dict(gold.call.arguments))
 
 
 def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due: Due) -> bool:
@@ -136,11 +156,10 @@ def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due:
     return False
 
 
-def _message(session: Tau2Session, text: str, expert: str) -> bool:
+def _message(session: Tau2Session, text: str, expert: str, due: Due) -> bool:
     reference, talk = session.reference, session.talk
     if talk is None:
         return False
-    due = still_due(session)
     said = (*session.said, text)
     if not reference.fault(session.world, session.made, said):
         return True

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FAILED = "Error: "
+READS = (
+    "calculate",
+    "can_",
+    "check_",
+    "find_",
+    "get_",
+    "list_",
+    "run_",
+    "search_",
+)  # how the names of tools begin that change nothing
 _SHOWN = 500  # characters of an error message
 _RANDOM_BILL = re.compile(r"B[0-9a-f]{8}")
 _BILLS = "TelecomAgentTools:TelecomAgentTools:db"  # where inspect-ai's store holds the company's database
@@ -73,7 +83,7 @@ class World:
         except Exception as error:  # a tool raises what it likes, and the policy is shown it
             self.opened()  # unless it is not the call that failed
             return _error(str(error) or type(error).__name__)
-        if self.domain in SOLO:
+        if self.domain in SOLO and not call.name.startswith(READS):
             self.opened()  # the phone learns at once what the company has changed
             self._name_bills(before)
         return answer if isinstance(answer, str) else json.dumps(answer)
