@@ -39,6 +39,7 @@ class guarded:  # noqa: N801 - a context manager is read as a verb
     """
 
     __slots__ = ("_armed", "_began", "_handler", "_left", "_passing", "_seconds")
+    _passing: tuple[type[Exception], ...]
 
     def __init__(self, seconds: float | None = None, *, passing: tuple[type[Exception], ...] = ()) -> None:
         self._seconds, self._passing, self._armed = seconds, (EnvironmentFault, InputError, *passing), False
