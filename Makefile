@@ -3,7 +3,7 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3 python3.12 python3.13,$(she
 VENV := .venv
 BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-CHECKED := src tests scripts benchmarks train.py
+CHECKED := src tests scripts benchmarks notebooks train.py
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --durations 5
 JOBS ?= logical
 ARGS ?=
@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format types imports check bfcl alfworld test-alfworld tiny clean
+.PHONY: help setup train test test-fast lint format types imports check bfcl tau2 alfworld test-alfworld test-vllm tiny clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -51,8 +51,13 @@ alfworld: .venv-alfworld/.done ## the real ALFWorld engine in an environment of 
 
 bfcl: $(VENV)/.bfcl ## what env=bfcl needs, without the pins that it would bring
 
+tau2: $(VENV)/.tau2 ## what env=tau2 needs, without what it would bring
+
 test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same games, same answers
 	TURNWISE_ALFWORLD_PYTHON=.venv-alfworld/bin/python $(BIN)/python -m pytest tests/conformance $(ARGS)
+
+test-vllm: $(VENV)/.dev ## engine=vllm over vLLM itself (TURNWISE_VLLM_PYTHON=..., by default .venv-vllm/bin/python; minutes)
+	TURNWISE_VLLM_PYTHON=$${TURNWISE_VLLM_PYTHON:-.venv-vllm/bin/python} $(BIN)/python -m pytest tests/conformance/test_vllm.py $(ARGS)
 
 tiny: setup ## rebuild a shipped policy from its recipe; ARGS="--base tiny_tools --ship" puts the one for tools into the package
 	$(BIN)/python scripts/make_tiny.py $(ARGS)
@@ -75,7 +80,7 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.run
 	$(PIP) -r requirements-dev.txt -c requirements.lock
 	@touch $@
 
-$(VENV)/.bfcl: requirements-bfcl.txt $(VENV)/.run
+$(VENV)/.bfcl $(VENV)/.tau2: $(VENV)/.%: requirements-%.txt $(VENV)/.run
 	$(PIP) --no-deps -r $<
 	@touch $@
 

@@ -237,7 +237,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = options(__doc__)
     add = parser.add_argument
-    add("--states", type=positive, default=24, help="expert turns of an iteration")
+    add("--states", type=positive, default=12, help="expert turns of an iteration")
     add("--group", type=positive, default=16, help="samples of each: G")
     add("--trajectories", type=positive, default=24, help="demonstrations from which the turns are taken")
     add("--keep", choices=["adv", "mixed", "all"], default="mixed", help="which profiled turns (states.keep)")

@@ -59,6 +59,12 @@ class GenerateEngine:
         self.model, self.version = model, version
         self._histories.clear()
 
+    def report(self) -> dict[str, float]:
+        return {}
+
+    def shutdown(self) -> None:
+        self._histories.clear()
+
     @torch.inference_mode()
     def sample(
         self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None

@@ -67,6 +67,17 @@ def credit(tree: RolloutTree, seed: int) -> Credit:
     return Credit([random.gauss(0, 1) for _ in tree.turns], [1.0] * len(tree.turns))
 
 
+def by_turn(tree: RolloutTree, given: Credit) -> tuple[list[RolloutTree], list[Credit]]:
+    """Every turn as a sample of its own behind its whole history: how turns are trained on where nothing is shared."""
+    singles: list[RolloutTree] = []
+    for number, t in enumerate(tree.turns):
+        before = [tree.turns[i] for i in tree.path(t.parent)] if t.parent >= 0 else []
+        ids = (*tree.state.ids, *(token for b in before for token in (*b.action_ids, *b.observation_ids)))
+        alone = Turn(-1, t.action_ids, t.logprobs)
+        singles.append(RolloutTree(State(f"{tree.state.id}/{number}", tree.state.task, ids), [alone]))
+    return singles, [Credit([a], [w]) for a, w in zip(given.advantage, given.weight, strict=True)]
+
+
 def remember(tree: RolloutTree, logprobs_K: Tensor, seed: int) -> None:
     """Write the sampler's log-probs into the turns: the policy's own, moved by up to 0.4, so that ratios clip.
 

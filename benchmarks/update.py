@@ -31,7 +31,7 @@ from common import (
 )
 from floor import ModelSize, calibrate, update_operations
 from memory import peak_of_child, say_peak
-from samples import branching_tree, credit, flat_tree
+from samples import branching_tree, by_turn, credit, flat_tree
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree
 from updates import Ours, Padded, Trl, difference
@@ -53,13 +53,12 @@ def main() -> None:
     parties = {way: party(args, device, way) for way in ways}
     for work in (flat, tree):
         parties["turnwise"].sampled(*work, seed=args.seed)
-    errors = gradient_errors(parties, flat, tree)
-
-    contenders = [timed_step(f"{way}", parties[way].prepare([flat[0]], [flat[1]]), device) for way in ways]
-    trees = [
-        timed_step(f"tree, {way}", parties[way].prepare([tree[0]], [tree[1]]), device) for way in ways if way != "trl"
-    ]
-    alternate([*contenders, *trees], args.rounds)
+    group, grown = layouts(args, flat, tree, [way for way in ways if way != "turnwise"])
+    errors = {**gradient_errors(parties, group), **gradient_errors(parties, grown)}
+    contenders = [timed_step(name, parties[way].prepare(*work), device) for name, (way, *work) in group.items()]
+    trees = [timed_step(name, parties[way].prepare(*work), device) for name, (way, *work) in grown.items()]
+    alternate(contenders, args.rounds)
+    alternate(trees, args.tree_rounds)
     peaks = {way: peak_of_child(__file__, way, args) for way in ways}
     sizes = packed_sizes(args, flat, tree, ModelSize.of(parties["turnwise"].model.get_base_model()))
     rate = calibrate(1e6, getattr(torch, args.dtype), device).operations
@@ -68,11 +67,25 @@ def main() -> None:
 
 
 def party(args: argparse.Namespace, device: torch.device, way: str) -> Any:
-    if way == "turnwise":
-        return Ours(args.shape, args.dtype, device, args.row_tokens, args.batch_tokens)
-    if way == "padded":
-        return Padded(args.shape, args.dtype, device, args.rows)
-    return Trl(args.shape, args.dtype, device, args.actions)
+    if way == "trl":
+        return Trl(args.shape, args.dtype, device, args.actions)
+    return (Ours if way == "turnwise" else Padded)(args.shape, args.dtype, device)
+
+
+Sample = tuple[RolloutTree, Credit]
+Layouts = dict[str, tuple[str, list[RolloutTree], list[Credit], int]]
+"""Name of a contender -> whose way it goes, its trees and credits, and the tokens of a row or pass. Ours comes first."""
+
+
+def layouts(args: argparse.Namespace, flat: Sample, tree: Sample, peers: list[str]) -> tuple[Layouts, Layouts]:
+    """The group at one state and the branching tree, as each contender gets them."""
+    group: Layouts = {"turnwise": ("turnwise", [flat[0]], [flat[1]], args.row_tokens)}
+    group |= {way: (way, [flat[0]], [flat[1]], args.group_tokens) for way in peers}
+    grown: Layouts = {"tree, turnwise": ("turnwise", [tree[0]], [tree[1]], args.tree_row_tokens)}
+    if "padded" in peers:
+        grown["tree, by turn"] = ("padded", *by_turn(*tree), args.tree_tokens)
+        grown["tree, by path"] = ("padded", [tree[0]], [tree[1]], args.tree_tokens)
+    return group, grown
 
 
 def samples(args: argparse.Namespace) -> tuple[tuple[RolloutTree, Credit], tuple[RolloutTree, Credit]]:
@@ -95,19 +108,11 @@ def timed_step(name: str, step: Callable[[], None], device: torch.device) -> Con
     return Contender(name, run, step)
 
 
-def gradient_errors(
-    parties: dict[str, Any], flat: tuple[RolloutTree, Credit], tree: tuple[RolloutTree, Credit]
-) -> dict[str, float]:
+def gradient_errors(parties: dict[str, Any], work: Layouts) -> dict[str, float]:
     """Ours against each peer, before any step has moved the weights."""
-    errors = {}
-    mine = parties["turnwise"].gradients([flat[0]], [flat[1]])
-    for way, peer in parties.items():
-        if way != "turnwise":
-            errors[way] = difference(mine, peer.gradients([flat[0]], [flat[1]]))
-    if "padded" in parties:
-        mine = parties["turnwise"].gradients([tree[0]], [tree[1]])
-        errors["tree"] = difference(mine, parties["padded"].gradients([tree[0]], [tree[1]]))
-    return errors
+    ours, *others = work.items()
+    mine = parties[ours[1][0]].gradients(*ours[1][1:])
+    return {name: difference(mine, parties[way].gradients(*rest)) for name, (way, *rest) in others}
 
 
 def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -115,20 +120,20 @@ def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Ca
     way = party(args, device, args.memory_of)
     small = flat_tree(args.seed, 8, args.actions, 2)
     work = samples(args)[0]
-    return way.prepare([small], [credit(small, 0)]), way.prepare([work[0]], [work[1]])
+    tokens = args.row_tokens if args.memory_of == "turnwise" else args.group_tokens
+    return way.prepare([small], [credit(small, 0)], tokens), way.prepare([work[0]], [work[1]], tokens)
 
 
-def packed_sizes(
-    args: argparse.Namespace, flat: tuple[RolloutTree, Credit], tree: tuple[RolloutTree, Credit], size: ModelSize
-) -> dict[str, float]:
+def packed_sizes(args: argparse.Namespace, flat: Sample, tree: Sample, size: ModelSize) -> dict[str, float]:
     """Tokens of both works, on their paths and packed, and the operations of the group's update."""
-    group = pack([flat[0]], [flat[1]], args.row_tokens, args.batch_tokens)
-    grown = pack([tree[0]], [tree[1]], args.row_tokens, args.batch_tokens)
+    group = pack([flat[0]], [flat[1]], args.row_tokens, args.row_tokens)
+    grown = pack([tree[0]], [tree[1]], args.tree_row_tokens, args.tree_row_tokens)
     return {
         "stored_tokens": group.stored_tokens,
         "path_tokens": group.path_tokens,
         "tree_stored_tokens": grown.stored_tokens,
         "tree_path_tokens": grown.path_tokens,
+        "tree_turn_tokens": sum(len(t.state.ids) + len(t.turns[0].action_ids) for t in by_turn(*tree)[0]),
         "operations": update_operations(group, size),
     }
 
@@ -151,7 +156,8 @@ def report(
     ratios: dict[str, Any] = {
         "x_padded": faster("turnwise", "padded"),
         "x_trl": faster("turnwise", "trl"),
-        "x_tree_unshared": faster("tree, turnwise", "tree, padded"),
+        "x_tree_unshared": faster("tree, turnwise", "tree, by turn"),
+        "x_tree_paths": faster("tree, turnwise", "tree, by path"),
         "memory_ratio": ratio(peaks["padded"], peaks["turnwise"]) if "padded" in peaks else None,
         "grad_error": max(errors.values()) if errors else None,
     }
@@ -160,11 +166,12 @@ def report(
         row.append(f"{peaks[row[0]] / 2**20:,.1f}")
         row.append("" if row[0] == "turnwise" else f"{errors[row[0]]:.1e}")
     for row in contender_rows(trees, "tree, turnwise"):
-        rows.append([*row, "", f"{errors['tree']:.1e}" if row[0] == "tree, padded" else ""])
+        rows.append([*row, "", f"{errors[row[0]]:.1e}" if row[0] in errors else ""])
     notes = [f"not measured: {reason}" for reason in absent.values()]
     notes.append(
         f"tree: {args.roots} rollouts of {args.turns} turns, {args.branches} branches each; "
-        f"{sizes['tree_path_tokens']:,} tokens on its paths, {sizes['tree_stored_tokens']:,} once packed"
+        f"{sizes['tree_turn_tokens']:,} tokens in the histories of its turns, {sizes['tree_path_tokens']:,} on its paths, "
+        f"{sizes['tree_stored_tokens']:,} once packed"
     )
     notes.append(f"ours runs at {sizes['utilisation']:.1%} of the rate of a large matrix product")
     title = f"Updates: state of {args.state} tokens, {args.actions} actions of {args.action}, LoRA, {args.shape}"
@@ -183,7 +190,7 @@ def report(
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = options(__doc__, rounds=5)
+    parser = options(__doc__, rounds=9)
     add = parser.add_argument
     add("--state", type=positive, default=512, help="tokens of the shared state")
     add("--actions", type=positive, default=16)
@@ -191,12 +198,14 @@ def parser() -> argparse.ArgumentParser:
     add("--roots", type=positive, default=4, help="rollouts of the tree")
     add("--branches", type=positive, default=2, help="continuations of each")
     add("--turns", type=positive, default=20, help="turns of each path")
+    add("--tree-rounds", type=positive, default=3, help="measured rounds of the tree, which take longer")
     add("--tree-state", type=positive, default=256)
     add("--tree-action", type=positive, default=12)
     add("--tree-observation", type=positive, default=36)
     add("--row-tokens", type=positive, default=2048, help="ours: longest packed row (conf/train.yaml)")
-    add("--batch-tokens", type=positive, default=2048, help="ours: tokens of a packed pass (conf/train.yaml)")
-    add("--rows", type=positive, default=None, help="padded: rows of a pass (default: all in one)")
+    add("--tree-row-tokens", type=positive, default=8192, help="ours, of the tree (conf/method/trace.yaml)")
+    add("--group-tokens", type=positive, default=1 << 30, help="peers: tokens of a pass (default: all rows in one)")
+    add("--tree-tokens", type=positive, default=16384, help="peers, of the tree")
     add("--memory-of", choices=WAYS, default=None, help="run one step of this way alone and print its peak memory")
     return parser
 

@@ -25,6 +25,7 @@ from turnwise.types import Credit, RolloutTree
 
 RANK, ALPHA = 16, 32.0  # conf/policy/tiny.yaml
 NORM, RATE = 1.0, 1e-4
+LOSS = Clipped(aggregation="token_mean")  # the same number however turns are put into rows
 
 Trees = Sequence[RolloutTree]
 Credits = Sequence[Credit]
@@ -33,28 +34,27 @@ Credits = Sequence[Credit]
 class Ours:
     """Packing and Lightning's ``training_step`` with a bare optimiser in place of the Trainer's wrapper."""
 
-    def __init__(self, shape: str, dtype: str, device: torch.device, row_tokens: int, batch_tokens: int) -> None:
+    def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
         self.device, self.dtype = device, dtype
-        self.limits = (row_tokens, batch_tokens)
         self.model = policy_of(shape, dtype, device, RANK, ALPHA).train()
-        self.module = PolicyModule(self.model, Clipped(), learning_rate=RATE, clip_norm=NORM)
+        self.module = PolicyModule(self.model, LOSS, learning_rate=RATE, clip_norm=NORM)
         (optimizer,), (schedule,) = self.module.configure_optimizers()
         module: Any = self.module
         module.optimizers, module.lr_schedulers = lambda: optimizer, lambda: schedule
         module.manual_backward = lambda loss: loss.backward()
 
-    def prepare(self, trees: Trees, credits: Credits) -> Callable[[], None]:
-        """The step: packing is part of it."""
+    def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
+        """The step: packing is part of it. ``tokens`` bounds a row and a pass."""
 
         def step() -> None:
             with casting(self.device, self.dtype):
-                self.module.training_step(pack(trees, credits, *self.limits))
+                self.module.training_step(pack(trees, credits, tokens, tokens))
 
         return step
 
-    def gradients(self, trees: Trees, credits: Credits) -> dict[str, Tensor]:
+    def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
         self.model.zero_grad()
-        update = pack(trees, credits, *self.limits)
+        update = pack(trees, credits, tokens, tokens)
         for batch in update.batches:
             with casting(self.device, self.dtype):
                 loss = self.module.loss(self.module.loss_inputs(batch, update)).loss
@@ -73,24 +73,18 @@ class Ours:
 
 
 class Padded:
-    """One row a sample (or a leaf's path) in one right-padded batch; ``rows`` bounds the rows of a pass."""
+    """One row a sample (or a leaf's path), right-padded. A pass takes all rows of like length that ``tokens`` allow."""
 
-    def __init__(self, shape: str, dtype: str, device: torch.device, rows: int | None = None) -> None:
-        self.device, self.dtype, self.rows = device, dtype, rows
+    def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
+        self.device, self.dtype = device, dtype
         self.model = policy_of(shape, dtype, device, RANK, ALPHA).train()
         self.model.get_base_model().set_attn_implementation("sdpa")
-        self.loss = Clipped()
-        self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE)
+        self.loss = LOSS
+        self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE, fused=True)
 
-    def layout(self, trees: Trees, credits: Credits) -> Update:
-        """One path a row. All rows in one pass unless ``rows`` says otherwise."""
-        longest = max(path_tokens(tree, leaf) for tree in trees for leaf in tree.leaves())
-        budget = self.rows * longest if self.rows else 1 << 30
-        return pack(trees, credits, row_tokens=1 << 30, batch_tokens=budget, merge=False)
-
-    def prepare(self, trees: Trees, credits: Credits) -> Callable[[], None]:
+    def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
         """The step; its rows are made beforehand."""
-        update = self.layout(trees, credits)
+        update = pack(trees, credits, row_tokens=1 << 30, batch_tokens=tokens, merge=False)
 
         def step() -> None:
             self.optimizer.zero_grad(set_to_none=True)
@@ -122,9 +116,9 @@ class Padded:
             counts=update.counts,
         )
 
-    def gradients(self, trees: Trees, credits: Credits) -> dict[str, Tensor]:
+    def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
         self.model.zero_grad()
-        self.backward(self.layout(trees, credits))
+        self.backward(pack(trees, credits, row_tokens=1 << 30, batch_tokens=tokens, merge=False))
         return taken(self.model)
 
 
@@ -139,9 +133,9 @@ class Trl:
         model.get_base_model().set_attn_implementation("sdpa")
         self.loss = Loss(model, samples)
         self.model = self.loss.trainer.model.train()
-        self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE)
+        self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE, fused=True)
 
-    def prepare(self, trees: Trees, credits: Credits) -> Callable[[], None]:
+    def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
         (tree,), (credit,) = trees, credits
         inputs = trl_inputs(tree, credit, self.device)
 
@@ -155,17 +149,11 @@ class Trl:
 
         return step
 
-    def gradients(self, trees: Trees, credits: Credits) -> dict[str, Tensor]:
+    def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
         (tree,), (credit,) = trees, credits
         self.model.zero_grad()
         self.loss(trl_inputs(tree, credit, self.device)).backward()
         return taken(self.model)
-
-
-def path_tokens(tree: RolloutTree, leaf: int) -> int:
-    """Tokens of a leaf's whole history."""
-    turns = [tree.turns[t] for t in tree.path(leaf)]
-    return len(tree.state.ids) + sum(len(t.action_ids) + len(t.observation_ids) for t in turns)
 
 
 def casting(device: torch.device, dtype: str) -> AbstractContextManager[Any]:

@@ -25,15 +25,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
 
-from turnwise.config import build, compose_config
-from turnwise.config_check import check_config
-from turnwise.config_errors import explain
+from turnwise.config_parts import build_alone
 from turnwise.envs.base import Environment, Step
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay, steps_per_second
 from turnwise.envs.checks.cases import case_file
@@ -119,14 +114,7 @@ def check(name: str, settings: Settings, console: Console) -> dict[str, Any]:
 
     @cache
     def make(more: tuple[str, ...] = ()) -> Environment:
-        overrides = [f"env={name}", *settings.overrides, *more]
-        try:
-            cfg = compose_config(overrides, CONF)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise InputError(str(explain(error, overrides, CONF))) from error
-        world = OmegaConf.create({"env": OmegaConf.to_container(cfg, resolve=True)["env"]})  # type: ignore[index, call-overload]
-        check_config(world)  # of the other parts nothing is needed, not even their libraries
-        built: Environment = build(world, "env")
+        built: Environment = build_alone("env", [f"env={name}", *settings.overrides, *more], CONF)
         return built
 
     start = time.perf_counter()

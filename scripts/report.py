@@ -1,9 +1,10 @@
-"""Compare finished runs: a table on the terminal, in Markdown and as an HTML page; or hold them against a paper's table.
+"""Compare finished runs: tables on the terminal, in Markdown, LaTeX and HTML; or hold them against a paper's table.
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
 python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.yaml --markdown docs/results.md
 python scripts/report.py outputs/pivotrl/seed0 --rebuild
 python scripts/report.py sweep=pivotrl_tab4            what `python train.py sweep=pivotrl_tab4` left, and the paper's claims
+python scripts/report.py sweep=pivotrl_tab4 --latex table4.tex --markdown table4.md --html table4.html
 python scripts/report.py summary --json                every sweep file; the last line counts the verdicts by paper
 """
 
@@ -20,16 +21,17 @@ from rich.console import Console
 from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
+from turnwise.papers.jobs import ask
+from turnwise.papers.table import sweep_names
 from turnwise.reports.compare import Collection, collect
-from turnwise.reports.html import comparison_figures, comparison_page, write_page, write_report
+from turnwise.reports.html import comparison_figures, comparison_page, tables_page, write_page, write_report
+from turnwise.reports.latex import to_latex
 from turnwise.reports.markdown import write_section
 from turnwise.reports.paper import PaperTable, read_paper
 from turnwise.reports.summary import counted, entry_tables, read_entry, summary_table
 from turnwise.reports.svg import standalone
-from turnwise.reports.tables import Table, footer, paper_tables, run_table, to_markdown, to_rich
+from turnwise.reports.tables import Table, footer, paper_tables, provenance, run_table, to_markdown, to_rich
 from turnwise.sweeps.arguments import is_sweep
-from turnwise.sweeps.jobs import ask
-from turnwise.sweeps.table import sweep_names
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
@@ -46,17 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
         papers = [read_paper(path) for path in args.paper]
         collection.notes += strangers(collection, args.paper, papers)
         tables = build_tables(collection, papers)
-        command = shlex.join(["python", "scripts/report.py", *arguments])
-        lines = footer(collection, command, args.machine)
+        lines = footer(collection, command_line(arguments), args.machine)
         for table in tables:
             console.print(to_rich(table))
         console.print(*lines, sep="\n", markup=False, highlight=False)
-        if args.markdown:
-            write_section(args.markdown, to_markdown(tables, lines), args.section)
-            console.print(f"Markdown: {args.markdown}", markup=False, highlight=False)
-        if args.html:
-            write_page(args.html, comparison_page(collection, tables, lines, mean_interval))
-            console.print(f"Page: {args.html}", markup=False, highlight=False)
+        save(args, tables, lines, comparison_page(collection, tables, lines, mean_interval), console)
         if args.figure:
             figure = next(iter(comparison_figures(collection, mean_interval)), None)
             if figure is not None:
@@ -71,11 +67,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def directions(arguments: list[str]) -> int:
-    """``sweep=NAME [scale=...] [key=value ...]`` or ``summary [scale=...] [--json]``, with ``outputs=`` and ``data=``."""
+    """``sweep=NAME [scale=...] [key=value ...]`` or ``summary [scale=...] [--json]``, with ``outputs=`` and ``data=``.
+
+    A summary is one table on the terminal; in a file every entry's tables follow it.
+    """
+    args = sweep_parser().parse_args(arguments)
     console = Console() if Console().is_terminal else Console(width=160)  # a pipe has no width of its own
     try:
         options, rest = {"outputs": "outputs", "data": ""}, []
-        for argument in arguments:
+        for argument in args.words:
             key, _, value = argument.partition("=")
             if key in options:
                 options[key] = value
@@ -84,21 +84,45 @@ def directions(arguments: list[str]) -> int:
         gates = gate_report(Path(options["data"]), Settings()) if options["data"] else None
         whole = rest[0] == "summary"
         names = [f"sweep={name}" for name in sweep_names(CONF)] if whole else [""]
-        rest = [word for word in rest if word not in ("summary", "--json")]
+        rest = [word for word in rest if word != "summary"]
         asked = [ask([*rest, name] if name else rest, CONF) for name in names]
         entries = [
             read_entry(one, Path(options["outputs"]), mean_interval, paired_mean_difference, gates) for one in asked
         ]
-        tables = [summary_table(entries)] if whole else entry_tables(entries[0], mean_interval, gates)
+        every = [table for entry in entries for table in entry_tables(entry, mean_interval, gates)]
+        tables = [summary_table(entries)] if whole else every
         for table in tables:
             console.print(to_rich(table))
             console.print(*table.notes, "", sep="\n", markup=False, highlight=False)
-        if "--json" in arguments:
+        results = [run.result for entry in entries for runs in entry.rows.values() for run in runs.values()]
+        lines = provenance(results, command_line(arguments))
+        kept = [*tables, *every] if whole else every
+        title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
+        save(args, kept, lines, tables_page(title, kept, lines), console)
+        if args.json:
             print(json.dumps(counted(entries)))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def command_line(arguments: list[str]) -> str:
+    """What was typed, for the footer of what is written."""
+    return shlex.join(["python", "scripts/report.py", *arguments])
+
+
+def save(args: argparse.Namespace, tables: list[Table], lines: list[str], page: str, console: Console) -> None:
+    """Write the tables in every format that was asked for."""
+    if args.markdown:
+        write_section(args.markdown, to_markdown(tables, lines), args.section)
+        console.print(f"Markdown: {args.markdown}", markup=False, highlight=False)
+    if args.latex:
+        write_section(args.latex, to_latex(tables, lines))
+        console.print(f"LaTeX: {args.latex}", markup=False, highlight=False)
+    if args.html:
+        write_page(args.html, page)
+        console.print(f"Page: {args.html}", markup=False, highlight=False)
 
 
 def build_tables(collection: Collection, papers: list[PaperTable]) -> list[Table]:
@@ -126,21 +150,37 @@ def strangers(collection: Collection, paths: list[Path], papers: list[PaperTable
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    """The command line that names folders."""
+    parser = _parser()
     add = parser.add_argument
     add("folders", nargs="+", type=Path, help="run folders, or folders of them such as a sweep's")
     paper = "a file of conf/sweep/ whose table gives the paper's numbers; may be repeated"
     add("--paper", action="append", default=[], type=Path, metavar="SWEEP", help=paper)
-    add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE as Markdown")
-    section = "replace only what stands between <!-- table:NAME --> and <!-- /table:NAME --> in the Markdown FILE"
-    add("--section", metavar="NAME", help=section)
-    add("--html", type=Path, metavar="FILE", help="write one self-contained comparison page to FILE")
     add("--figure", type=Path, metavar="FILE", help="write the drawing of the held-out change to FILE as SVG")
     add("--machine", metavar="TEXT", help="what the runs ran on, where their results do not say")
     add("--rebuild", action="store_true", help="also draw each run's own report.html again")
+    return parser
+
+
+def sweep_parser() -> argparse.ArgumentParser:
+    """The command line that names a sweep, or all of them."""
+    parser = _parser()
+    parser.add_argument("words", nargs="+", metavar="KEY=VALUE", help="summary, or sweep=NAME; then as of train.py")
+    parser.add_argument("--json", action="store_true", help="count the verdicts by paper, as the last line")
+    return parser
+
+
+def _parser() -> argparse.ArgumentParser:
+    """What both have in common: the files to write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE as Markdown")
+    section = "replace only what stands between <!-- table:NAME --> and <!-- /table:NAME --> in the Markdown FILE"
+    add("--section", metavar="NAME", help=section)
+    add("--latex", type=Path, metavar="FILE", help="write the tables to FILE as LaTeX (booktabs)")
+    add("--html", type=Path, metavar="FILE", help="write one self-contained page to FILE")
     return parser
 
 

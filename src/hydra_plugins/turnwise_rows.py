@@ -44,7 +44,7 @@ class RowsSweeper(Sweeper):
 
         from rich.console import Console
 
-        from turnwise.sweeps.jobs import ask
+        from turnwise.papers.jobs import ask
         from turnwise.sweeps.run import run_sweep
 
         assert self.launcher is not None

@@ -60,7 +60,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
                 )
     if _part(cfg, "advantage") in _GROUP_RULES and _value(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
-    mistakes += _judging(cfg)
+    mistakes += _judging(cfg) + _served(cfg)
     if _part(cfg, "advantage") == "Awpo" and _value(cfg, "advantage", "difficulty"):
         tau, at_most_one = _value(cfg, "advantage", "tau_high"), {"Exact", "Functional"}
         pays_one = reward in at_most_one or (reward == "Outcome" and _value(cfg, "reward", "of") == "won")
@@ -73,6 +73,25 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
         mistakes.append(
             "loss.kl_beta: the reference policy is the policy with its adapter off, and policy.lora.r is 0; "
             "set loss.kl_beta=0, or train an adapter"
+        )
+    return mistakes
+
+
+def _served(cfg: Mapping[str, Any]) -> list[str]:
+    """What vLLM would change without a word, or could not hold."""
+    if _part(cfg, "engine") != "VllmEngine" or not _part(cfg, "allocator"):
+        return []
+    mistakes = []
+    heat = _value(cfg, "rollout", "sampling", "temperature")
+    if isinstance(heat, int | float) and heat and not 0.01 <= heat <= 2:
+        mistakes.append(
+            f"rollout.sampling.temperature: engine=vllm takes 0.01 to 2 and would sample another policy; set it there, got {heat}"
+        )
+    rank = _value(cfg, "policy", "lora", "r") or 0
+    held = _value(cfg, "engine", "local", "lora_rank")
+    if not _value(cfg, "engine", "urls") and isinstance(held, int) and (held < rank or (held > 0) != (rank > 0)):
+        mistakes.append(
+            f"engine.local.lora_rank: policy.lora.r={rank} does not fit a server that is started for {held}; set it to {rank}"
         )
     return mistakes
 

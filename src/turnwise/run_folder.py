@@ -28,6 +28,10 @@ _SHOWN_ONLY = (
     "table",
     "judge.client",  # the same model may answer at another address
     "judge.cache",
+    "engine.urls",  # and the same weights
+    "engine.key_variable",
+    "engine.patience",
+    *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "eager")),
     "callbacks.progress",
     "callbacks.checkpoint.dirpath",
     "trainer.enable_progress_bar",

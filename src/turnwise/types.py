@@ -24,6 +24,7 @@ class Task:
     id: str  # unique within the environment, e.g. "train/000123"
     split: str  # train, seen or unseen
     data: Mapping[str, Any] = field(default_factory=dict)
+    subset: str = ""  # the part of the benchmark that success is told by as well; empty where a world has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Small random models: float32, two layers, grouped-query attention."""
+"""Small random models (float32, two layers, grouped-query attention), and a folder of two sweep files to know by heart."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,29 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 VOCABULARY = 97
+TABLE = """
+paper: P
+entry: Table 1
+title: Table 1 of P
+seeds: [0, 1]
+columns: {score: in_domain.after, other: null}
+scales: {paper: scale=paper_p}
+rows:
+  base: {label: Base, overrides: method=sft trainer.max_epochs=0, numbers: {score: 10.0}}
+  ours: {overrides: method=pivotrl, at: {tiny: rollout.states=8}, numbers: {score: 20.0, other: 1.0}}
+  big: {overrides: method=grpo, needs: {tiny: one size is shipped, paper: "the corpus: data.file=..."}}
+  theirs: {numbers: {score: 30.0}}
+directions:
+  in_domain.after: [ours > base, ours < theirs, big > base - 2]
+"""
+FIGURE = """
+paper: P
+entry: Figure 1
+title: Figure 1 of P
+rows:
+  ours: {same: p_tab1/ours}
+  big: {same: p_tab1/big}
+"""
 
 
 def build_model(kind: str, lora: bool, seed: int = 0) -> Any:
@@ -50,3 +74,11 @@ def lora(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def make_model() -> Callable[..., Any]:
     return build_model
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    (tmp_path / "conf" / "sweep" / "p_tab1.yaml").write_text(TABLE)
+    (tmp_path / "conf" / "sweep" / "p_fig1.yaml").write_text(FIGURE)
+    return tmp_path / "conf"

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 
 from turnwise.config import compose_config
 from turnwise.config_check import check_config
+from turnwise.papers.jobs import ask, jobs
 from turnwise.sweeps.arguments import is_sweep
-from turnwise.sweeps.jobs import ask, jobs
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
@@ -61,6 +61,7 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
         ("methods", ["method=trace"], ("predictor.", "advantage.zero")),
         ("methods", ["method=awpo"], ("advantage.", "reward.")),
         ("data", [], ("data.",)),
+        ("engines", ["engine=vllm", "loss=corrected"], ("engine.", "loss.correction.")),
         ("environments", ["env=household"], ("env.worlds", "env.horizon")),
         ("environments", ["env=search"], ("env.",)),
         ("environments", ["env=browse"], ("env.",)),
@@ -70,6 +71,7 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
         ("environments", ["env=software"], ("env.",)),
         ("environments", ["env=bfcl"], ("env.",)),
         ("environments", ["env=apibank"], ("env.",)),
+        ("environments", ["env=tau2"], ("env.",)),
     ],
 )
 def test_the_defaults_of_a_page_are_the_defaults(page: str, overrides: list[str], prefixes: tuple[str, ...]) -> None:

@@ -17,11 +17,13 @@ import torch
 from turnwise.advantages.awpo import Awpo
 from turnwise.advantages.group import GroupAdvantage
 from turnwise.config import compose_config
+from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import Answer, Episode, Evaluation
 from turnwise.judges.offline import OfflineJudge
 from turnwise.losses.base import Loss
 from turnwise.losses.clipped import Clipped
+from turnwise.losses.correction import Correction
 from turnwise.losses.nll import Nll
 from turnwise.models.attention import backbone, use_tree_attention
 from turnwise.predictors.critic import Critic
@@ -33,6 +35,7 @@ from turnwise.rollouts.pack import Update
 from turnwise.training.collection import Imitation
 from turnwise.training.gradients import GradientCosine
 from turnwise.training.main import PHASES, Run
+from turnwise.training.mismatch import MismatchAlarm
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import summary
 from turnwise.training.progress import Phases
@@ -86,8 +89,8 @@ def tree(iteration: int, length: int = 9) -> RolloutTree:
     grown = RolloutTree(state)
     for branch in range(4):
         ids = [rng.randrange(6, 97) for _ in range(3)]
-        won = {"won": branch < 2}
-        grown.turns.append(Turn(-1, ids, [-4.5] * 3, f"act {branch}", observation="seen", done=True, info=won))
+        info = {"won": branch < 2, "functional": float(branch < 2), "strict": float(branch < 1)}
+        grown.turns.append(Turn(-1, ids, [-4.5] * 3, f"act {branch}", observation="seen", done=True, info=info))
     return grown
 
 
@@ -127,7 +130,8 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
     def collect(iteration: int) -> Update:
         experience = collector.collect(iteration)
         update = collector.update(experience)
-        learned = predictor.learn(iteration, experience) if predictor else {}
+        learned = dict(predictor.learn(iteration, experience)) if predictor else {}
+        learned |= {f"engine/{name}": value for name, value in TreeEngine([2]).report().items()}
         cost = {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}
         recorder.collected(iteration, experience, update, cost, 0.5, judge, learned)
         return update
@@ -136,7 +140,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         accelerator="cpu",
         max_epochs=2,
         reload_dataloaders_every_n_epochs=1,
-        callbacks=[recorder, *([GradientCosine(every=1)] if awpo else [])],
+        callbacks=[recorder, MismatchAlarm(), *([GradientCosine(every=1)] if awpo else [])],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -151,7 +155,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
 def measured(score: float) -> Evaluation:
     """Both splits, both modes, two attempts; two items of two suites."""
     episodes = [
-        Episode(split, f"{split}/{task}", mode, attempt, bool((task + attempt + score) % 2), 3, [])
+        Episode(split, f"{split}/{task}", mode, attempt, bool((task + attempt + score) % 2), 3, [], "easy")
         for split in ("seen", "unseen")
         for task in range(3)
         for mode, attempts in (("greedy", 1), ("sampled", 2))
@@ -167,7 +171,7 @@ def test_every_metric_is_explained_and_every_explained_metric_is_logged(
     rows = train(tmp_path / "clipped", make_model("qwen3", lora=True), Clipped(kl_beta=0.01))
     rows += train(tmp_path / "nll", make_model("qwen3", lora=False), Nll())
     rows += train(tmp_path / "awpo", make_model("qwen3", lora=True), Clipped(), awpo=True)
-    rows += train(tmp_path / "trees", make_model("qwen3", lora=True), Clipped(), trees=True)
+    rows += train(tmp_path / "trees", make_model("qwen3", lora=True), Clipped(correction=Correction()), trees=True)
     Recorder(tmp_path / "eval", None).write(2, "eval", summary(measured(0)))
     rows += read_lines(tmp_path / "eval" / "metrics.jsonl")
     assert [row["phase"] for row in rows] == ["train"] * 8 + ["eval"]
@@ -186,6 +190,8 @@ def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
     job.phases, job.env, job.seed, job.problems = Phases(PHASES), HouseholdEnv(), 0, ()
     job.recorder = Recorder(tmp_path, None)
     job.recorder.counters["judge/failed/timeout"] = 1
+    job.recorder.counters |= {"verifier/toy/judged": 4, "verifier/toy/accepted": 2, "verifier/toy/missed": 1}
+    job.profiled = {"toy/judged": 8, "toy/accepted": 4, "toy/exact": 3, "toy/missed": 1}
     job.phases.seconds = dict.fromkeys(PHASES, 1.0)
     write_result(job.result(measured(0), measured(1)), tmp_path)
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))

@@ -97,5 +97,5 @@ def test_a_row_that_fails_is_told_and_kept_and_its_folder_given_back(tmp_path: P
 def test_help_says_what_can_be_chosen(tmp_path: Path) -> None:
     run = train("--help", cwd=tmp_path)
     assert run.returncode == 0
-    assert "loss: clipped, nll" in run.stdout
+    assert "loss: clipped, corrected, nll" in run.stdout
     assert "python train.py method=pivotrl" in run.stdout

@@ -7,11 +7,12 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import asdict, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from turnwise.data.trajectories import write_trajectories
-from turnwise.envs.base import Environment, Quality
+from turnwise.envs.base import Environment, Quality, tried
 
 _FORMAT = 1  # raise it when demonstrations of the same tasks change, so that old files are not read again
 
@@ -41,6 +42,7 @@ def expert_file(
 
     Raises:
         ValueError: ``count`` or ``good`` is out of range.
+        EnvironmentFault: the world failed again and again.
         DataError: the file cannot be written.
     """
     if count < 1:
@@ -55,7 +57,7 @@ def expert_file(
     if not path.exists():
         trajectories = []
         for done, (task, quality) in enumerate(zip(tasks, qualities), start=1):
-            trajectories.append(environment.demonstrate(task, quality, seed))
+            trajectories.append(tried(partial(environment.demonstrate, task, quality, seed)))
             if progress:
                 progress(done, len(tasks))
         write_trajectories(path, trajectories)

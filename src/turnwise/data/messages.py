@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from turnwise.data.records import UnusableError
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
 from turnwise.types import Task, Trajectory
 
@@ -13,47 +14,51 @@ ROLES = ("system", "user", "assistant", "tool")
 SPLITS = ("train", "seen", "unseen")
 
 
-class UnusableError(ValueError):
-    """A trajectory that cannot be used: what is wrong, and what to do about it."""
-
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(what)
-        self.what, self.remedy = what, remedy
-
-
 def parse_trajectory(record: Any, source: str) -> Trajectory:
     """Check one record of the chat-message format and build its Trajectory.
 
-    Keys that hold null count as absent, tool-call arguments become objects, and a record without an id is named by its
-    place. ``tools`` and ``task.data`` may be JSON text.
+    A record that could not be read stands as its UnusableError. Keys that hold null count as absent, tool-call arguments
+    become objects, and a record without an id is named by its place. ``tools`` and ``task.data`` may be JSON text.
 
     Raises:
         UnusableError: with the first thing that is wrong.
     """
+    if isinstance(record, UnusableError):
+        raise record
     if not isinstance(record, Mapping):
-        raise UnusableError(f"not an object but {type(record).__name__}", "write one JSON object a line")
+        raise UnusableError(f"not an object but {type(record).__name__}", "write one JSON object a line", "no object")
     record = {key: value for key, value in record.items() if value is not None}
     if "messages" not in record:
-        raise UnusableError(f"no 'messages', only {sorted(map(str, record))}", "put the conversation under 'messages'")
+        raise UnusableError(
+            f"no 'messages', only {sorted(map(str, record))}", "put the conversation under 'messages'", "no messages"
+        )
     identity = record.get("id", source)
     if not isinstance(identity, str) or not identity:
-        raise UnusableError(f"id must be non-empty text, got {identity!r}", "give each trajectory a text id of its own")
+        raise UnusableError(
+            f"id must be non-empty text, got {identity!r}", "give each trajectory a text id of its own", "unusable id"
+        )
     success = record.get("success")
     if success is not None and not isinstance(success, bool):
-        raise UnusableError(f"success must be true, false or absent, got {success!r}", "write true or false")
+        raise UnusableError(
+            f"success must be true, false or absent, got {success!r}", "write true or false", "unusable success"
+        )
     tools = _tools(record.get("tools"))
     messages = _messages(record["messages"], tools)
     return Trajectory(identity, messages, tools, _task(record.get("task")), success, source)
 
 
 def _tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
-    tools = _from_text(tools, "tools") if isinstance(tools, str) and tools else tools or []
+    tools = from_text(tools, "tools") if isinstance(tools, str) and tools else tools or []
     if not isinstance(tools, list):
-        raise UnusableError(f"tools must be a list, got {type(tools).__name__}", "list the tools, or leave 'tools' out")
-    tools = [_from_text(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
+        raise UnusableError(
+            f"tools must be a list, got {type(tools).__name__}",
+            "list the tools, or leave 'tools' out",
+            "unusable tools",
+        )
+    tools = [from_text(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
     for tool in tools:
         if problem := check_tool(tool):
-            raise UnusableError(problem, "correct 'tools'")
+            raise UnusableError(problem, "correct 'tools'", "unusable tools")
     return tuple(_without_nulls(tool) for tool in tools)
 
 
@@ -62,23 +67,26 @@ def _task(task: Any) -> Task | None:
         return None
     remedy = "write task as {'env', 'id', 'split', 'data'}, or leave it out"
     if not isinstance(task, Mapping):
-        raise UnusableError(f"task must be an object, got {type(task).__name__}", remedy)
+        raise UnusableError(f"task must be an object, got {type(task).__name__}", remedy, "unusable task")
     for key in ("env", "id"):
         if not isinstance(task.get(key), str) or not task[key]:
-            raise UnusableError(f"task.{key} must be non-empty text, got {task.get(key)!r}", remedy)
+            raise UnusableError(f"task.{key} must be non-empty text, got {task.get(key)!r}", remedy, "unusable task")
     split = task.get("split") or "train"
     if split not in SPLITS:
-        raise UnusableError(f"task.split must be one of {', '.join(SPLITS)}, got {split!r}", remedy)
+        raise UnusableError(f"task.split must be one of {', '.join(SPLITS)}, got {split!r}", remedy, "unusable task")
     data = task.get("data")
-    data = _from_text(data, "task.data") if isinstance(data, str) and data else data or {}
+    data = from_text(data, "task.data") if isinstance(data, str) and data else data or {}
     if not isinstance(data, Mapping):
-        raise UnusableError(f"task.data must be an object, got {type(data).__name__}", remedy)
-    return Task(task["env"], task["id"], split, dict(data))
+        raise UnusableError(f"task.data must be an object, got {type(data).__name__}", remedy, "unusable task")
+    subset = task.get("subset") or ""
+    if not isinstance(subset, str):
+        raise UnusableError(f"task.subset must be text, got {subset!r}", remedy, "unusable task")
+    return Task(task["env"], task["id"], split, dict(data), subset)
 
 
 def _messages(messages: Any, tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     if not isinstance(messages, list) or not messages:
-        raise UnusableError("messages must be a non-empty list", "put the conversation under 'messages'")
+        raise UnusableError("messages must be a non-empty list", "put the conversation under 'messages'", "no messages")
     checked = tuple(_message(message, place, tools) for place, message in enumerate(messages))
     _check_turns(checked)
     return checked
@@ -88,26 +96,40 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]]) -> di
     where = f"messages[{place}]"
     if not isinstance(message, Mapping) or "role" not in message:
         found = sorted(map(str, message)) if isinstance(message, Mapping) else type(message).__name__
-        raise UnusableError(f"{where} has no role, only {found}", "write each message as {'role', 'content'}")
+        raise UnusableError(
+            f"{where} has no role, only {found}", "write each message as {'role', 'content'}", "unusable message"
+        )
     role = message["role"]
     if role not in ROLES:
-        raise UnusableError(f"{where} has unknown role {role!r}", f"use one of {', '.join(ROLES)}")
+        raise UnusableError(f"{where} has unknown role {role!r}", f"use one of {', '.join(ROLES)}", "unknown role")
     message = _without_nulls({"content": "", **_without_nulls(message)})
     if not isinstance(message["content"], str):
         kind = type(message["content"]).__name__
         raise UnusableError(
-            f"{where}.content must be text, got {kind}", "join its text parts; images are not supported"
+            f"{where}.content must be text, got {kind}",
+            "join its text parts; images are not supported",
+            "content is no text",
         )
     calls = message.pop("tool_calls", None) or []
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        raise UnusableError(f"{where}.tool_calls must be a list of objects", "write [{'type', 'function': {...}}]")
+        raise UnusableError(
+            f"{where}.tool_calls must be a list of objects", "write [{'type', 'function': {...}}]", "unusable call"
+        )
     if calls and role != "assistant":
-        raise UnusableError(f"{where} is a {role} message with tool_calls", "only assistants call tools")
+        raise UnusableError(
+            f"{where} is a {role} message with tool_calls", "only assistants call tools", "unusable call"
+        )
     for call in calls:
         if problems := check_call(call, tools):
-            raise UnusableError(f"{where} {'; '.join(problems)}", "correct the call, or the tool's schema in 'tools'")
+            raise UnusableError(
+                f"{where} {'; '.join(problems)}",
+                "correct the call, or the tool's schema in 'tools'",
+                "call does not fit its tool",
+            )
     if role == "assistant" and not calls and not message["content"].strip():
-        raise UnusableError(f"{where} is an assistant turn that says nothing", "give it content or tool_calls")
+        raise UnusableError(
+            f"{where} is an assistant turn that says nothing", "give it content or tool_calls", "empty turn"
+        )
     if calls:
         message["tool_calls"] = [_normal_call(call) for call in calls]
     return {"role": role, **{key: value for key, value in message.items() if key != "role"}}
@@ -124,33 +146,41 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
     """Observations and assistant turns must alternate after the opening."""
     remedy = "restore the assistant turn, or drop the trajectory"
     if not any(message["role"] == "assistant" for message in messages):
-        raise UnusableError("no assistant turn", remedy)
+        raise UnusableError("no assistant turn", remedy, "no assistant turn")
     opening = 0
     while messages[opening]["role"] == "system":
         opening += 1
     if messages[opening]["role"] != "user":
         role = messages[opening]["role"]
         raise UnusableError(
-            f"messages[{opening}] is a {role} message where the user opens", "start with a user message"
+            f"messages[{opening}] is a {role} message where the user opens",
+            "start with a user message",
+            "no user opens",
         )
     answers = 0  # how many tool messages may still follow the last assistant turn
     for place in range(opening + 1, len(messages)):
         role, before = messages[place]["role"], messages[place - 1]["role"]
         if role == "system":
             raise UnusableError(
-                f"messages[{place}] is a system message inside the conversation", "move it to the start"
+                f"messages[{place}] is a system message inside the conversation",
+                "move it to the start",
+                "late system message",
             )
         if role == "assistant":
             if before == "assistant":
                 raise UnusableError(
-                    f"messages[{place}] is a second assistant turn without an observation", "add it or merge"
+                    f"messages[{place}] is a second assistant turn without an observation",
+                    "add it or merge",
+                    "turns do not alternate",
                 )
             answers = max(1, len(messages[place].get("tool_calls", ())))
             continue
         answers = answers - 1 if role == "tool" else answers
         if before != "assistant" and not (role == before == "tool" and answers >= 0):
             raise UnusableError(
-                f"an assistant turn is missing between messages[{place - 1}] and messages[{place}]", remedy
+                f"an assistant turn is missing between messages[{place - 1}] and messages[{place}]",
+                remedy,
+                "turns do not alternate",
             )
 
 
@@ -159,8 +189,13 @@ def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if value is not None}
 
 
-def _from_text(text: str, what: str) -> Any:
+def from_text(text: str, what: str) -> Any:
+    """The value that JSON text holds.
+
+    Raises:
+        UnusableError: it is no JSON; ``what`` names it.
+    """
     try:
         return json.loads(text)
     except ValueError as error:
-        raise UnusableError(f"{what} is text but not JSON ({error})", f"write {what} as JSON") from error
+        raise UnusableError(f"{what} is text but not JSON ({error})", f"write {what} as JSON", "broken JSON") from error

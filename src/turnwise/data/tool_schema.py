@@ -16,6 +16,22 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 
+_WORDS = {  # of benchmarks and data sets for JSON Schema's types
+    "dict": "object",
+    "float": "number",
+    "double": "number",
+    "tuple": "array",
+    "list": "array",
+    "str": "string",
+    "int": "integer",
+    "bool": "boolean",
+}
+
+
+def json_type(word: str) -> str:
+    """JSON Schema's word for a type that Python or a benchmark calls otherwise (``dict``, ``float``); others stay."""
+    return _WORDS.get(word, word)
+
 
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """The function part of a tool or a tool call, in the nested ({"type", "function"}) or the flat form."""
@@ -69,7 +85,22 @@ def check_tool(tool: Any) -> str | None:
     parameters = function_of(tool).get("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
         return f"the parameters of tool {function_of(tool)['name']!r} must be a JSON schema (an object)"
-    return None
+    problem = _check_schema(parameters or {}, "parameters")
+    return problem and f"tool {function_of(tool)['name']!r}: {problem}"
+
+
+def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
+    """What :func:`check_value` could not read of a schema."""
+    for key, kind, what in (
+        ("properties", Mapping, "an object"),
+        ("required", list, "a list"),
+        ("enum", list, "a list"),
+    ):
+        if schema.get(key) is not None and not isinstance(schema[key], kind):
+            return f"{where}.{key} must be {what}, got {_kind(schema[key])}"
+    inner = {**(schema.get("properties") or {}), "items": schema.get("items")}
+    found = (_check_schema(about, f"{where}.{name}") for name, about in inner.items() if isinstance(about, Mapping))
+    return next(filter(None, found), None)
 
 
 def check_value(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
@@ -79,7 +110,7 @@ def check_value(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
     if types and not any(_is(value, name) for name in types):
         return [f"{where} must be {' or '.join(map(str, types))}, got {_kind(value)}"]
     problems = []
-    if "enum" in schema and value not in schema["enum"]:
+    if schema.get("enum") is not None and value not in schema["enum"]:
         problems.append(f"{where} must be one of {schema['enum']}, got {value!r}")
     if "const" in schema and value != schema["const"]:
         problems.append(f"{where} must be {schema['const']!r}, got {value!r}")

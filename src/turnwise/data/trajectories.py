@@ -1,4 +1,4 @@
-"""Expert trajectories on disk: JSON lines or Parquet in the chat-message format, one trajectory a line or row.
+"""Expert trajectories on disk: JSON lines, a JSON array or Parquet in the chat-message format, one trajectory a line or row.
 
 {"id": "...", "messages": [{"role": "user", "content": "..."}, ...], "tools": [...],
  "task": {"env": "household", "id": "train/000123", "split": "train", "data": {...}}, "success": true}
@@ -7,22 +7,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 
-from turnwise.data.messages import UnusableError, parse_trajectory
+from turnwise.data.messages import parse_trajectory
+from turnwise.data.records import MAX_BYTES, UnusableError, read_records
 from turnwise.errors import InputError
 from turnwise.files import no_room, whole
 from turnwise.types import Trajectory
 
-MAX_LINE_BYTES = 8 * 2**20
+_ROWS = 256  # trajectories of a row group of Parquet
 _SHOWN = 20  # problems that an error message lists; the count names the rest
-_JSON_LINES = (".jsonl", ".ndjson", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Problem:
     source: str  # "file:line"; a Parquet file's rows count from 1
     what: str
     remedy: str
+    reason: str = ""  # the kind of mistake; see UnusableError
 
     def __str__(self) -> str:
         return f"{self.source}: {self.what}; {self.remedy}"
@@ -57,12 +59,12 @@ class Read:
 
 
 def read_trajectories(
-    paths: str | Path | Sequence[str | Path], strict: bool = False, max_line_bytes: int = MAX_LINE_BYTES
+    paths: str | Path | Sequence[str | Path], strict: bool = False, max_line_bytes: int = MAX_BYTES
 ) -> Read:
     """Read and check trajectory files.
 
     Args:
-        paths: ``.jsonl``, ``.ndjson`` or ``.json`` (JSON lines) and ``.parquet`` files.
+        paths: JSON lines (``.jsonl``, ``.ndjson``, ``.json``), a JSON array (``.json``) or ``.parquet`` files.
         strict: one bad trajectory is an error; otherwise it is left out and listed in ``problems``.
         max_line_bytes: a longer line is a problem and is never held in memory.
 
@@ -75,20 +77,14 @@ def read_trajectories(
     good: dict[str, Trajectory] = {}
     problems: list[Problem] = []
     for name in names:
-        try:
-            for source, record in _records(Path(name), max_line_bytes):
-                try:
-                    trajectory = parse_trajectory(_value(record), source)
-                    if trajectory.id in good:
-                        first = good[trajectory.id].source
-                        raise UnusableError(f"id {trajectory.id!r} was used at {first}", "give it an id of its own")
-                    good[trajectory.id] = trajectory
-                except UnusableError as error:
-                    problems.append(Problem(source, error.what, error.remedy))
-        except FileNotFoundError as error:
-            raise DataError(f"{name}: no such trajectory file; correct data.file (read from {Path.cwd()})") from error
-        except (OSError, pyarrow.ArrowException) as error:
-            raise DataError(f"{name}: cannot be read ({error}); correct the file or data.file") from error
+        for source, record in _records(Path(name), max_line_bytes):
+            try:
+                trajectory = parse_trajectory(record, source)
+                if trajectory.id in good:
+                    raise used_twice(trajectory.id, good[trajectory.id].source)
+                good[trajectory.id] = trajectory
+            except UnusableError as error:
+                problems.append(Problem(source, error.what, error.remedy, error.reason))
     what = ", ".join(map(str, names))
     if strict and problems:
         raise DataError(f"{len(problems)} bad trajectories in {what} and data.strict is set:", problems)
@@ -97,99 +93,71 @@ def read_trajectories(
     return Read(tuple(good.values()), tuple(problems))
 
 
-def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
-    """Write JSON lines, whole or not at all. ``read_trajectories`` gives the same trajectories back (but ``source``).
+def used_twice(identity: str, first: str) -> UnusableError:
+    """What is wrong with a second trajectory of that id; ``first`` is the place of the first."""
+    return UnusableError(f"id {identity!r} was used at {first}", "give it an id of its own", "id used twice")
 
-    Every line has the same keys, and free-form objects (tools, call arguments, task data) are JSON text, so that
-    columnar readers such as ``datasets`` find one schema.
+
+def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], keys: Sequence[str] | None = None) -> None:
+    """Write JSON lines, or Parquet where the name ends in ``.parquet``, whole or not at all.
+
+    ``read_trajectories`` gives the same trajectories back (but ``source``). Every line has the same keys, and free-form objects
+    (tools, call arguments, task data) are JSON text, so that columnar readers such as ``datasets`` find one schema.
+
+    Args:
+        path: of the file.
+        trajectories: may be drawn one by one, where ``keys`` are given.
+        keys: all that messages may have; None: those that they have, for which all trajectories are held in memory.
 
     Raises:
         DataError: the file cannot be written; nothing that stood there is lost.
         OSError: the disk is full; nothing either.
     """
     path = Path(path)
-    trajectories = list(trajectories)
-    used = (key for trajectory in trajectories for message in trajectory.messages for key in message)
-    keys = list(dict.fromkeys(["role", "content", *used]))
+    if keys is None:
+        trajectories = list(trajectories)
+        used = (key for trajectory in trajectories for message in trajectory.messages for key in message)
+        keys = list(dict.fromkeys(["role", "content", *used]))
+    records = (_record(trajectory, keys) for trajectory in trajectories)
     try:
-        with whole(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-            for trajectory in trajectories:
-                file.write(json.dumps(_record(trajectory, keys), ensure_ascii=False) + "\n")
+        with whole(path) as part:
+            if path.suffix == ".parquet":
+                _write_rows(part, records, keys)
+            else:
+                with part.open("w", encoding="utf-8", newline="\n") as file:
+                    for record in records:
+                        file.write(json.dumps(record, ensure_ascii=False) + "\n")
     except OSError as error:
         if no_room(error, path):
             raise
         raise DataError(f"{path}: cannot be written ({error.strerror}); choose another folder") from error
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path}: these messages have no column type ({error}); write JSON lines instead") from error
+
+
+def _write_rows(part: Path, records: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> None:
+    text = pyarrow.string()
+    call = {"id": text, "type": text, "function": pyarrow.struct({"name": text, "arguments": text})}
+    message = {key: pyarrow.list_(pyarrow.struct(call)) if key == "tool_calls" else text for key in keys}
+    task = dict.fromkeys(("env", "id", "split", "data", "subset"), text)
+    columns = {
+        "id": text,
+        "messages": pyarrow.list_(pyarrow.struct(message)),
+        "tools": text,
+        "task": pyarrow.struct(task),
+        "success": pyarrow.bool_(),
+    }
+    with pyarrow.parquet.ParquetWriter(part, pyarrow.schema(columns)) as file:
+        rest = iter(records)
+        while rows := list(islice(rest, _ROWS)):
+            file.write_table(pyarrow.Table.from_pylist(rows, pyarrow.schema(columns)))
 
 
 def _records(name: Path, limit: int) -> Iterator[tuple[str, Any]]:
-    """(source, record or the UnusableError that stands in its place); messages keep the name that the user gave."""
-    path = name.expanduser().resolve()
-    if path.is_dir():
-        raise DataError(f"{name}: a folder; name its trajectory files in data.file")
-    if path.suffix == ".parquet":
-        with pyarrow.parquet.ParquetFile(path) as file:
-            row = 0
-            for group in file.iter_batches(batch_size=256):
-                for record in group.to_pylist():
-                    row += 1
-                    yield f"{name}:{row}", _pruned(record)
-    elif path.suffix in _JSON_LINES:
-        with path.open("rb") as file:
-            for number, line in enumerate(_lines(file, limit), start=1):
-                try:
-                    yield f"{name}:{number}", _parse(line, limit)
-                except UnusableError as error:
-                    yield f"{name}:{number}", error
-    else:
-        raise DataError(f"{name}: unknown kind of file; use {', '.join(_JSON_LINES)} (JSON lines) or .parquet")
-
-
-def _pruned(value: Any) -> Any:
-    """Without nulls at any depth: a column of objects gives each the keys of all, and cannot say which were absent."""
-    if isinstance(value, dict):
-        return {key: _pruned(item) for key, item in value.items() if item is not None}
-    return [_pruned(item) for item in value] if isinstance(value, list) else value
-
-
-def _value(record: Any) -> Any:
-    if isinstance(record, UnusableError):
-        raise record
-    return record
-
-
-def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
-    """Lines without their ends; None for one that is longer than ``limit``, which is passed over in pieces."""
-    while line := file.readline(limit + 2):  # two more: a line of exactly ``limit`` with \r\n
-        ended = line.endswith(b"\n")
-        if len(line.rstrip(b"\r\n")) > limit:
-            while not ended and (piece := file.readline(2**20)):
-                ended = piece.endswith(b"\n")
-            yield None
-        else:
-            yield line.rstrip(b"\r\n")
-
-
-def _parse(line: bytes | None, limit: int) -> Any:
-    if line is None:
-        raise UnusableError(f"longer than {limit} bytes", "shorten it, or split the trajectory")
-    if not line.strip():
-        raise UnusableError("empty line", "remove it")
     try:
-        record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse)
-        json.dumps(record, ensure_ascii=False).encode()
-    except UnicodeDecodeError as error:
-        raise UnusableError(f"not UTF-8 (byte {error.start})", "save the file as UTF-8") from error
-    except UnicodeEncodeError as error:
-        raise UnusableError("holds half a surrogate pair", "write whole characters") from error
-    except RecursionError as error:
-        raise UnusableError("nested too deeply", "flatten it") from error
-    except ValueError as error:
-        raise UnusableError(f"broken JSON ({error})", "write one whole JSON object a line") from error
-    return record
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
+        yield from read_records(name, limit)
+    except InputError as error:
+        raise DataError(str(error)) from error
 
 
 def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
@@ -204,6 +172,7 @@ def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
             "id": task.id,
             "split": task.split,
             "data": json.dumps(dict(task.data), ensure_ascii=False),
+            "subset": task.subset,
         },
         "success": trajectory.success,
     }
@@ -214,7 +183,11 @@ def _column(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         return value
     return [
-        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"].get("arguments", {}))}}
+        {
+            "id": None,
+            **call,
+            "function": {**call["function"], "arguments": json.dumps(call["function"].get("arguments", {}))},
+        }
         if isinstance(call, dict) and isinstance(call.get("function"), dict)
         else call
         for call in value

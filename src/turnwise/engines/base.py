@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,8 +65,18 @@ class Engine(Protocol):
         """
         ...
 
-    def close(self, nodes: Sequence[int]) -> None: ...
+    def close(self, nodes: Sequence[int]) -> None:
+        """Forget nodes. Where a sample of theirs is under way, it is cancelled if the engine can."""
+        ...
 
     def load_weights(self, model: Any, version: int) -> None:
         """Sample from these weights from now on; every kept key and value is dropped."""
+        ...
+
+    def report(self) -> Mapping[str, float]:
+        """What it has done since it was built, for metrics; sums."""
+        ...
+
+    def shutdown(self) -> None:
+        """Give back what it holds outside this process. It may be used again: weights are loaded first then, too."""
         ...

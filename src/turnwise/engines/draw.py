@@ -37,24 +37,36 @@ def keep_mask(probs: Tensor, sampling: Sampling) -> Tensor | None:
     return torch.zeros_like(keep).scatter(1, order, keep)
 
 
-def draw(logits: Tensor, sampling: Sampling, seeds_N: np.ndarray, step: int) -> tuple[Tensor, Tensor]:
-    """Draw one token a row. logits (N, V) -> tokens (N,) int64 and their log-probs (N,) float32.
+def draw(
+    logits_U: Tensor, sampling: Sampling, seeds_N: np.ndarray, step: int, context_N: np.ndarray | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw one token a request: tokens (N,) int64 and their log-probs (N,) float32.
 
     The log-prob is that of the distribution really drawn from (after temperature and filters, renormalised); greedy
     decoding reports the log-prob at temperature 1.
+
+    Args:
+        logits_U: (U, V), one row a context.
+        context_N: which row each request draws from; None: requests and rows are the same in number and order.
     """
-    logits = logits.float()
+    logits_U = logits_U.float()
+    of = slice(None) if context_N is None else torch.from_numpy(context_N).to(logits_U.device)
     if sampling.temperature == 0:
-        logp = logits.log_softmax(-1)
-        tokens = logits.argmax(-1)
-        return tokens, logp.gather(1, tokens[:, None])[:, 0]
-    logp = (logits / sampling.temperature).log_softmax(-1)
-    probs = logp.exp()
+        tokens = logits_U.argmax(-1)[of]
+        return tokens, _chosen(logits_U.log_softmax(-1), tokens, of)
+    logp_U = (logits_U / sampling.temperature).log_softmax(-1)
+    probs = logp_U.exp()
     keep = keep_mask(probs, sampling)
     if keep is not None:
-        logp = logp.masked_fill(~keep, -torch.inf).log_softmax(-1)
-        probs = logp.exp()
-    ladder = probs.double().cumsum(-1)  # double: a float32 sum over a large vocabulary ends short of one
+        logp_U = logp_U.masked_fill(~keep, -torch.inf).log_softmax(-1)
+        probs = logp_U.exp()
+    # double: a float32 sum over a large vocabulary ends short of one
+    ladder = probs.double().cumsum(-1)[of]
     target = torch.from_numpy(uniforms(seeds_N, step)).to(ladder.device) * ladder[:, -1]
-    tokens = torch.searchsorted(ladder, target[:, None]).squeeze(1).clamp_(max=logits.shape[1] - 1)
-    return tokens, logp.gather(1, tokens[:, None])[:, 0]
+    tokens = torch.searchsorted(ladder, target[:, None]).squeeze(1).clamp_(max=ladder.shape[1] - 1)
+    return tokens, _chosen(logp_U, tokens, of)
+
+
+def _chosen(logp_U: Tensor, tokens_N: Tensor, of: Tensor | slice) -> Tensor:
+    rows = torch.arange(len(logp_U), device=logp_U.device)[of]
+    return logp_U[rows, tokens_N]

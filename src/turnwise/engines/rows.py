@@ -30,12 +30,11 @@ class Row:
 
 class Rows:
     """Args:
-    store: holds the keys and values.
-    budget: bytes that the store may take; None: no limit. A single history that needs more gets it.
+    store: holds the keys and values; its budget says how many histories can have theirs at once.
     """
 
-    def __init__(self, store: Store, budget: int | None = None) -> None:
-        self.store, self.budget = store, budget
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self._index: dict[tuple[int, ...], list[Row]] = defaultdict(list)
         self._placed: list[Row | None] = []  # by slot
         self._clock = 0
@@ -81,9 +80,9 @@ class Rows:
 
     def _limit(self, tokens: int) -> int:
         """How many rows the budget allows, if the longest has so many tokens."""
-        if self.budget is None:
+        if self.store.budget is None:
             return 1_000_000_000
-        return max(1, self.budget // (self.store.capacity_for(tokens) * self.store.token_bytes))
+        return max(1, self.store.budget // (self.store.capacity_for(tokens) * self.store.token_bytes))
 
     def _make_room(self, count: int, tokens: int, pinned: Collection[Row]) -> None:
         kept = set(map(id, pinned))

@@ -1,4 +1,4 @@
-"""Keys and values of many histories, and how a decoding step reads them.
+"""Keys and values of many histories.
 
 A *row* holds one history. Several nodes may stand on one row at different lengths (all turns of a trajectory stand on its
 spine), because a query only ever sees its own node's length.
@@ -16,13 +16,46 @@ CLOSE = 1.5  # rows of a range over rows that are wanted, up to which the range 
 GROW = 128  # tokens; capacity grows in steps, since every growth copies
 
 
-class Store:
-    """One slab a layer: keys and values (rows, H_kv, capacity, D)."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Keys and values of a sample that has ended; those that ended at one step stand in tensors together."""
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.keys = [torch.zeros(0, kv_heads, 0, head_dim, dtype=dtype, device=device) for _ in range(layers)]
-        self.values = [k.clone() for k in self.keys]
-        self.token_bytes = 2 * layers * kv_heads * head_dim * self.keys[0].element_size()
+    keys: list[Tensor]  # per layer (n, H_kv, length, D)
+    values: list[Tensor]
+    place: int  # which of the n
+    length: int  # tokens
+
+
+class Store:
+    """One slab a layer: keys and values (rows, H_kv, tokens, D).
+
+    The slabs are windows into memory that is kept when the store is emptied or shrinks, for taking memory anew costs more than
+    filling it.
+
+    Args:
+        layers, kv_heads, head_dim, dtype, device: of the model.
+        budget: bytes that the memory may take; None: no limit. A single row that needs more gets it.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        budget: int | None = None,
+    ) -> None:
+        self.budget = budget
+        nothing = torch.zeros(0, kv_heads, 0, head_dim, dtype=dtype, device=device)
+        self._memory = [nothing] * (2 * layers)
+        self.token_bytes = 2 * layers * kv_heads * head_dim * nothing.element_size()
+        self._show(0, 0)
+
+    def _show(self, rows: int, tokens: int) -> None:
+        slabs = [memory[:rows, :, :tokens] for memory in self._memory]
+        layers = len(slabs) // 2
+        self.keys, self.values = slabs[:layers], slabs[layers:]
 
     @property
     def tokens(self) -> int:
@@ -33,16 +66,38 @@ class Store:
         """Tokens that a row could hold after :meth:`resize` to ``tokens``."""
         return max(self.tokens, -(-tokens // GROW) * GROW)
 
+    def clear(self) -> None:
+        """Forget every row."""
+        self._show(0, 0)
+
     @torch.inference_mode()
     def resize(self, keep: Sequence[int], rows: int, tokens: int) -> None:
         """Change to ``rows`` rows of at least ``tokens`` tokens: the rows ``keep`` in that order, then empty ones."""
         capacity, held = self.capacity_for(tokens), self.tokens
-        index = torch.tensor(keep, dtype=torch.long, device=self.keys[0].device)
-        for slabs in (self.keys, self.values):
-            for i, old in enumerate(slabs):
-                new = old.new_zeros(rows, old.shape[1], capacity, old.shape[3])  # what is masked must still be finite
-                new[: len(keep), :, :held] = old[index]
-                slabs[i] = new
+        index = torch.tensor(keep, dtype=torch.long, device=self._memory[0].device)
+        moved = list(keep) != list(range(len(keep)))
+        there, _, long, _ = self._memory[0].shape
+        fits = rows <= there and capacity <= long and not self._over(there, long)
+        size = (there, long) if fits else self._room(rows, capacity)
+        for i, (memory, slab) in enumerate(zip(self._memory, (*self.keys, *self.values), strict=True)):
+            if not fits:
+                new = memory.new_zeros(
+                    size[0], memory.shape[1], size[1], memory.shape[3]
+                )  # masked numbers must be finite too
+                new[: len(keep), :, :held] = slab[index] if moved else slab[: len(keep)]
+                self._memory[i] = new
+            elif moved:
+                memory[: len(keep), :, :held] = slab[index]
+        self._show(rows, capacity)
+
+    def _over(self, rows: int, tokens: int) -> bool:
+        return self.budget is not None and rows * tokens * self.token_bytes > self.budget
+
+    def _room(self, rows: int, tokens: int) -> tuple[int, int]:
+        """Memory to take for so many rows: with room to grow in both directions, if the budget allows."""
+        there, _, long, _ = self._memory[0].shape
+        ample = max(rows, there), max(tokens, min(2 * long, 2 * tokens))
+        return (rows, tokens) if self._over(*ample) else ample
 
     @torch.inference_mode()
     def copy_row(self, source: int, target: int, length: int) -> None:
@@ -51,15 +106,16 @@ class Store:
             slab[target, :, :length] = slab[source, :, :length]
 
     @torch.inference_mode()
-    def write(self, row: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """Put keys and values (layers, H_kv, t, D) into a row, from token ``start`` on."""
-        for slabs, new in ((self.keys, keys), (self.values, values)):
-            for slab, layer in zip(slabs, new, strict=True):
-                slab[row, :, start : start + new.shape[2]] = layer
+    def write(self, row: int, start: int, kept: Kept) -> None:
+        """Put what decoding computed into a row, from token ``start`` on."""
+        for slabs, parts in ((self.keys, kept.keys), (self.values, kept.values)):
+            for slab, part in zip(slabs, parts, strict=True):
+                slab[row, :, start : start + kept.length] = part[kept.place]
 
     @property
     def bytes(self) -> int:
-        return sum(slab.numel() * slab.element_size() for slab in (*self.keys, *self.values))
+        """That the memory takes."""
+        return sum(memory.numel() * memory.element_size() for memory in self._memory)
 
 
 def pick_rows(slab: Tensor, rows: Tensor, length: int) -> Tensor:
@@ -68,106 +124,3 @@ def pick_rows(slab: Tensor, rows: Tensor, length: int) -> Tensor:
     if len(rows) == len(slab) and torch.equal(rows, torch.arange(len(rows), device=rows.device)):
         return part
     return part.index_select(0, rows)
-
-
-@dataclass(slots=True)
-class Trunk:
-    """The shared part of a decoding batch: R rows, read once a step however many samples hang off them."""
-
-    keys: list[Tensor]  # per layer (R, H_kv, L, D)
-    values: list[Tensor]
-    row_N: Tensor  # for each sample, which of the R rows is its own
-
-    @classmethod
-    def of(cls, store: Store, row_N: Tensor, length: int) -> Trunk:
-        """Of samples that stand on these rows of the store.
-
-        Rows that stand close together are read where they are, with what lies between: copying them costs more.
-        """
-        rows_R, place_N = torch.unique(row_N, return_inverse=True)
-        low, high = int(rows_R[0]), int(rows_R[-1]) + 1
-        if high - low <= CLOSE * len(rows_R):
-            keys, values = ([slab[low:high, :, :length] for slab in slabs] for slabs in (store.keys, store.values))
-            return cls(keys, values, row_N - low)
-        keys, values = ([pick_rows(slab, rows_R, length) for slab in slabs] for slabs in (store.keys, store.values))
-        return cls(keys, values, place_N)
-
-
-class Decode:
-    """Plan: N twigs, each seeing the first ``seen_N`` tokens of its trunk row and all of itself.
-
-    row_N: index into the trunk's rows; twigs must be sorted by it. The trunk is attended as one matrix product per row
-    for all its twigs; the two softmax parts are merged by their log-sum-exp, so the result is exact.
-    """
-
-    def __init__(self, trunk: Trunk, row_N: Tensor, seen_N: Tensor, max_tokens: int) -> None:
-        self.trunk = trunk
-        _, H_kv, _, D = trunk.keys[0].shape
-        N = len(row_N)
-        like = trunk.keys[0]
-        self.twig_keys = [like.new_empty(N, H_kv, max_tokens, D) for _ in trunk.keys]
-        self.twig_values = [like.new_empty(N, H_kv, max_tokens, D) for _ in trunk.keys]
-        self.length = 0  # tokens in every twig
-        self._place(row_N, seen_N)
-
-    def _place(self, row_N: Tensor, seen_N: Tensor) -> None:
-        self.row, self.seen = row_N, seen_N
-        R, _, L, _ = self.trunk.keys[0].shape
-        counts_R = torch.bincount(row_N, minlength=R)
-        first_R = counts_R.cumsum(0) - counts_R
-        self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # place among the row's twigs
-        self.width = max(1, int(counts_R.max())) if len(row_N) else 1
-        hidden = torch.ones(R, self.width, L, dtype=torch.bool, device=row_N.device)
-        hidden[self.row, self.column] = torch.arange(L, device=row_N.device)[None] >= seen_N[:, None]
-        hidden[:, :, 0] = False  # every row sees something; a history has at least one token
-        self.bias = torch.zeros(hidden.shape, dtype=self.trunk.keys[0].dtype, device=row_N.device)
-        self.bias.masked_fill_(hidden, -torch.inf)
-
-    def twig(self, number: int) -> tuple[Tensor, Tensor]:
-        """Keys and values (layers, H_kv, t, D) of what a twig has computed so far."""
-        keys, values = (
-            torch.stack([kept[number, :, : self.length] for kept in layers])
-            for layers in (self.twig_keys, self.twig_values)
-        )
-        return keys, values
-
-    def branch(self, parent: Tensor) -> None:
-        """Replace the twigs: the i-th new one continues twig ``parent[i]``. Twigs that nobody names are dropped."""
-        if torch.equal(parent, torch.arange(len(self.row), device=parent.device)):
-            return
-        self.twig_keys = [k[parent] for k in self.twig_keys]
-        self.twig_values = [v[parent] for v in self.twig_values]
-        self._place(self.row[parent], self.seen[parent])
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        N, H, _, D = query.shape
-        H_kv = key.shape[1]
-        group = H // H_kv
-        K, V = self.trunk.keys[layer], self.trunk.values[layer]
-        R, _, L, _ = K.shape
-        q = query[:, :, 0].reshape(N, H_kv, group, D) * scaling
-
-        self.twig_keys[layer][:, :, self.length] = key[:, :, 0]
-        self.twig_values[layer][:, :, self.length] = value[:, :, 0]
-        k_own = self.twig_keys[layer][:, :, : self.length + 1]
-        v_own = self.twig_values[layer][:, :, : self.length + 1]
-
-        q_R = q.new_zeros(R, self.width, H_kv, group, D)
-        q_R[self.row, self.column] = q
-        q_R = q_R.permute(0, 2, 1, 3, 4).reshape(R, H_kv, self.width * group, D)
-        scores = (q_R @ K.transpose(2, 3)).view(R, H_kv, self.width, group, L) + self.bias[:, None, :, None]
-        top = scores.amax(-1, keepdim=True)
-        weights = (scores - top).exp_()
-        mass = weights.sum(-1, keepdim=True)  # (R, H_kv, W, G, 1)
-        out = (weights.view(R, H_kv, self.width * group, L) @ V).view(R, H_kv, self.width, group, D)
-
-        def pick(x: Tensor) -> Tensor:
-            return x.transpose(1, 2)[self.row, self.column]  # (N, H_kv, G, .)
-
-        out, top, mass = pick(out), pick(top), pick(mass)
-        own = q @ k_own.transpose(2, 3)  # (N, H_kv, G, t)
-        peak = torch.maximum(top, own.amax(-1, keepdim=True))
-        own = (own - peak).exp_()
-        scale = (top - peak).exp_()
-        merged = (out * scale + own @ v_own) / (mass * scale + own.sum(-1, keepdim=True))
-        return merged.reshape(N, H, 1, D)

@@ -22,11 +22,13 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.base import Sample, Sampling, Told
+from turnwise.engines.decode import Decode, Trunk
 from turnwise.engines.draw import draw
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.rows import Row, Rows
-from turnwise.engines.store import Decode, Store, Trunk
-from turnwise.models.attention import backbone, head_weight, use_tree_attention
+from turnwise.engines.store import Kept, Store
+from turnwise.models.attention import head_weight, use_tree_attention
+from turnwise.models.lean import forward_of
 from turnwise.models.policy import plain_copy
 
 
@@ -35,7 +37,7 @@ class _Node:
     row: Row
     length: int
     pending: list[int] = field(default_factory=list)  # tokens that are in no row yet
-    kept: tuple[Tensor, Tensor] | None = None  # keys and values (layers, H_kv, t, D) of the first t of them
+    kept: Kept | None = None  # keys and values of the first of them
     hidden: Tensor | None = None  # (D,) last hidden state, from which the next token is drawn
 
 
@@ -59,6 +61,8 @@ class TreeEngine:
         self.version = -1
         self.computed_tokens = 0  # prefilled since the start, for throughput reports
         self._model: Any = None
+        self._shape: tuple[int, int, int, torch.dtype, torch.device] | None = None
+        self._store: Store
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
@@ -68,16 +72,27 @@ class TreeEngine:
         else:
             self._model = model
         use_tree_attention(self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model)
-        self._backbone, self._head = backbone(self._model), head_weight(self._model)
+        self._forward, self._head = forward_of(self._model), head_weight(self._model)
         self.version = version
         config = self._model.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (config.num_hidden_layers, config.num_key_value_heads, head_dim, self._head.dtype, self._head.device)
         self._forget(shape)
 
+    def report(self) -> dict[str, float]:
+        """``computed_tokens``: of histories, decoding not counted."""
+        return {"computed_tokens": self.computed_tokens}
+
+    def shutdown(self) -> None:
+        """It holds nothing outside this process."""
+
     def _forget(self, shape: tuple[int, int, int, torch.dtype, torch.device]) -> None:
-        """A new store: a resumed run finds what an uninterrupted one finds, down to the layout of its memory."""
-        self._rows = Rows(Store(*shape), self.budget)
+        """Nothing is left: a resumed run finds what an uninterrupted one finds, down to the rows' places."""
+        if self._shape == shape:
+            self._store.clear()
+        else:
+            self._shape, self._store = shape, Store(*shape, budget=self.budget)
+        self._rows = Rows(self._store)
         self._nodes: dict[int, _Node] = {}
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -136,8 +151,8 @@ class TreeEngine:
         if kept is None or row.slot is None or row.computed != node.length:
             return
         self._rows.place([row])
-        self._rows.store.write(row.slot, node.length, *kept)
-        row.computed += kept[0].shape[2]
+        self._store.write(row.slot, node.length, kept)
+        row.computed += kept.length
 
     # -- forward passes ------------------------------------------------------------------------------------------------
 
@@ -188,7 +203,7 @@ class TreeEngine:
             segments.extend(Segment(slot, n - 1, n) for n in {node.length for node in nodes} if n <= computed)
         layout = EndToEnd if self._head.device.type == "cpu" else SideBySide
         for chunk in layout.passes(segments, self.prefill_tokens):
-            plan = layout(self._rows.store, chunk)
+            plan = layout(self._store, chunk)
             self.computed_tokens += sum(segment.length for segment in chunk)
             ids = plan.ids([waiting[slot][0].row.ids[start:stop] for slot, start, stop in chunk])
             hidden = plan.split(self._run(ids, plan.place, plan))
@@ -200,7 +215,7 @@ class TreeEngine:
                         node.hidden = states_T[node.length - 1 - start]
 
     def _run(self, ids: Tensor, positions: Tensor, plan: Any) -> Tensor:
-        return self._backbone(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state
+        return self._forward(ids, positions, plan)
 
     def _decode(
         self, states: list[_Node], sampling: Sampling, seeds_N: np.ndarray, on_sample: Told | None
@@ -208,7 +223,7 @@ class TreeEngine:
         """Draw all samples step by step. Samples that have written the same so far are one twig (axis _U) until they part."""
         device = self._head.device
         rows_N = torch.tensor([s.row.slot for s in states], device=device)
-        trunk = Trunk.of(self._rows.store, rows_N, max(s.length for s in states))
+        trunk = Trunk.of(self._store, rows_N, max(s.length for s in states))
         heads, twig_N = _distinct([(id(s.row), s.length) for s in states])
         length_U = torch.tensor([states[i].length for i in heads], device=device)
         plan = Decode(trunk, trunk.row_N[heads], length_U, sampling.max_tokens)
@@ -216,8 +231,7 @@ class TreeEngine:
         samples = [Sample([], [], truncated=True) for _ in states]
         live = np.arange(len(states))
         for step in range(sampling.max_tokens):
-            logits_U = hidden_U @ self._head.T
-            tokens_N, logps_N = draw(logits_U[torch.from_numpy(twig_N).to(device)], sampling, seeds_N[live], step)
+            tokens_N, logps_N = draw(hidden_U @ self._head.T, sampling, seeds_N[live], step, twig_N)
             going = np.ones(len(live), dtype=bool)
             for place, (i, token, logp) in enumerate(zip(live, tokens_N.tolist(), logps_N.tolist(), strict=True)):
                 samples[i].ids.append(token)
@@ -225,8 +239,11 @@ class TreeEngine:
                 if token in self.end_ids:
                     going[place], samples[i].truncated = False, False
             last = not going.any() or step + 1 == sampling.max_tokens
-            for i, twig in zip(live[~going | last], twig_N[~going | last], strict=True):
-                states[i].kept = plan.twig(twig) if not states[i].pending and step else None
+            ended = live[~going | last]
+            if step:
+                computed = plan.kept(torch.from_numpy(twig_N[~going | last]).to(device))
+            for place, i in enumerate(ended):
+                states[i].kept = computed[place] if step and not states[i].pending else None
                 if on_sample is not None:
                     on_sample(int(i), samples[i])
             if last:

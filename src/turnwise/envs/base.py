@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from turnwise.types import Message, Task, Trajectory
 
+T = TypeVar("T")
+
 Quality = Literal["good", "clumsy"]
+
+TRIES = 3  # of what no rollout stands behind: openings, demonstrations
 
 
 class EnvironmentFault(RuntimeError):
@@ -30,6 +34,20 @@ class Step:
     def shown(self) -> tuple[Message, ...]:
         """The observation as the policy is shown it."""
         return self.messages or ({"role": "user", "content": self.observation},)
+
+
+def tried(act: Callable[[], T]) -> T:
+    """``act``, again where its world failed.
+
+    Raises:
+        EnvironmentFault: it failed ``TRIES`` times.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return act()
+        except EnvironmentFault:
+            continue
+    return act()
 
 
 def tools_of(session: Any) -> Sequence[Mapping[str, Any]]:

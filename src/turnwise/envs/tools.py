@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from turnwise.data.tool_schema import check_call, function_of
+from turnwise.data.tool_schema import arguments_of, check_call, function_of, json_type
 from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.write import write_calls
@@ -46,6 +46,14 @@ def said(calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, A
         return {"role": "assistant", "content": write_calls(calls, form)}
     made = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]
     return {"role": "assistant", "content": "", "tool_calls": made}
+
+
+def as_written(message: Message, form: Format) -> str:
+    """An assistant message as the policy would write it: the inverse of :func:`said`."""
+    calls = [function_of(call) for call in message.get("tool_calls") or ()]
+    if not calls:
+        return str(message["content"])
+    return write_calls([ToolCall(str(call["name"]), arguments_of(call)) for call in calls], form)
 
 
 def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
@@ -87,19 +95,10 @@ def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ())
 
 def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
     """A parameter's description in the benchmarks' words (``dict``, ``float``, ``tuple``, ``any``) as JSON Schema."""
-    words = {
-        "dict": "object",
-        "float": "number",
-        "double": "number",
-        "tuple": "array",
-        "list": "array",
-        "str": "string",
-    }
-    words |= {"int": "integer", "bool": "boolean"}
     found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
     kind = node.get("type")
     if isinstance(kind, str) and kind != "any":
-        found["type"] = words.get(kind, kind)
+        found["type"] = json_type(kind)
     if isinstance(node.get("properties"), Mapping):
         found["properties"] = {name: json_schema(about) for name, about in node["properties"].items()}
     if isinstance(node.get("items"), Mapping):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from turnwise.allocators.uniform import Uniform
 from turnwise.engines.base import Engine, Sampling
-from turnwise.envs.base import tools_of
+from turnwise.envs.base import tools_of, tried
 from turnwise.evaluation.skills import SKILLS, items
 from turnwise.gates.never import Never
+from turnwise.rollouts.guard import guarded
 from turnwise.rollouts.play import Player
 from turnwise.rollouts.seeds import seed_of
 from turnwise.states.task_starts import task_starts
@@ -38,6 +40,7 @@ class Episode:
     success: bool
     turns: int
     messages: list[Message]
+    subset: str = ""  # of the task
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
@@ -67,11 +70,13 @@ class Evaluation:
 
     def success(self, mode: str, split: str | None = None) -> dict[str, list[float]]:
         """Task -> its outcomes, 0 or 1, of one decoding mode."""
-        found: dict[str, list[float]] = {}
-        for episode in self.episodes:
-            if episode.mode == mode and split in (None, episode.split):
-                found.setdefault(episode.task, []).append(float(episode.success))
-        return found
+        return _outcomes(e for e in self.episodes if e.mode == mode and split in (None, e.split))
+
+    def by_subset(self, mode: str) -> dict[str, dict[str, list[float]]]:
+        """Subset -> task -> its outcomes; empty where the tasks name no subset."""
+        names = sorted({episode.subset for episode in self.episodes} - {""})
+        found = {name: _outcomes(e for e in self.episodes if e.mode == mode and e.subset == name) for name in names}
+        return {name: outcomes for name, outcomes in found.items() if outcomes}
 
     def skills(self) -> dict[str, dict[str, list[float]]]:
         """Suite -> item -> its scores."""
@@ -111,6 +116,13 @@ def play_tasks(
     return episodes
 
 
+def _outcomes(episodes: Iterable[Episode]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for episode in episodes:
+        found.setdefault(episode.task, []).append(float(episode.success))
+    return found
+
+
 def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message]) -> list[Episode]:
     """Rollouts whose world failed are left out: a fault is not a failure of the policy."""
     episodes = []
@@ -121,7 +133,8 @@ def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message])
             said.append({"role": "assistant", "content": turn.text})
             said.append({"role": turn.info.get("role", "user"), "content": turn.observation})
         won = bool(path[-1].info.get("won", False))
-        episodes.append(Episode(task.split, task.id, mode, attempt, won, len(path), said))
+        subset = re.sub(r"[^\w-]+", "_", task.subset)  # a part of keys and paths of metrics
+        episodes.append(Episode(task.split, task.id, mode, attempt, won, len(path), said, subset))
     return episodes
 
 
@@ -157,12 +170,17 @@ def openings(environment: Any, chat: Chat) -> Callable[[Task], tuple[Sequence[Me
 
     def opening(task: Task) -> tuple[Sequence[Message], list[int]]:
         if task.id not in known:
-            session = environment.reset(task)
-            messages = session.opening()
+            session, messages = tried(lambda: _opened(environment, task))
             known[task.id] = messages, chat.prompt(messages, tools_of(session))
         return known[task.id]
 
     return opening
+
+
+def _opened(environment: Any, task: Task) -> tuple[Any, Sequence[Message]]:
+    with guarded(passing=(ValueError,)):
+        session = environment.reset(task)
+        return session, session.opening()
 
 
 def repeat_rate(texts: Sequence[str]) -> float:

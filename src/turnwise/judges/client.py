@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import json
 import logging
-import os
 import random
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 
+from turnwise.endpoints import check_url, key_from, open_session, retry_after
 from turnwise.judges.tally import Fault, Tally
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 4 * 2**20  # bytes of an answer
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 _FINAL = ("rejected", "skipped", "budget")  # asking again would not help
 
 
@@ -82,15 +79,7 @@ class ChatClient:
     _told: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(
-                f"url must begin with http:// or https:// and a host, got {parts._replace(query='').geturl()!r}"
-            )
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError(
-                f"url must hold no user, password or query; put the key into the variable {self.key_variable}"
-            )
+        check_url(self.url, self.key_variable)
         for name in ("concurrency", "attempts", "give_up_after"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -187,13 +176,7 @@ class ChatClient:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            key = os.environ.get(self.key_variable)
-            self._session = aiohttp.ClientSession(
-                headers={"Authorization": f"Bearer {key}"} if key else None,
-                connector=aiohttp.TCPConnector(limit=self.concurrency),
-                trust_env=urlsplit(self.url).hostname not in _LOCAL,  # proxies of the environment
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
+            self._session = open_session(self.url, key_from(self.key_variable), self.concurrency)
         return self._session
 
     def _read(self, body: bytes) -> Reply:
@@ -235,24 +218,10 @@ class ChatClient:
 def _refusal(response: aiohttp.ClientResponse) -> ChatFault:
     status = response.status
     if status == 429:
-        return ChatFault("rate_limited", "status 429", _retry_after(response.headers.get("Retry-After")))
+        return ChatFault("rate_limited", "status 429", retry_after(response.headers.get("Retry-After")))
     if status >= 500:
-        return ChatFault("server_error", f"status {status}", _retry_after(response.headers.get("Retry-After")))
+        return ChatFault("server_error", f"status {status}", retry_after(response.headers.get("Retry-After")))
     if status == 408:
         return ChatFault("timeout", "status 408")
     hint = ", look at the key" if status in (401, 403) else ""
     return ChatFault("rejected", f"status {status}{hint}")
-
-
-def _retry_after(value: str | None) -> float | None:
-    """Seconds from a Retry-After header, in either of its forms; None where it says nothing usable."""
-    if not value:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except ValueError:
-            return None
-    return max(0.0, seconds) if seconds == seconds else None

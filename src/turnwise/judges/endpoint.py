@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.judges.background import Background
+from turnwise.background import Background
 from turnwise.judges.base import Candidate, gather
 from turnwise.judges.cache import Cache, CacheError, key_of
 from turnwise.judges.client import ChatClient, ChatFault

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from turnwise.losses.base import AGGREGATIONS, Aggregation, LossInputs, LossOutput, Max, Mean, Metrics, token_scale
+from turnwise.losses.correction import Correction, Weights
 from turnwise.tensors import segment_sum
 
 RatioLevel = Literal["token", "sequence", "action"]
@@ -36,9 +37,14 @@ class Clipped:
     makes the gradient of k1 and of k3 that of KL(pi || pi_0), and corrects for samples of pi_old; with k2 it adds bias, for
     the expectation of k2 is not the KL, so leave it off there.
 
+    ``correction``: None puts the ratio to the sampler inside the clip, as above. Given, the clip is around the trainer's own
+    policy (which one update a collection never leaves) and the ratio to the sampler is a constant weight of the token's loss.
+    Its level should be that of ``ratio``.
+
     Metrics over tokens: ``clip_fraction``, ``clip_fraction_low``, ``clip_fraction_high`` (tokens whose gradient the clip cuts),
-    ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``kl_ref`` (k3 of KL(pi || pi_0)) where there are
-    reference log-probs, ``entropy`` where it was computed.
+    ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``mismatch_mean`` and ``mismatch_max`` (of
+    |log pi - log pi_old|), ``kl_ref`` (k3 of KL(pi || pi_0)) where there are reference log-probs, ``entropy`` where it was
+    computed; with a correction ``correction_weight``, ``correction_capped`` and ``correction_masked`` too.
     """
 
     clip_low: float = 0.2
@@ -50,6 +56,7 @@ class Clipped:
     kl_estimator: KlEstimator = "k3"
     kl_importance: bool = True
     entropy_coef: float = 0.0
+    correction: Correction | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.clip_low <= 1:
@@ -88,23 +95,32 @@ class Clipped:
         batch = batch.trained()
         old_K = _given(batch.old_logprobs_K, "old_logprobs_K", "the log-probs that the sampler recorded")
         advantage_K = _given(batch.advantage_K, "advantage_K", "a credit rule's advantages")
-        token_ratio_K = _exp(batch.logprobs_K - old_K)
-        ratio_K = self._ratio(batch, old_K)
+        weights = self.correction(batch, old_K) if self.correction else None
+        near_K = old_K if weights is None else batch.logprobs_K.detach()  # of the policy that the clip is around
+        token_ratio_K = _exp(batch.logprobs_K - near_K)
+        ratio_K = self._ratio(batch, near_K)
         low_K = _override(batch.clip_low_K, self.clip_low, ratio_K)
         high_K = _override(batch.clip_high_K, self.clip_high, ratio_K)
 
         clipped_K = ratio_K.clamp(1 - low_K, 1 + high_K)
         loss_K = -torch.minimum(ratio_K * advantage_K, clipped_K * advantage_K)
+        if weights is not None:
+            loss_K, ratio_K, token_ratio_K = (x * weights.weight_K for x in (loss_K, ratio_K, token_ratio_K))
         if self.needs_reference:
             reference_K = _given(batch.ref_logprobs_K, "ref_logprobs_K", "those of pi_0, or kl_beta=0")
             loss_K = loss_K + self.kl_beta * self._kl(batch, reference_K, ratio_K, token_ratio_K)
         if self.needs_entropy:
             loss_K = loss_K - self.entropy_coef * _given(batch.entropy_K, "entropy_K", "entropies, or entropy_coef=0")
+        if weights is not None:
+            loss_K = loss_K * weights.kept_K
 
         loss = (loss_K * token_scale(batch, self.aggregation, self.constant_length)).sum()
-        cut_low_K = (ratio_K < 1 - low_K) & (advantage_K < 0)
-        cut_high_K = (ratio_K > 1 + high_K) & (advantage_K > 0)
-        return LossOutput(loss, _metrics(batch, old_K, ratio_K, cut_low_K, cut_high_K))
+        if weights is not None:
+            ratio_K = self._ratio(batch, old_K)
+        clipping = weights is None
+        cut_low_K = (ratio_K < 1 - low_K) & (advantage_K < 0) & clipping
+        cut_high_K = (ratio_K > 1 + high_K) & (advantage_K > 0) & clipping
+        return LossOutput(loss, _metrics(batch, old_K, ratio_K, cut_low_K, cut_high_K, weights))
 
     def _ratio(self, batch: LossInputs, old_K: Tensor) -> Tensor:
         log_ratio_K = batch.logprobs_K - old_K
@@ -149,15 +165,23 @@ def _override(given_K: Tensor | None, default: float, like_K: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _metrics(batch: LossInputs, old_K: Tensor, ratio_K: Tensor, low_K: Tensor, high_K: Tensor) -> Metrics:
+def _metrics(
+    batch: LossInputs, old_K: Tensor, ratio_K: Tensor, low_K: Tensor, high_K: Tensor, weights: Weights | None
+) -> Metrics:
     tokens = ratio_K.numel()
+    mismatch_K = (batch.logprobs_K - old_K).abs()
     sums = {
         "clip_fraction": (low_K | high_K).sum(),
         "clip_fraction_low": low_K.sum(),
         "clip_fraction_high": high_K.sum(),
         "ratio_mean": ratio_K.sum(),
         "kl_sampler": _k3(batch.logprobs_K - old_K).sum(),
+        "mismatch_mean": mismatch_K.sum(),
     }
+    if weights is not None:
+        sums["correction_weight"] = weights.weight_K.sum()
+        sums["correction_capped"] = weights.capped_K.sum()
+        sums["correction_masked"] = (~weights.kept_K).sum()
     if batch.ref_logprobs_K is not None:
         sums["kl_ref"] = _k3(batch.ref_logprobs_K - batch.logprobs_K).sum()
     if batch.entropy_K is not None:
@@ -166,4 +190,5 @@ def _metrics(batch: LossInputs, old_K: Tensor, ratio_K: Tensor, low_K: Tensor, h
     metrics: dict[str, Mean | Max] = {name: Mean(total, tokens) for name, total in zip(sums, totals, strict=True)}
     if tokens:
         metrics["ratio_max"] = Max(float(ratio_K.max()))
+        metrics["mismatch_max"] = Max(float(mismatch_K.max()))
     return metrics

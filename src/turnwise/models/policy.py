@@ -34,13 +34,16 @@ def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedMod
     with torch.no_grad():
         targets = dict(into.named_parameters())
         for path, value in base.named_parameters():
-            plain = targets.get(path.replace(".base_layer.", "."))
+            plain = targets.get(
+                path.replace("base_layer.", "")
+            )  # experts are wrapped once for each of their parameters
             if plain is not None:
                 plain.copy_(value)
         for name, module in base.named_modules():
             for adapter in module.active_adapters if hasattr(module, "get_delta_weight") else ():
                 if adapter in module.lora_A:
-                    targets[f"{name}.weight"].add_(module.get_delta_weight(adapter))
+                    adapted = f"{name.replace('.base_layer', '')}.{getattr(module, 'parameter_name', 'weight')}"
+                    targets[adapted].add_(module.get_delta_weight(adapter))
     return into
 
 
@@ -76,13 +79,16 @@ def load_policy(
         return policy, tokenizer
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        adapted = get_peft_model(
-            policy,
-            LoraConfig(
-                r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
-            ),
-        )
+        adapted = with_adapter(policy, rank, alpha, dropout)
     return adapted, tokenizer
+
+
+def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bool = False) -> Any:
+    """``policy`` under LoRA on every linear layer but the head; ``empty`` adapters have no memory (the meta device)."""
+    config = LoraConfig(
+        r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    return get_peft_model(policy, config, low_cpu_mem_usage=empty)
 
 
 def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None = None) -> tuple[Any, Any]:

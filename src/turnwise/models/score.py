@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from turnwise.models.attention import PackedTree, backbone, head_weight
+from turnwise.models.attention import PackedTree, Plan, backbone, head_weight
+from turnwise.models.runs import RunTree
 from turnwise.tensors import selected_logprobs, selected_logprobs_and_entropy
 
 
@@ -29,9 +30,15 @@ def score(
         packed: which tokens, on the model's device.
         temperature: of the sampling, so that the numbers are those of the distribution drawn from.
     """
-    plan = PackedTree(packed.end_BS)
+    plan = plan_of(packed.end_BS)
     out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
     hidden_U = out.last_hidden_state.flatten(0, 1)[packed.source_U]
     if entropy:
         return selected_logprobs_and_entropy(hidden_U, head_weight(model), packed.target_U, temperature)
     return selected_logprobs(hidden_U, head_weight(model), packed.target_U, temperature), None
+
+
+def plan_of(end_BS: Tensor) -> Plan:
+    """The quickest exact attention over packed trees on their device. Tensors without numbers show no runs."""
+    known = type(end_BS) is Tensor and end_BS.device.type == "cpu"
+    return RunTree(end_BS) if known else PackedTree(end_BS)

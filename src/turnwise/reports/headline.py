@@ -96,7 +96,24 @@ def cost_sentence(result: Result) -> str:
         f"{count(result.rollout_turns)} rollout turns and {count(result.rollout_tokens)} tokens sampled for training"
     )
     total = sum(result.seconds.values())
-    return spent + (f", {duration(total)} in all." if total else ".")
+    text = spent + (f", {duration(total)} in all." if total else ".")
+    lost, retries = result.faults.get("lost", 0), result.faults.get("retries", 0)
+    if lost or retries:
+        text += f" The world failed: {count(retries)} rollouts begun again, {count(lost)} lost."
+    return text
+
+
+def verifier_sentence(result: Result) -> str:
+    """How many actions each domain's verifier accepted, and what an exact match would have missed; empty where none judged."""
+    parts = []
+    for domain, found in result.verifier.items():
+        for of, counts in (("", found), (" (profile)", found.get("profile", {}))):
+            if not counts.get("judged"):
+                continue
+            part = f"{domain}{of} accepts {count(counts['accepted'])} of {count(counts['judged'])} actions"
+            rate = counts.get("miss_rate")
+            parts.append(part if rate is None else f"{part}, of which an exact match would miss {percent(100 * rate)}")
+    return f"Verifier: {'; '.join(parts)}." if parts else ""
 
 
 def judge_sentence(result: Result) -> str:

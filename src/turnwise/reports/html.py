@@ -68,10 +68,14 @@ def render(run: Run) -> str:
 
 def comparison_page(collection: Collection, tables: Sequence[Table], lines: Sequence[str], interval: Interval) -> str:
     """Runs side by side as HTML text: the tables, and the changes of every row with their intervals drawn."""
-    figures = comparison_figures(collection, interval)
     runs = sum(len(row.results) for rows in collection.sections.values() for row in rows)
+    return tables_page(f"{runs} runs compared", tables, lines, comparison_figures(collection, interval))
+
+
+def tables_page(title: str, tables: Sequence[Table], lines: Sequence[str], figures: Sequence[Figure] = ()) -> str:
+    """Tables, drawings and closing lines as HTML text."""
     template = environment().get_template("comparison.html.jinja")
-    return template.render(title=f"{runs} runs compared", tables=tables, figures=figures, lines=lines)
+    return template.render(title=title, tables=tables, figures=figures, lines=lines)
 
 
 def comparison_figures(collection: Collection, interval: Interval) -> list[Figure]:
@@ -105,6 +109,7 @@ def environment() -> Environment:
         ood_sentence=headline.ood_sentence,
         cost_sentence=headline.cost_sentence,
         judge_sentence=headline.judge_sentence,
+        verifier_sentence=headline.verifier_sentence,
         scale_sentence=headline.scale_sentence,
     )
     return env

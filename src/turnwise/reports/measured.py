@@ -18,7 +18,7 @@ from turnwise.reports.result import Result
 Outcomes = Mapping[str, Mapping[str, list[float]]]
 """Suite -> task -> the scores of every attempt, shares; the held-out episodes are one suite without a name."""
 
-_EPISODES = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?(?:by_split\.(\w+)\.)?(after|delta)")
+_EPISODES = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?(?:by_split\.(\w+)\.|by_subset\.([\w-]+)\.)?(after|delta)")
 _ANSWERS = re.compile(r"ood\.(?:(mean_change)|after(?:\.(\w+))?)")
 
 
@@ -62,9 +62,9 @@ class Measured:
         found: dict[str, dict[str, list[float]]] = {}
         for row in self._evaluation(when) if episodes or answers else ():
             if episodes and "success" in row:
-                mode, split, _ = episodes.groups()
+                mode, split, subset, _ = episodes.groups()
                 mode = mode or getattr(self.result.in_domain, "decoding", None) or "sampled"
-                if row["mode"] == mode and split in (None, row["split"]):
+                if row["mode"] == mode and split in (None, row["split"]) and subset in (None, row.get("subset")):
                     suite = found.setdefault("", {})
                     suite.setdefault(f"{row['split']}/{row['task']}", []).append(float(row["success"]))
             elif answers and "score" in row and answers[2] in (None, row["suite"]):

@@ -8,9 +8,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
+from turnwise.papers.jobs import preset
+from turnwise.papers.table import Sweep, read_sweep
 from turnwise.reports.compare import Estimate, Interval, Row
-from turnwise.sweeps.jobs import preset
-from turnwise.sweeps.table import Sweep, read_sweep
 
 Direction = Literal["holds", "opposite", "open", "-"]
 

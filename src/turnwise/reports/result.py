@@ -47,6 +47,8 @@ class Comparison(_Part):
     after_ci95: Interval | None = None
     tasks: Count | None = None
     by_split: dict[str, Comparison] = {}
+    by_subset: dict[str, Comparison] = {}  # of a benchmark that has such; docs/metrics.md
+    subset_mean: Comparison | None = None  # their unweighted mean
 
     @model_validator(mode="after")
     def _delta_is_the_difference(self) -> Comparison:
@@ -99,8 +101,12 @@ class Result(_Part):
     ood: OutOfDomain = OutOfDomain()
     rollout_turns: Count = 0
     rollout_tokens: Count = 0
+    faults: dict[
+        str, Count
+    ] = {}  # rollouts that a failing world cost: ``lost``, and ``retries`` that came through or not
     seconds: dict[str, Annotated[float, Field(ge=0)]] = {}
     judge: dict[str, float] = {}  # what it was asked and answered (docs/judges.md); empty where a run has none
+    verifier: dict[str, dict[str, Any]] = {}  # domain -> what its verifier said of the actions; empty where none judged
     config_hash: str = ""
     commit: str = ""
     versions: dict[str, str] = {}

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from turnwise.papers.jobs import Asked, job_of
 from turnwise.reports.compare import Interval
 from turnwise.reports.headline import signed
 from turnwise.reports.measured import Measured, is_change
 from turnwise.reports.result import ResultError, read_result
 from turnwise.reports.tables import Table, estimate_text
 from turnwise.reports.verdict import Decision, Paired, Runs, Verdict, decide, decide_gate, entry_verdict
-from turnwise.sweeps.jobs import Asked, job_of
 
 VERDICTS: tuple[Verdict, ...] = ("holds", "fails", "undecided", "not_run")
 INTERVAL_NOTE = (

@@ -12,6 +12,7 @@ from turnwise.reports.compare import Collection, Estimate, Interval, Row
 from turnwise.reports.headline import count, duration, scale_sentence, signed
 from turnwise.reports.headline import interval as bounds_text
 from turnwise.reports.paper import PaperTable, pairs
+from turnwise.reports.result import Result
 
 INTERVALS = (
     "`+-` is half the 95 % Student's t interval over seeds. Square brackets are the 95 % interval of a single seed "
@@ -93,6 +94,11 @@ def _transposed(table: Table) -> Table:
 def footer(collection: Collection, command: str, machine: str | None) -> list[str]:
     """Where the numbers are from: command, commits, machines, and what was left out."""
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
+    return [*provenance(results, command, machine), *collection.notes]
+
+
+def provenance(results: Sequence[Result], command: str, machine: str | None = None) -> list[str]:
+    """The command, and the commits and machines of the runs."""
     commits = sorted({r.commit[:12] for r in results if r.commit})
     machines = [machine] if machine else sorted({r.machine for r in results if r.machine})
     lines = [f"Written by `{command}`."]
@@ -100,7 +106,7 @@ def footer(collection: Collection, command: str, machine: str | None) -> list[st
         lines.append(f"Commit{'s' * (len(commits) > 1)} of the runs: {', '.join(f'`{c}`' for c in commits)}.")
     if machines:
         lines.append(f"Machine: {'; '.join(machines)}.")
-    return lines + collection.notes
+    return lines
 
 
 def estimate_text(estimate: Estimate | None, show: Callable[[float], str] = signed) -> str:

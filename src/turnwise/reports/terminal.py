@@ -9,7 +9,14 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
-from turnwise.reports.headline import cost_sentence, judge_sentence, ood_sentence, scale_sentence, verdict
+from turnwise.reports.headline import (
+    cost_sentence,
+    judge_sentence,
+    ood_sentence,
+    scale_sentence,
+    verdict,
+    verifier_sentence,
+)
 from turnwise.reports.result import Result
 
 STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow", "unfinished": "bold yellow"}
@@ -21,6 +28,7 @@ def summary_lines(result: Result, report: Path | str | None = None) -> list[str]
         verdict(result.in_domain).sentence,
         ood_sentence(result),
         cost_sentence(result),
+        *([verifier] if (verifier := verifier_sentence(result)) else []),
         *([judge] if (judge := judge_sentence(result)) else []),
         scale_sentence(result),
     ]

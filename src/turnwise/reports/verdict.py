@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from turnwise.papers.table import Comparison
 from turnwise.reports.compare import Estimate, Interval
 from turnwise.reports.measured import Measured, Outcomes, is_change
-from turnwise.sweeps.table import Comparison
 
 Verdict = Literal["holds", "fails", "undecided", "not_run"]
 Runs = Mapping[int, Measured]  # of one row, by seed

@@ -95,6 +95,8 @@ def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
     rows: list[tuple[str, str, Comparison]] = []
     for mode, part in modes.items():
         rows += [(mode, "all held-out", part), *((mode, split, one) for split, one in part.by_split.items())]
+        rows += [(mode, f"subset {name}", one) for name, one in part.by_subset.items()]
+        rows += [(mode, "mean of subsets", part.subset_mean)] if part.subset_mean else []
     for k, value in sorted(result.pass_at_k.items(), key=lambda item: (len(item[0]), item[0])):
         rows.append((f"pass@{k}", "all held-out", value if isinstance(value, Comparison) else Comparison(after=value)))
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from turnwise.envs.base import Environment, EnvironmentFault, Session
+from turnwise.rollouts.guard import guarded
 from turnwise.types import Task
 
 
@@ -13,6 +14,7 @@ class Episodes:
     """Sessions of one world, kept by task and actions: the turns of one trajectory stand on each other."""
 
     environment: Environment
+    seconds: float | None = None  # that a world may take for one thing; see ``rollouts.guard``
     kept: dict[tuple[str, tuple[str, ...]], Session] = field(default_factory=dict)
 
     def after(self, task: Task, actions: tuple[str, ...]) -> Session:
@@ -20,12 +22,17 @@ class Episodes:
 
         Raises:
             EnvironmentFault: the world failed in a fresh episode too.
+            ValueError: the task is none of this world's.
         """
         try:
-            return self._stand(task, actions).fork()
+            return self._forked(self._stand(task, actions))
         except EnvironmentFault:
             self.kept = {place: session for place, session in self.kept.items() if place[0] != task.id}
-            return self._stand(task, actions).fork()
+            return self._forked(self._stand(task, actions))
+
+    def _forked(self, session: Session) -> Session:
+        with guarded(self.seconds):
+            return session.fork()
 
     def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
         """The kept episode after these actions, played on from the longest kept beginning."""
@@ -36,9 +43,11 @@ class Episodes:
             if session is not None:
                 break
         if session is None:
-            session, done = self.environment.reset(task), 0
+            with guarded(self.seconds, passing=(ValueError,)):
+                session, done = self.environment.reset(task), 0
         for place in range(done, len(actions)):
-            session = session.fork()
-            session.step(actions[place])
+            session = self._forked(session)
+            with guarded(self.seconds):
+                session.step(actions[place])
             self.kept[task.id, actions[: place + 1]] = session
         return session

@@ -131,6 +131,7 @@ def pack(
         sample_of = credit.sample or first_leaves(tree)
         sequence_of: dict[int, int] = {}
         done: set[int] = set()
+        root: tuple[_Row, int] | None = None  # where the tree's state ends
         for leaf in tree.leaves():
             path = tree.path(leaf)
             wanted = [t for t in path if credit.weight[t] and t not in done]
@@ -140,13 +141,12 @@ def pack(
             if not wanted:
                 continue
             path = path[: path.index(wanted[-1]) + 1]  # nothing after the last trained turn is needed
-            segments = [
-                tree.state.ids,
-                *(ids for t in path for ids in (tree.turns[t].action_ids, tree.turns[t].observation_ids)),
-            ][:-1]
-            row = _row_for(rows, [token for ids in segments for token in ids], len(tree.state.ids), row_tokens, merge)
-            at = row.trie.add(segments[0])[-1]
-            for t, (action, observation) in zip(path, _pairs(segments[1:]), strict=True):
+            segments = [ids for t in path for ids in (tree.turns[t].action_ids, tree.turns[t].observation_ids)][:-1]
+            row, at = _place(
+                rows, tree.state.ids, [token for ids in segments for token in ids], row_tokens, merge, root
+            )
+            root = (row, at)
+            for t, (action, observation) in zip(path, _pairs(segments), strict=True):
                 nodes = row.trie.add(action, at)
                 if t in wanted:
                     done.add(t)
@@ -167,15 +167,34 @@ def _pairs(segments: Sequence[Sequence[int]]) -> Iterable[tuple[Sequence[int], S
         yield segments[i], segments[i + 1] if i + 1 < len(segments) else ()
 
 
-def _row_for(rows: list[_Row], ids: list[int], state_tokens: int, row_tokens: int, merge: bool) -> _Row:
-    """The open row, if the path shares enough with it and still fits; otherwise a new one."""
+def _place(
+    rows: list[_Row],
+    state: Sequence[int],
+    rest: Sequence[int],
+    row_tokens: int,
+    merge: bool,
+    root: tuple[_Row, int] | None,
+) -> tuple[_Row, int]:
+    """The row for a path, and the node at which its state ends there.
+
+    It is the open row, if the path shares enough with it and still fits, otherwise a new one.
+
+    Args:
+        rest: the path's tokens after the state.
+        root: the answer for an earlier path of the same tree, which spares looking for the state again.
+    """
     if merge and rows:
-        trie = rows[-1].trie
-        shared, _ = trie.shared(ids)
-        if shared >= MERGE * state_tokens and len(trie) + len(ids) - shared <= row_tokens:
-            return rows[-1]
+        row = rows[-1]
+        if root is not None and root[0] is row:
+            shared, at = len(state), root[1]
+        else:
+            shared, at = row.trie.shared(state)
+        if shared == len(state):
+            shared += row.trie.shared(rest, at)[0]
+        if shared >= MERGE * len(state) and len(row.trie) + len(state) + len(rest) - shared <= row_tokens:
+            return row, row.trie.add(state)[-1] if shared < len(state) else at
     rows.append(_Row())
-    return rows[-1]
+    return rows[-1], rows[-1].trie.add(state)[-1]
 
 
 def _add_items(

@@ -17,6 +17,7 @@ from turnwise.engines.base import Engine, Sample, Sampling
 from turnwise.envs.base import Environment, EnvironmentFault, Session
 from turnwise.gates.base import Gate
 from turnwise.rollouts.episodes import Episodes
+from turnwise.rollouts.guard import guarded
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, State, Turn
 
@@ -80,6 +81,7 @@ class Player:
     max_length: tokens of a history, after which a rollout ends unfinished.
     retries: how often a rollout whose world failed is begun again from its anchor, under draws of its own. The attempt
         that failed stays in the tree as an invalid leaf.
+    world_seconds: for one answer of the world, after which it has failed; None: no limit (``rollouts.guard``).
     """
 
     engine: Engine
@@ -89,12 +91,13 @@ class Player:
     max_turns: int | None = None
     max_length: int = 4096
     retries: int = 2
+    world_seconds: float | None = None
     tally: Tally = field(default_factory=Tally)
     episodes: Episodes = field(init=False)
     _verdicts: dict[tuple[str, str], tuple[bool, bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.episodes = Episodes(self.environment)
+        self.episodes = Episodes(self.environment, self.world_seconds)
 
     def play(
         self,
@@ -248,16 +251,18 @@ class Player:
         verdict = self._verdicts.get((state.id, turn.text))
         if verdict is None:
             session = self.episodes.after(state.task, state.actions)
-            verdict = (
-                self.environment.accepts(session, turn.text, state.expert),
-                self.environment.same(turn.text, state.expert),
-            )
+            with guarded(self.world_seconds):
+                verdict = (
+                    self.environment.accepts(session, turn.text, state.expert),
+                    self.environment.same(turn.text, state.expert),
+                )
             self._verdicts[state.id, turn.text] = verdict
         turn.info["functional"], turn.info["strict"] = float(verdict[0]), float(verdict[1])
 
     def _step(self, rollout: _Rollout, turn: Turn) -> bool:
         assert rollout.session is not None
-        step = rollout.session.step(turn.text)
+        with guarded(self.world_seconds):
+            step = rollout.session.step(turn.text)
         turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
         turn.info.update(step.info)
         turn.info["won"] = step.won

@@ -1,9 +1,9 @@
 """The Python server: process 1 of a sandbox of its own, sent as text after ``state.py`` and ``kernel.py``. Standard library only.
 
 A state is a process that waits. A snippet runs in a copy of it, which then waits as the next state; the original still is the
-state before. Copies are made ahead, between calls, where the next snippet is likely. Snippets may do what they like to the
-process that they run in, so the broker (process 1) believes none of them: the kernel tells it who speaks (SCM_CREDENTIALS),
-what is not a kept state is killed after each snippet, and kept states are stopped until they are asked again.
+state before. Copies are made ahead, between calls or beside one, where the next snippet is likely. Snippets may do what they
+like to the process that they run in, so the broker (process 1) believes none of them: the kernel tells it who speaks
+(SCM_CREDENTIALS), what is not a kept state is killed after each snippet, and kept states are stopped until they are asked again.
 
 Requests and replies on standard input and output: four bytes of length, then JSON.
 Request: {"run": state, "code": text, "free": [states]}. Reply: {"output", "status", "stopped", "state"} or {"lost": why}.
@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # in the sandbox there are no files to import
 
 TICK = 0.02  # seconds between two looks at what a snippet uses
 AHEAD = 0.5  # seconds for a copy that nobody waits for
+BESIDE = 0.05  # seconds that a snippet's end waits for the copy that was begun beside it
+WARM = 0.002  # seconds that a copy has for itself when nothing else is asked
 PATIENCE = 5  # seconds for killed processes to be gone
 SMALL = 16 << 20  # bytes of a state that is kept however much the others take
 
@@ -75,12 +77,15 @@ class Broker:
             os.kill(process, signal.SIGKILL)
             self.killed.add(process)
 
+    def known(self):
+        """Kept states, copies of them that have said so, and this process."""
+        return {process for process, *_ in (*self.states.values(), *self.copies.values())} | {os.getpid()}
+
     def strangers(self):
-        """Processes that are no kept state and no copy of one."""
-        known = {process for process, *_ in (*self.states.values(), *self.copies.values())} | {os.getpid()}
-        there = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        """All other processes."""
+        there = set(map(int, filter(str.isdigit, os.listdir("/proc"))))
         self.killed &= there
-        return there - known
+        return there - self.known()
 
     def sweep(self, speaker):
         """Stop everything, then kill what is no kept state; the speaker is to be one, if it is what it says.
@@ -101,10 +106,28 @@ class Broker:
 
     def excess(self):
         """The limit that the running snippet and its children pass, if any."""
+        unmet = self.meet(0)
+        allowed = sum(resident(self.states[number][0]) for number in unmet)  # a copy is as large as what it is of
         running = self.strangers()
-        if len(running) > self.settings["processes"]:
+        if len(running) > self.settings["processes"] + len(unmet):
             return "processes"
-        return "memory" if sum(map(resident, running)) > self.settings["memory"] else ""
+        return "memory" if sum(map(resident, running)) > self.settings["memory"] + allowed else ""
+
+    def meet(self, seconds):
+        """Let copies that are being made say which process they are; returns the numbers of those that have not."""
+        unmet = {number: channel for number, (process, channel) in self.copies.items() if process is None}
+        end = time.monotonic() + seconds
+        while unmet:
+            ready, _, _ = select.select(list(unmet.values()), [], [], max(0, end - time.monotonic()))
+            for number in [number for number, channel in unmet.items() if channel in ready]:
+                speaker = report(unmet.pop(number))[1]
+                if speaker is not None and speaker not in self.known():
+                    self.copies[number] = (speaker, self.copies[number][1])
+                else:
+                    self.drop(number)
+            if not ready:
+                break
+        return list(unmet)
 
     def copy(self, number):
         """Have a state begin a copy of itself. The copy will report on the socket returned."""
@@ -125,31 +148,36 @@ class Broker:
         resource.prlimit(process, resource.RLIMIT_NPROC, (most, self.settings["rlimits"]["RLIMIT_NPROC"]))
         channel.settimeout(self.settings["seconds"])
         first = FIRST - ORDER.size
-        socket.send_fds(channel, [ORDER.pack(kind, len(text)) + text[:first]], [descriptor])
+        given = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", descriptor))]
+        channel.sendmsg([ORDER.pack(kind, len(text)) + text[:first]], given)
         os.kill(process, signal.SIGCONT)  # now, with the order there: it wakes once
         channel.sendall(text[first:])
 
     def ahead(self):
         """Begin a copy of the likely state, and see to it until it is there or a request is."""
         number = self.likely
-        if number not in self.states or number in self.copies:
+        if not self.begin(number):
             return
+        ready, _, _ = select.select([0, self.copies[number][1]], [], [], AHEAD)
+        if 0 in ready:
+            return
+        for late in self.meet(0):
+            self.drop(late)
+        if select.select([0], [], [], WARM)[0]:
+            return
+        stop_all()
+
+    def begin(self, number):
+        """Begin a copy, if there is none yet; whether one is being made."""
+        if number not in self.states or number in self.copies:
+            return False
         if len(self.copies) >= self.settings["copies"]:
             self.drop(next(iter(self.copies)))
         try:
-            channel = self.copy(number)
+            self.copies[number] = (None, self.copy(number))
         except OSError:
-            return
-        self.copies[number] = (None, channel)
-        ready, _, _ = select.select([0, channel], [], [], AHEAD)
-        if 0 in ready:
-            return
-        speaker = report(channel)[1] if ready else None
-        stop_all()
-        if speaker in self.strangers():
-            self.copies[number] = (speaker, channel)
-        else:
-            self.drop(number)
+            return False
+        return True
 
     def run(self, number, code):
         if number not in self.states:
@@ -166,6 +194,8 @@ class Broker:
         finally:
             os.close(read)
             os.close(write)
+        for late in self.meet(BESIDE):
+            self.drop(late)
         heir = self.sweep(speaker)
         size = 0
         if heir is not None:
@@ -194,6 +224,8 @@ class Broker:
             self.order(copy, channel, RUN, text, write)
         except TimeoutError:
             return channel, b"", None, "time", None
+        if number in self.asked:  # a place where branches begin: the next copy is made while this one works
+            self.begin(number)
         return channel, *self.follow(channel, read)
 
     def follow(self, channel, read):

@@ -10,14 +10,13 @@ By itself, where there are no namespaces, it runs the snippets of a file: ``stat
 # No pathlib: it would be most of what there is to import.
 # ruff: noqa: PTH123
 
+import _signal  # type: ignore[import-not-found]  # of signal, without its enumerations: they are many pages
 import ast
-import contextlib
 import ctypes
 import gc
 import json
 import os
 import resource
-import signal
 import socket
 import struct
 import sys
@@ -27,6 +26,7 @@ import traceback
 COPY, RUN = b"c", b"r"
 ORDER = struct.Struct("=cI")
 FIRST = 1 << 15  # bytes of an order that its first message holds at most: a socket takes them while nobody reads
+GIVEN = socket.CMSG_SPACE(4)  # bytes of a message that brings one descriptor
 PR_SET_DUMPABLE, PR_SET_SECCOMP, SECCOMP_FILTER = 4, 22, 2
 
 
@@ -37,9 +37,10 @@ class Filter(ctypes.Structure):
 def execute(code, names):
     """Run a snippet as a console would: the value of a last expression is shown. Returns an exit status."""
     try:
-        shown = None
-        with contextlib.suppress(SyntaxError):  # one expression: without a tree it costs half
+        try:  # one expression: without a tree it costs half
             shown = compile(code, "<snippet>", "eval")
+        except SyntaxError:
+            shown = None
         if shown is None:
             body = ast.parse(code, "<snippet>").body
             last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
@@ -61,34 +62,48 @@ def execute(code, names):
 def fork():
     """os.fork, with patience: processes that were just killed count until they are gone."""
     for _ in range(400):
-        with contextlib.suppress(BlockingIOError):
+        try:
             return os.fork()
-        time.sleep(0.005)
+        except BlockingIOError:
+            time.sleep(0.005)
     return os.fork()
 
 
 def serve(own):
-    """The life of states: one order after the other."""
+    """The life of states: one order after the other.
+
+    After each fork whatever a process writes to is a page to copy first, so little is done here, and little Python is run.
+    """
     names = {"__name__": "__main__"}
     nowhere = os.open("/dev/null", os.O_RDWR)
-    settle()
+    settled = False
     while True:
-        first, (given,), _, _ = socket.recv_fds(own, FIRST, 1)
+        first, extra, _, _ = own.recvmsg(FIRST, GIVEN)
+        given = int.from_bytes(extra[0][2], sys.byteorder)
         kind, size = ORDER.unpack_from(first)
         if kind == COPY:
+            if not settled:
+                settled = settle()
             gc.freeze()  # a collection in the copy would touch, and so copy, every page of objects
             if fork():
                 os.close(given)
                 continue
             os.dup2(given, own.fileno())
             os.close(given)
-            execute("None", {})  # touches, and so copies, now what a snippet would wait for
-            own.send(bytes(4))
+            try:
+                own.send(bytes(4))
+            except OSError:  # nobody waits for this copy any more
+                os._exit(1)
+            # Touches, and so copies, now what a snippet would wait for.
+            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+            execute("None", {})
+            sys.stdout.flush()
+            sys.stderr.flush()
+            settled = False
             continue
         text = bytearray(first[ORDER.size :])
         while len(text) < size:
             text += own.recv(1 << 16)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(given, 1)
         os.dup2(given, 2)
         os.close(given)
@@ -101,15 +116,17 @@ def serve(own):
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         own.send(struct.pack("=i", status & 0xFF))
-        settle()
 
 
 def settle():
     """Nobody waits for children: copies are the broker's, and what a snippet left dead is let go."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with contextlib.suppress(ChildProcessError):
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
+    try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    except ChildProcessError:
+        pass
+    return True
 
 
 def first_state(own, settings):

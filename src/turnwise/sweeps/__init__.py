@@ -1,1 +1,1 @@
-"""A table or figure of a paper as a file: its rows, their runs, what is done already, and what the paper says of them."""
+"""The rows of a sweep file, run: what is done already, what is missing, what failed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from turnwise.sweeps.jobs import ask
+from turnwise.papers.jobs import ask
 
 
 def is_sweep(arguments: Sequence[str]) -> bool:

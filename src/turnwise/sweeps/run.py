@@ -14,7 +14,7 @@ from turnwise.config import ConfigError
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain
 from turnwise.errors import InputError
-from turnwise.sweeps.jobs import Asked, Job, jobs
+from turnwise.papers.jobs import Asked, Job, jobs
 from turnwise.sweeps.state import Standing, standing, states_table
 
 Compose = Callable[[Sequence[str]], DictConfig]

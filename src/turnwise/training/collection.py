@@ -95,6 +95,8 @@ class Collection:
         learned = {
             name: value for learner in self.learners for name, value in learner.learn(iteration, experience).items()
         }
+        if self.sampled:
+            learned |= {f"engine/{name}": value for name, value in self.player.engine.report().items()}
         self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned)
         return packed
 

@@ -7,7 +7,8 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from turnwise.reports.html import write_report
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
-from turnwise.rollouts.play import Player
 from turnwise.run_folder import config_hash
 from turnwise.states.pivots import summarise
 from turnwise.tiny.load import BASES, tiny_path
@@ -38,11 +38,13 @@ from turnwise.training.collection import Collection
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import in_domain, out_of_domain, provenance, summary
+from turnwise.training.playing import player_of
 from turnwise.training.profile import profile, write_profile
 from turnwise.training.progress import Advance, Phases
 from turnwise.training.recorder import Recorder
 from turnwise.training.sources import read_experts, starts_of, turns_of
 from turnwise.training.stream import Rollouts
+from turnwise.training.verdicts import count_profile, verifier_result
 from turnwise.types import Message, State
 
 PHASES = ["read", "evaluate base", "profile", "train", "evaluate after", "report"]
@@ -54,8 +56,7 @@ class Run:
 
     def __init__(self, cfg: DictConfig, phases: Phases) -> None:
         self.cfg, self.phases = cfg, phases
-        self.folder = Path(cfg.paths.out)
-        self.seed = int(cfg.seed)
+        self.folder, self.seed = Path(cfg.paths.out), int(cfg.seed)
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
         named = ("data", "rollout", "update", "policy", "eval", "predictor")
@@ -63,8 +64,7 @@ class Run:
         names = ("states", "gate", "reward", "judge", "advantage", "loss")
         self.parts = {name: build(cfg, name) for name in names}
         self.env = build(cfg, "env")
-        policy = self.settings["policy"]
-        lora = policy.lora
+        policy, lora = self.settings["policy"], self.settings["policy"].lora
         self.source = weights_of(policy.model)
         model, tokenizer = load_policy(self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, seed=self.seed)
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
@@ -85,17 +85,8 @@ class Run:
             clip_norm=update.clip_norm,
             temperature=self.settings["rollout"].sampling.temperature or 1.0,
         )
-        self.engine = build(cfg, "engine", end_ids=self.chat.stop_ids)
-        rollout = self.settings["rollout"]
-        self.player = Player(
-            self.engine,
-            self.env,
-            self.chat,
-            rollout.sampling,
-            max_turns=rollout.turns,
-            max_length=rollout.max_length,
-            retries=rollout.retries,
-        )
+        self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.tell)
+        self.engine = self.player.engine
         self.opening = openings(self.env, self.chat)
         self.histories: dict[str, Sequence[Message]] = {}
         self.steps: dict[str, Step] = {}  # for the judge
@@ -104,10 +95,10 @@ class Run:
             self.player, self.module, self.chat, self.opening, self.settings["eval"], self.folder, phases, self.device
         )
         self.problems: Sequence[Any] = ()
+        self.profiled: Mapping[str, float] = {}  # verdicts on the base policy's actions, by domain
 
     def _predictor(self) -> OnlinePredictor | None:
-        settings = self.settings["predictor"]
-        if settings is None:
+        if (settings := self.settings["predictor"]) is None:
             return None
         return load_predictor(settings, weights_of(settings.model), self.tokenizer, self.seed, self.device)
 
@@ -145,6 +136,7 @@ class Run:
         candidates = [state for state in candidates if state.id in profiles]
         kept = rule.select(candidates, profiles)
         write_profile(shards, self.folder / "profile.parquet", (state.id for state in kept))
+        self.profiled = count_profile(profiles, candidates)
         found = summarise(profiles.values())
         missed = "-" if found.miss_rate is None else f"{found.miss_rate:.0%}"
         self.phases.console.print(
@@ -165,7 +157,8 @@ class Run:
     def measured_base(self) -> Evaluation:
         """The base policy's evaluation; what an earlier run from the same base has measured is read back."""
         settings = self.settings
-        world = OmegaConf.to_container(self.cfg.env, resolve=True)
+        environment = OmegaConf.to_container(self.cfg.env, resolve=True)
+        world = {"env": environment, "engine": self.cfg.engine._target_}  # engines draw differently
         key = base_key(self.source, settings["policy"], world, settings["eval"], settings["rollout"].sampling)
         return self.measure.base(Path(self.cfg.paths.cache), key)
 
@@ -181,12 +174,11 @@ class Run:
         with self.phases.phase("train", epochs) as advance:
             bar = Advance(advance, self.recorder)
             learners = [self.predictor] if self.predictor else []
-            settings = self.settings
             collection = Collection(
                 states,
                 self.parts,
-                settings["rollout"],
-                settings["update"],
+                self.settings["rollout"],
+                self.settings["update"],
                 self.player,
                 self.module,
                 self.recorder,
@@ -254,8 +246,10 @@ class Run:
             "ood": out_of_domain(base, after),
             "rollout_turns": int(counters["turns"]),
             "rollout_tokens": int(counters["tokens"]),
+            "faults": {"lost": int(counters["faults"]), "retries": int(counters["retries"])},
             "bad_trajectories": len(self.problems),
             **({"judge": self.recorder.judge} if self.recorder.judge else {}),
+            "verifier": verifier_result(self.recorder.verdicts, self.profiled),
             "seconds": seconds,
             "config_hash": config_hash(self.cfg),
             "command": " ".join(["python", *sys.argv]),
@@ -280,8 +274,9 @@ def run(cfg: DictConfig) -> None:
     L.seed_everything(int(cfg.seed), verbose=False)
     torch.use_deterministic_algorithms(True, warn_only=True)
     console = Console(stderr=True)
-    with Phases(PHASES, TWINS, console) as phases:
+    with Phases(PHASES, TWINS, console) as phases, ExitStack() as ends:
         job = Run(cfg, phases)
+        ends.callback(job.engine.shutdown)
         candidates = job.candidates()
         base = job.measured_base()
         job.recorder.write(0, "eval", summary(base))

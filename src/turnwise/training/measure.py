@@ -96,7 +96,7 @@ def base_key(model: str, policy: object, environment: Any, settings: Settings, s
     Args:
         model: folder or id of the base policy; the weights of a folder are read.
         policy: how it is loaded.
-        environment: its configuration.
+        environment: its configuration, and which engine plays in it.
     """
     code = commit()
     if not code or code.endswith("+"):

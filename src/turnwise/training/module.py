@@ -59,7 +59,7 @@ class PolicyModule(LightningModule):
 
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=self.learning_rate, weight_decay=self.weight_decay)
+        optimizer = torch.optim.AdamW(trained, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate)
         return [optimizer], [schedule]
 

@@ -21,7 +21,31 @@ LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-co
 
 def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
     """Success before and after over the tasks that both sides could play, with a paired 95 % interval."""
-    before, since = base.success(mode, split), after.success(mode, split)
+    return _compared(base.success(mode, split), after.success(mode, split))
+
+
+def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
+    """The same of each subset of the tasks, and of their unweighted mean; nothing where tasks name none."""
+    sides = base.by_subset(mode), after.by_subset(mode)
+    both = {name: sides[0][name].keys() & sides[1][name].keys() for name in sides[0] if name in sides[1]}
+    before, since = (
+        {name: {task: side[name][task] for task in sorted(tasks)} for name, tasks in both.items() if tasks}
+        for side in sides
+    )
+    if not before:
+        return {}
+    means = [_points(float(np.mean([_mean(tasks) for tasks in side.values()]))) for side in (before, since)]
+    mean = {
+        "base": means[0],
+        "after": means[1],
+        "delta": round(means[1] - means[0], 2),
+        "delta_ci95": _interval(paired_mean_difference(before, since)),
+        "tasks": sum(map(len, before.values())),
+    }
+    return {"by_subset": {name: _compared(before[name], since[name]) for name in before}, "subset_mean": mean}
+
+
+def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]]) -> dict[str, Any]:
     tasks = sorted(before.keys() & since.keys())
     if not tasks:
         return {}
@@ -46,6 +70,7 @@ def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
         **modes.get(headline, {}),
         "decoding": headline,
         "by_split": {split: comparison(base, after, headline, split) for split in splits},
+        **by_subset(base, after, headline),
         **modes,
         "pass_at_k": _pass_at_k(base, after),
     }
@@ -125,6 +150,8 @@ def summary(evaluation: Evaluation) -> dict[str, float]:
             if scores := evaluation.success(mode, split):
                 suffix = "" if mode == "sampled" else "_greedy"
                 metrics[f"eval/{split}/success{suffix}"] = _points(_mean(scores))
+    subsets = evaluation.by_subset("sampled") or evaluation.by_subset("greedy")
+    metrics |= {f"eval/success/{name}": _points(_mean(scores)) for name, scores in subsets.items()}
     said = [[m["content"] for m in e.messages if m["role"] == "assistant"] for e in evaluation.episodes]
     if said:
         metrics["eval/repeat_rate"] = round(sum(map(repeat_rate, said)) / len(said), 4)

@@ -50,6 +50,10 @@ class Phases:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
+    def tell(self, line: str) -> None:
+        """A line above the bar."""
+        self.console.print(line, highlight=False, markup=False)
+
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
         """Run a phase of ``total`` steps; yields ``advance(steps, note="")``. Its time is added to ``seconds``."""

@@ -17,7 +17,8 @@ from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.judged import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.training.branches import branch_metrics, trajectories
-from turnwise.types import Message, RolloutTree, Task
+from turnwise.training.verdicts import VERIFIER, count_verdicts, verifier_metrics
+from turnwise.types import Message, RolloutTree
 
 JUDGE = "judge/"  # of its metrics and counters
 
@@ -49,6 +50,11 @@ class Recorder(Callback):
     def reward(self) -> float | None:
         """Mean reward of the last collection; None where nothing was paid."""
         return self._pending.get("train/reward_mean")
+
+    @property
+    def verdicts(self) -> dict[str, float]:
+        """Counts of verdicts by domain (:func:`count_verdicts`), all starts of the run together."""
+        return {key.removeprefix(VERIFIER): value for key, value in self.counters.items() if key.startswith(VERIFIER)}
 
     @property
     def judge(self) -> dict[str, float]:
@@ -99,11 +105,15 @@ class Recorder(Callback):
             if name not in NOT_SUMS:
                 self.counters[JUDGE + name] = self.counters.get(JUDGE + name, 0) + value - self._judge.get(name, 0)
         self._judge = dict(judge)
+        verdicts = count_verdicts(experience)
+        for name, count in verdicts.items():
+            self.counters[VERIFIER + name] = self.counters.get(VERIFIER + name, 0) + count
         self.counters["trajectories"] += sum(map(trajectories, experience.trees)) if cost["turns"] else 0.0
         self.counters["rollout_seconds"] += seconds
         self._pending = {
             **reward_metrics(experience),
             **branch_metrics(experience),
+            **verifier_metrics(verdicts),
             **learned,
             **{f"train/{name}": value for name, value in experience.metrics.items()},
             **{JUDGE + name: value for name, value in self.judge.items()},
@@ -198,7 +208,7 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
             "id": tree.state.id,
             "turn": tree.state.turn,
             "task": tree.state.task.id,
-            "type": task_type(tree.state.task),
+            "type": tree.state.task.subset or None,
             "messages": [{"role": m["role"], "content": m["content"]} for m in history],
         },
         "expert": tree.state.expert,
@@ -219,12 +229,6 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
         "looks": [{"step": look.step, "values": dict(look.values), "stop": look.stop} for look in tree.looks],
         "rewards": {name: [None if v != v else v for v in values] for name, values in experience.rewards[i].items()},
     }
-
-
-def task_type(task: Task) -> str | None:
-    """The kind of task, where the world's tasks name one under ``data["goal"]["type"]``."""
-    goal = task.data.get("goal")
-    return str(goal["type"]) if isinstance(goal, Mapping) and "type" in goal else None
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -15,7 +15,7 @@ SMALL = {
     "rollout": ["--tasks", "1", "--group", "2", "--horizon", "2", "--continuous-rows", "2"],
     "update": [
         "--state", "16", "--actions", "3", "--action", "4", "--roots", "2", "--branches", "1", "--turns", "3",
-        "--tree-state", "8", "--tree-action", "3", "--tree-observation", "3",
+        "--tree-state", "8", "--tree-action", "3", "--tree-observation", "3", "--tree-rounds", "2",
     ],
     "profiling": ["--trajectories", "2", "--turns", "3", "--k", "2"],
     "iteration": ["--states", "2", "--group", "2", "--trajectories", "2", "--keep", "all"],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from samples import branching_tree, credit, flat_tree, trl_inputs
+from samples import branching_tree, by_turn, credit, flat_tree, trl_inputs
 from updates import difference
 
 FOLDER = Path(__file__).resolve().parents[3] / "benchmarks"
@@ -54,3 +54,16 @@ def test_peak_memory_is_what_the_step_holds_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", program, str(FOLDER)], capture_output=True, text=True, check=True)
     said = int(done.stdout.rpartition(":")[2])
     assert 63 << 20 < said < 72 << 20
+
+
+def test_by_turn_shares_nothing_and_keeps_every_credit() -> None:
+    tree = branching_tree(0, length=6, roots=2, branches=1, turns=4, action=3, observation=4)
+    given = credit(tree, 0)
+    trees, credits = by_turn(tree, given)
+    assert [c.advantage for c in credits] == [[a] for a in given.advantage]
+    for number, single in enumerate(trees):
+        history = list(tree.state.ids)
+        for t in tree.path(number)[:-1]:
+            history += tree.turns[t].action_ids + tree.turns[t].observation_ids
+        assert list(single.state.ids) == history
+        assert single.turns[0].action_ids == tree.turns[number].action_ids

@@ -244,11 +244,10 @@ def test_a_memory_budget_costs_time_and_changes_nothing(make_model: MakeModel, r
     model = make_model("qwen3", False)
     spine = ids(rng, 60)
     histories = [spine, spine[:40], ids(rng, 33), ids(rng, 90)]
-    free, tight = engine_of(model), engine_of(model)
+    free = engine_of(model)
     want = play_in(free, histories)
-    row_bytes = 256 * tight._rows.store.token_bytes  # every history here stays within 256 tokens
-    tight.budget = rows * row_bytes
-    tight.load_weights(model, 1)
+    row_bytes = 256 * free._store.token_bytes  # every history here stays within 256 tokens
+    tight = engine_of(model, 1, memory_gb=(rows * row_bytes + 0.5) / 1e9)
     most = 0
     resize = Store.resize
 

@@ -209,6 +209,8 @@ def test_metrics_by_hand() -> None:
             "ratio_mean": 5 / 4,
             "ratio_max": 2.0,
             "kl_sampler": sampler / 4,
+            "mismatch_mean": (math.log(1.5) + 2 * math.log(2)) / 4,
+            "mismatch_max": math.log(2),
             "kl_ref": 1 - math.log(2),
             "entropy": 11 / 4,
         }

@@ -7,7 +7,15 @@ import io
 import pytest
 from rich.console import Console
 
-from turnwise.reports.headline import duration, interval, judge_sentence, ood_sentence, signed, verdict
+from turnwise.reports.headline import (
+    duration,
+    interval,
+    judge_sentence,
+    ood_sentence,
+    signed,
+    verdict,
+    verifier_sentence,
+)
 from turnwise.reports.result import Comparison, Result
 from turnwise.reports.terminal import print_summary, summary_lines
 
@@ -89,6 +97,18 @@ def test_the_judge_has_a_line_of_its_own(make):
     offline = Result.model_validate(make.result() | {"judge": {"asked": 5, "scored": 5, "failed": 0}})
     assert judge_sentence(offline) == "Judge: 5 replies asked, 0 without a score."
     assert judge_sentence(Result.model_validate(make.result())) == ""
+
+
+def test_the_verifier_has_a_line_of_its_own(make):
+    profile = {"judged": 8, "accepted": 0, "exact": 0}
+    household = {"judged": 1200, "accepted": 300, "exact": 225, "miss_rate": 0.25, "profile": profile}
+    result = Result.model_validate(make.result() | {"verifier": {"household": household}})
+    line = (
+        "Verifier: household accepts 300 of 1,200 actions, of which an exact match would miss 25.0 %; "
+        "household (profile) accepts 0 of 8 actions."
+    )
+    assert verifier_sentence(result) == line and line in summary_lines(result)
+    assert verifier_sentence(Result.model_validate(make.result())) == ""
 
 
 def test_a_run_without_suites_says_so(make):

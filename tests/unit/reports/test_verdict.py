@@ -9,13 +9,13 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
+from turnwise.papers.jobs import ask
+from turnwise.papers.table import comparison
 from turnwise.reports.measured import Measured
 from turnwise.reports.result import read_result
 from turnwise.reports.summary import counted, entry_tables, read_entry, summary_table
 from turnwise.reports.tables import to_markdown
 from turnwise.reports.verdict import decide, decide_gate, entry_verdict, settled
-from turnwise.sweeps.jobs import ask
-from turnwise.sweeps.table import comparison
 
 SWEEP = """
 paper: P

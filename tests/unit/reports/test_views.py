@@ -96,3 +96,20 @@ def test_the_headline_is_not_listed_twice(make):
     ]
     only = in_domain_rows(InDomain(base=1, after=2, pass_at_k={"8": 12.0}))
     assert [(mode, part.base, part.after) for mode, _, part in only] == [("headline", 1, 2), ("pass@8", None, 12.0)]
+
+
+def test_subsets_stand_below_the_splits_and_their_mean_last():
+    def compared(base, after):
+        return {"base": base, "after": after, "delta": after - base, "tasks": 4}
+
+    by_subset = {"base": compared(10, 20), "long_context": compared(0, 40)}
+    result = InDomain.model_validate(
+        {**compared(5, 30), "decoding": "sampled", "by_subset": by_subset, "subset_mean": compared(5, 30)}
+    )
+    rows = [(mode, part, one.after) for mode, part, one in in_domain_rows(result)]
+    assert rows == [
+        ("headline", "all held-out", 30),
+        ("headline", "subset base", 20),
+        ("headline", "subset long_context", 40),
+        ("headline", "mean of subsets", 30),
+    ]

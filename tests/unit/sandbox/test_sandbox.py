@@ -211,3 +211,25 @@ def _bubblewrap(limits: Limits) -> Bubblewrap:
     if why := bubblewrap.reason():
         pytest.skip(why)
     return Bubblewrap(limits)
+
+
+def test_copies_made_beside_a_snippet_are_of_the_state_and_of_nothing_else(sandbox: Sandbox) -> None:
+    """The next copy of a state that is asked again is made while a snippet runs, whatever that one leaves behind."""
+    state = sandbox.python().run("x = [0]")[1]
+    leaves = "import os\nif os.fork() == 0:\n    while True: pass\nx.append(len(x))\nprint(x)"
+    for _ in range(6):
+        outcome, after = state.run(leaves)
+        assert (outcome.output, outcome.status) == ("[0, 1]\n", 0)
+        assert after.run("x.append(2); print(x)")[0].output == "[0, 1, 2]\n"
+        assert after.run("x")[0].output == "[0, 1]\n"
+    assert state.run("x")[0].output == "[0]\n"
+
+
+def test_a_snippet_that_hits_a_limit_spoils_no_copy_made_beside_it(hasty: Sandbox) -> None:
+    state = hasty.python().run("x = 7")[1]
+    for code in ("x", "while True: pass", "x", "b = bytearray(1 << 30)", "x", "print('y' * (1 << 20))", "x"):
+        outcome, _ = state.run(code)
+        if code == "x":
+            assert (outcome.output, outcome.status) == ("7\n", 0)
+        else:
+            assert outcome.status != 0

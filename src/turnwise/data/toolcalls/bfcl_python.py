@@ -8,7 +8,15 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.data.toolcalls.base import MAX_DEPTH, Reply, ToolCallError, checked_call, checked_calls, split_thinking
+from turnwise.data.toolcalls.base import (
+    MAX_CHARS,
+    MAX_DEPTH,
+    Reply,
+    ToolCallError,
+    checked_call,
+    checked_calls,
+    split_thinking,
+)
 from turnwise.types import ToolCall
 
 _BEGINS = re.compile(r"\[|[^\W\d][\w.]{0,255}\(")
@@ -30,6 +38,17 @@ def bfcl_python(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
     body = _parsed(rest)
     nodes = body.elts if isinstance(body, ast.List) else [body]
     return Reply(thinking, "", checked_calls([_call(node) for node in nodes]))
+
+
+def python_literal(text: str) -> Any:
+    """The JSON value that a Python literal writes: ``{'a': [1, True]}``. Never evaluated.
+
+    Raises:
+        ToolCallError: it is no such literal, or longer than ``MAX_CHARS``.
+    """
+    if len(text) > MAX_CHARS:
+        raise ToolCallError(f"the literal has {len(text)} characters, more than {MAX_CHARS}")
+    return _literal(_parsed(text.strip()), 0)
 
 
 def _parsed(text: str) -> ast.expr:

@@ -47,7 +47,9 @@ class OfficialGames:
             if len(chosen) == count:
                 break
             if self._read(path).get("solvable", True):
-                chosen.append(Task(env="alfworld", id=str(Path(path).parent), split=split, data={"game": path}))
+                folder = Path(path).parent
+                kind = folder.parent.name.partition("-")[0]  # of "pick_and_place_simple-Mug-None-Desk-308"
+                chosen.append(Task("alfworld", str(folder), split, {"game": path}, kind))
         if len(chosen) < count:
             raise ValueError(f"count: split {split!r} has {len(chosen)} playable games, {count} were asked for")
         return chosen

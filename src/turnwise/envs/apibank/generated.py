@@ -205,7 +205,7 @@ class OfficeTasks:
             data = _data(rng, names, level)
             digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()
             if split == "unseen" or (digest[0] < 256 * SEEN_SHARE) == (split == "seen"):
-                return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data)
+                return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
         raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
 
 

@@ -144,7 +144,7 @@ def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
     group = str(record.get("file") or record.get("requirement"))
     share = int.from_bytes(sha256(group.encode()).digest()[:4]) / 2**32
     split = "train" if share < 0.8 else "seen" if share < 0.9 else "unseen"
-    return Task("apibank", f"level-{level}/{split}/{number:06d}", split, {"level": level, **data})
+    return Task("apibank", f"level-{level}/{split}/{number:06d}", split, {"level": level, **data}, f"level-{level}")
 
 
 def _step(record: Mapping[str, Any]) -> dict[str, Any]:

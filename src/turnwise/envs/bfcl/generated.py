@@ -58,7 +58,8 @@ class TinyTasks:
             names = Names.held_out() if split == "unseen" else self.names(rng) if self.names else Names.training()
             data = _data(rng, split, names)
             if split == "unseen" or _is_seen(data) == (split == "seen"):
-                return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data)
+                apis = "one_api" if len(data["classes"]) == 1 else "two_apis"
+                return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data, apis)
         raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from statistics import fmean
 
 from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_classes, without
@@ -60,7 +59,7 @@ class PublicTasks:
                 "data.trajectories, states.count or eval.tasks"
             )
         random.Random(f"{seed}/bfcl").shuffle(found)
-        return [Task("bfcl", name, split, {"entry": name}) for name in found[:count]]
+        return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in found[:count]]
 
     def problem(self, task: Task) -> Problem:
         """The entry that its data names."""
@@ -77,24 +76,6 @@ def subset_of(name: str) -> str:
     if subset not in SUBSETS:
         raise ValueError(f"{name!r} is no task of BFCL's multi-turn subsets")
     return subset
-
-
-def by_subset(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The benchmark's multi-turn accuracy: success of each subset, and ``overall``, their unweighted mean.
-
-    Args:
-        success: public task -> its outcomes, 0 or 1 (``Evaluation.success``). A task's outcomes are averaged first.
-
-    Raises:
-        ValueError: there is no task, one is not public, or one has no outcome.
-    """
-    found: dict[str, list[float]] = {}
-    for name, outcomes in success.items():
-        found.setdefault(subset_of(name), []).append(fmean(outcomes))
-    if not found:
-        raise ValueError("no public task was played")
-    means = {subset: fmean(found[subset]) for subset in SUBSETS if subset in found}
-    return {**means, "overall": fmean(means.values())}
 
 
 @lru_cache(maxsize=1)

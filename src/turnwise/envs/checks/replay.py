@@ -7,8 +7,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.base import Environment, Session
-from turnwise.types import Task
+from turnwise.envs.tools import as_written
+from turnwise.types import Message, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,10 @@ def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = T
         verify: also ask the verifier of each action; ``accepted`` is empty without.
     """
     trajectory = environment.demonstrate(task, "good", seed)
-    actions = tuple(str(m["content"]) for m in trajectory.messages if m["role"] == "assistant")
     session = environment.reset(task)
-    at = len(session.opening())
-    told = [str(message["content"]) for message in trajectory.messages[at + 1 :: 2]]
+    form: Format = getattr(session, "form", "hermes")
+    actions = tuple(as_written(m, form) for m in trajectory.messages if m["role"] == "assistant")
+    told = _told(trajectory.messages[len(session.opening()) :])
     observations: list[str] = []
     accepted = []
     for action in actions:
@@ -44,6 +46,17 @@ def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = T
         observations.append(session.step(action).observation)
     alike = len(observations) == len(actions) and observations[: len(told)] == told
     return Replayed(task, actions, tuple(observations), session.won, alike, tuple(accepted))
+
+
+def _told(messages: Sequence[Message]) -> list[str]:
+    """What follows each reply; the answers of several calls are lines of one observation."""
+    told: list[list[str]] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            told.append([])
+        else:
+            told[-1].append(str(message["content"]))
+    return ["\n".join(answers) for answers in told if answers]
 
 
 def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> float:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from turnwise.data.tool_schema import function_of
+from turnwise.envs.dialogues.problem import W
 from turnwise.envs.dialogues.session import DialogueSession
+from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
 DONE = "Done."
@@ -70,25 +72,34 @@ def clumsy(session: DialogueSession, closing: str, rng: random.Random, mistakes:
     for place, (calls, text) in enumerate(replies):
         spare = session.horizon - session.turns - (len(replies) - place)
         if calls and not session.problem.one_reply and spare > 0 and session.steps_made < session.steps - _ROOM:
-            drawn = _drawn(rng, mistakes)
-            mistake = _mistake(session, calls[0], last, rng, drawn)
-            if mistake is not None or drawn == "early":
-                yield [mistake] if mistake else [], "" if mistake else closing
+            drawn = drawn_of(rng, mistakes)
+            tools = session.problem.tools_at(session.turn)
+            made = mistake(session.world, tools, calls[0], last, rng, drawn)
+            if made is not None or drawn == "early":
+                yield [made] if made else [], "" if made else closing
         yield calls, text
         last = calls[-1] if calls else None
 
 
-def _drawn(rng: random.Random, mistakes: Mistakes) -> str:
+def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
     """The name of a mistake, or nothing."""
     names = [field.name for field in fields(mistakes)]
     weights = [getattr(mistakes, name) for name in names]
     return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
 
 
-def _mistake(
-    session: DialogueSession, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
+def mistake(
+    world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
 ) -> ToolCall | None:
-    """The drawn mistake as a harmless call that is not the due one, or None."""
+    """A harmless call that is not the due one, or None.
+
+    Args:
+        world: the state before the call, which is not changed.
+        tools: what can be called.
+        due: the call that is to be made.
+        last: the call before it.
+        drawn: the name of the mistake, see :class:`Mistakes`; None is returned for the other names.
+    """
     made: ToolCall | None = None
     if drawn == "wrong" and due.arguments:
         key = rng.choice(sorted(due.arguments))
@@ -101,19 +112,19 @@ def _mistake(
     elif drawn == "repeat":
         made = last
     elif drawn == "look":
-        looks = _looks(session)
+        looks = _looks(tools)
         made = rng.choice(looks) if looks else None
     if made is None or made == due:
         return None
-    twin = session.world.fork()
+    twin = world.fork()
     answer = twin.call(made)
-    harmless = twin.same_place(session.world)
+    harmless = twin.same_place(world)
     return made if harmless and answer != twin.call(due) else None  # the same answer would serve as well
 
 
-def _looks(session: DialogueSession) -> list[ToolCall]:
+def _looks(tools: Tools) -> list[ToolCall]:
     """Functions at hand that need no value."""
-    shown = map(function_of, session.problem.tools_at(session.turn))
+    shown = map(function_of, tools)
     return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
 
 

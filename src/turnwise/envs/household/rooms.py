@@ -140,6 +140,7 @@ def make_task(split: str, seed: int, index: int) -> Task:
                 id=f"{split}/{seed}/{index:06d}",
                 split=split,
                 data=data,
+                subset=data["goal"]["type"],
             )
         attempt += 1
 

@@ -79,7 +79,7 @@ class MathEnv:
         if count < 0:
             raise ValueError(f"count: cannot draw {count} tasks")
         problems = self._problems(split, count, seed)
-        return [Task(self.name, f"{split}/{problem.key}", split, problem.data()) for problem in problems]
+        return [Task(self.name, f"{split}/{p.key}", split, p.data(), p.kind) for p in problems]
 
     def _problems(self, split: str, count: int, seed: int) -> Sequence[Problem]:
         if not self._read:

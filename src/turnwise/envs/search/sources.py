@@ -67,7 +67,7 @@ class Source:
             remedy = f"give files.{split} more" if self._made is None else "set countries to more, or level to full"
             raise ValueError(f"{env}: {split} has {len(questions)} questions, {count} are wanted; {remedy}")
         source = {"source": self.name}
-        return [Task(env, f"{split}/{q.key}", split, q.data() | source) for q in questions[:count]]
+        return [Task(env, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions[:count]]
 
     def question(self, task: Task, env: str) -> Question:
         """A task's question.

@@ -63,7 +63,8 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
     while True:
         data = _draw(SIZES[level], random.Random(f"terminal {level} {split} {seed} {index} {attempt}"))
         if split_of(data) == split:
-            return Task("terminal", f"{split}/{level}/{seed}/{index:06d}", split, data)
+            chores = f"chores_{len(data['chores'])}"
+            return Task("terminal", f"{split}/{level}/{seed}/{index:06d}", split, data, chores)
         attempt += 1
 
 

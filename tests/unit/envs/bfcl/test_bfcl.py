@@ -17,7 +17,7 @@ pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl`
 from turnwise.envs.bfcl import BfclEnv
 from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import SUBSETS, entries
-from turnwise.envs.bfcl.public import UNSEEN_PAIRS, by_subset, subset_of
+from turnwise.envs.bfcl.public import UNSEEN_PAIRS, subset_of
 from turnwise.envs.bfcl.truth import read_truth
 
 COUNTS = {"train": 640, "seen": 80, "unseen": 80}
@@ -56,12 +56,11 @@ def test_more_tasks_than_there_are_is_said(public):
         public.tasks("seen", 81)
 
 
-def test_accuracy_is_the_mean_of_the_subsets():
-    played = {"multi_turn_base_1": [1, 0], "multi_turn_base_2": [1, 1], "multi_turn_miss_func_1": [0, 0]}
-    assert by_subset(played) == {"base": 0.75, "miss_func": 0.0, "overall": 0.375}
-    for wrong in ({}, {"tiny/train/0/000001": [1]}):
-        with pytest.raises(ValueError, match=r"no public task|is no task"):
-            by_subset(wrong)
+def test_a_task_says_its_subset(public):
+    assert {task.subset for task in public.tasks("seen", 40)} == set(SUBSETS)
+    assert all(task.subset == subset_of(task.id) for task in public.tasks("seen", 40))
+    with pytest.raises(ValueError, match="is no task"):
+        subset_of("tiny/train/0/000001")
 
 
 @pytest.mark.slow

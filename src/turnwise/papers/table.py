@@ -49,10 +49,12 @@ class Row(_Part):
 
     A row has ``overrides`` of its own, or it is the ``same`` as a row of another sweep (``pivotrl_tab1/sft``), whose runs it
     shares; with neither, it is the paper's alone. ``needs`` says by scale what is missing for it to run; where it names keys as
-    ``data.file=...``, the row runs once they are given on the command line.
+    ``data.file=...``, the row runs once they are given on the command line. ``trains`` is false of a base row, which is
+    measured and never trained: what a command line says of training does not reach it.
     """
 
     label: str = ""
+    trains: bool = True
     overrides: Words | None = None
     same: str | None = None
     at: dict[Scale, Words] = Field(default_factory=dict)  # more overrides, at one scale

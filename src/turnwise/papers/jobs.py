@@ -10,10 +10,26 @@ from pathlib import Path
 
 from turnwise.config import run_name
 from turnwise.errors import InputError
-from turnwise.sweeps.table import Scale, Sweep, find_sweep
+from turnwise.papers.table import Scale, Sweep, find_sweep
 
 # overrides that say how a run is carried out, and make no other run of it
-_NAMELESS = ("fresh", "paths.cache", "judge.cache", "judge.client.url", "logger", "callbacks.progress")
+_NAMELESS = (
+    "fresh",
+    "paths.cache",
+    "judge.cache",
+    "judge.client.url",
+    "engine.urls",
+    "engine.local.python",
+    "logger",
+    "callbacks.progress",
+)
+
+# what only training reads: it would make another run of a row that is measured alone, or train it
+_OF_TRAINING = (
+    *("states", "allocator", "gate", "reward", "advantage", "loss", "update", "judge", "predictor", "callbacks"),
+    *("data.trajectories", "data.good", "data.strict", "trainer.max_epochs", "trainer.max_steps"),
+    *("rollout.states", "rollout.turns", "rollout.trajectories", "rollout.max_refills"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +45,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a command line asks of a sweep: ``extra`` overrides go to every row, ``rows`` and ``seeds`` pick."""
+    """What a command line asks of a sweep: ``extra`` overrides go to every row that they concern, ``rows`` and ``seeds`` pick."""
 
     sweep: Sweep
     folder: Path  # conf/
@@ -70,15 +86,20 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     given = {_key(item) for item in asked.extra}
     owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale, given)
     source = owner.rows[owned]
+    extra = tuple(item for item in asked.extra if source.trains or not _of_training(_key(item)))
     tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
-    tail += sorted(item for item in asked.extra if _key(item) not in _NAMELESS)
+    tail += sorted(item for item in extra if _key(item) not in _NAMELESS)
     name = run_name(_preset(owner, owned), ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
-    overrides = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()), *asked.extra)
+    overrides = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()), *extra)
     return Job(row, seed, name, (*overrides, f"name='{name}'", f"seed={seed}"), cannot)
 
 
 def _key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
+
+
+def _of_training(key: str) -> bool:
+    return any(key == part or key.startswith(f"{part}.") for part in _OF_TRAINING)
 
 
 def origin(

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from turnwise.errors import InputError
-from turnwise.sweeps.table import Comparison, comparison, find_sweep, read_sweep
+from turnwise.papers.table import Comparison, comparison, find_sweep, read_sweep
 
 ROWS = dict.fromkeys(["a", "b", "0.12"])
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.sweeps.arguments import for_hydra, is_sweep
-from turnwise.sweeps.jobs import ask, job_of, jobs, preset
+from turnwise.papers.jobs import ask, job_of, jobs, preset
 
 
 def test_all_rows_of_a_seed_come_before_the_next_seed(conf: Path) -> None:
@@ -80,13 +79,20 @@ def test_lists_are_one_value(conf: Path) -> None:
     )
 
 
-def test_hydra_keeps_its_own_arguments(conf: Path) -> None:
-    arguments = ["-m", "sweep=p_tab1", "hydra/launcher=submitit_local", "--dry-run", "data.file=it's ${x}"]
-    assert is_sweep(arguments) and not is_sweep(["method=sft"])
-    assert for_hydra(arguments, conf) == [
-        "--multirun",
-        "hydra/launcher=submitit_local",
-        "hydra/sweeper=rows",
-        "hydra.sweeper.arguments=['sweep=p_tab1','--dry-run','data.file=it\\'s \\${x}']",
-        f"hydra.sweeper.folder='{conf}'",
-    ]
+def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
+    training = ["trainer.max_epochs=3", "update.learning_rate=1e-3", "loss.clip_high=0.3", "allocator=trace"]
+    both = ["env.horizon=4", "rollout.sampling.temperature=0.7", "trainer.accelerator=gpu"]
+    plain = job_of(ask(["sweep=p_tab1"], conf), "base", 0)
+    assert job_of(ask(["sweep=p_tab1", *training], conf), "base", 0) == plain
+    trained = job_of(ask(["sweep=p_tab1", *training], conf), "ours", 0)
+    assert set(training) < set(trained.overrides) and trained.name != "p/tab1/ours"
+    changed = job_of(ask(["sweep=p_tab1", *training, *both], conf), "base", 0)
+    assert set(both) < set(changed.overrides) and not set(training) & set(changed.overrides)
+
+
+def test_a_key_that_only_begins_alike_reaches_every_row(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
+    assert "rollout.states_of=1" in job_of(ask(["sweep=p_tab1", "rollout.states_of=1"], conf), "base", 0).overrides

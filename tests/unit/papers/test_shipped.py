@@ -10,11 +10,11 @@ import pytest
 
 from turnwise.config import compose_config
 from turnwise.config_check import check_config
+from turnwise.papers.jobs import Asked, job_of, jobs
+from turnwise.papers.table import SCALES, find_sweep, sweep_names
 from turnwise.reports.measured import Measured
 from turnwise.reports.result import Result
 from turnwise.run_folder import config_hash
-from turnwise.sweeps.jobs import Asked, job_of, jobs
-from turnwise.sweeps.table import SCALES, find_sweep, sweep_names
 
 CONF = Path(__file__).parents[3] / "conf"
 NAMES = sweep_names(CONF)
@@ -33,6 +33,14 @@ def test_a_sweeps_rows_lead_somewhere(name: str) -> None:
         found = jobs(Asked(sweep, CONF, scale))  # type: ignore[arg-type]
         assert len({(job.name, job.seed) for job in found}) == len(found)
     assert sweep.entry in sweep.title or sweep.entry in ("In text", "Tables 1 and 7") or " and " in sweep.entry
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_that_train_nothing_say_so(name: str) -> None:
+    for row in find_sweep(name, CONF).rows.values():
+        words = row.overrides or ()
+        base = any(word == "trainer.max_epochs=0" or re.fullmatch(r"experiment=.*/base", word) for word in words)
+        assert row.trains == (not base), row.label
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,6 +71,7 @@ def test_every_row_composes_and_has_a_folder_of_its_own(name: str, scale: str) -
         cfg = compose_config(job_of(asked, row, sweep.seeds[0]).overrides, CONF)
         check_config(cfg)
         assert cfg.scale == scale
+        assert sweep.rows[row].trains == (cfg.trainer.max_epochs > 0)
         folders.add(cfg.paths.out)
         hashes.add(config_hash(cfg))
     assert len(folders) == len(own)

@@ -1,0 +1,143 @@
+"""Write the trajectories of a world's experts, good or clumsy, in the format of docs/data.md.
+
+python scripts/expert_data.py env=search quality=clumsy count=100 out=data/search.jsonl
+python scripts/expert_data.py env=terminal out=data/terminal.parquet env.level=full
+
+env      a file of conf/env/, your own included
+quality  good, clumsy, or both: each task by each of them (both)
+count    of tasks (100)
+split    of the tasks: train, seen or unseen (train)
+seed     of the tasks and of each demonstration (0)
+out      the file to write, .jsonl or .parquet (outputs/experts/<env>-<split>-<quality>.jsonl)
+Everything else is an override of the configuration, as for train.py: env.horizon=10. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from turnwise.config_parts import build_alone
+from turnwise.data.foreign import KEYS
+from turnwise.data.trajectories import write_trajectories
+from turnwise.envs.base import Environment, EnvironmentFault, Quality, tried
+from turnwise.errors import InputError
+from turnwise.files import no_room
+from turnwise.types import Task, Trajectory
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+QUALITIES: dict[str, tuple[Quality, ...]] = {"good": ("good",), "clumsy": ("clumsy",), "both": ("good", "clumsy")}
+
+
+@dataclass
+class Settings:
+    """The command line."""
+
+    env: str = ""
+    quality: str = "both"
+    count: int = 100
+    split: str = "train"
+    seed: int = 0
+    out: Path = Path()
+    overrides: list[str] = field(default_factory=list)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done, 2 an argument or file cannot be used, or the world cannot demonstrate."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0 if arguments else 2
+    told: Counter[str] = Counter()
+    settings = Settings()
+    try:
+        settings = parse(arguments)
+        world: Environment = build_alone("env", [f"env={settings.env}", *settings.overrides], CONF)
+        try:
+            tasks = world.tasks(settings.split, settings.count, settings.seed)
+        except ValueError as error:
+            raise InputError(f"env={settings.env}: {error}") from error
+        work = [(task, quality) for task in tasks for quality in QUALITIES[settings.quality]]
+        bar = track(work, "demonstrate", console=Console(stderr=True), transient=True)
+        write_trajectories(settings.out, demonstrations(world, bar, settings.seed, told), KEYS)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(no_room(error, settings.out) or error, file=sys.stderr)
+        return 2
+    named = {"env": settings.env, "split": settings.split, "quality": settings.quality, "tasks": len(tasks)}
+    print(
+        json.dumps(named | {key: told[key] for key in ("trajectories", "won", "faults")} | {"out": str(settings.out)})
+    )
+    return 0
+
+
+def demonstrations(
+    world: Environment,
+    work: Iterable[tuple[Task, Quality]],
+    seed: int,
+    told: Counter[str],
+) -> Iterator[Trajectory]:
+    """The experts' episodes one by one, counted in ``told``; one whose world fails again and again is left out.
+
+    Raises:
+        InputError: none came through.
+    """
+    last = ""
+    for task, quality in work:
+        try:
+            trajectory = tried(partial(world.demonstrate, task, quality, seed))
+        except EnvironmentFault as fault:
+            last = f"task {task.id}: {fault}"
+            told["faults"] += 1
+            print(f"left out: {last}", file=sys.stderr)
+            continue
+        told["trajectories"] += 1
+        told["won"] += bool(trajectory.success)
+        yield trajectory
+    if not told["trajectories"]:
+        raise InputError(f"env={world.name}: no demonstration came through; {last}")
+
+
+def parse(arguments: Sequence[str]) -> Settings:
+    """The settings.
+
+    Raises:
+        InputError: no environment is named, or a value is out of its range.
+    """
+    settings, given = Settings(), dict.fromkeys(("env", "quality", "split", "count", "seed", "out"), "")
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if key in given and equals:
+            given[key] = value
+        else:
+            settings.overrides.append(argument)
+    for key, least in (("count", 1), ("seed", 0)):
+        value = given[key]
+        if value and (not value.isdecimal() or int(value) < least):
+            raise InputError(f"{key}: a whole number from {least} on is needed, got {value!r}")
+        setattr(settings, key, int(value) if value else getattr(settings, key))
+    settings.env, settings.quality = given["env"], given["quality"] or settings.quality
+    settings.split = given["split"] or settings.split
+    if not settings.env:
+        raise InputError("no environment is named; write env=search, or the name of your own")
+    if settings.quality not in QUALITIES:
+        raise InputError(f"quality: one of {', '.join(QUALITIES)} is needed, got {settings.quality!r}")
+    named = f"outputs/experts/{settings.env}-{settings.split}-{settings.quality}.jsonl"
+    settings.out = Path(given["out"] or named)
+    if settings.out.suffix not in (".jsonl", ".parquet"):
+        raise InputError(f"out: name a file that ends in .jsonl or .parquet, got {given['out']!r}")
+    return settings
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Import trajectories of other programs into the format of docs/data.md, and say what could not be used.
+
+python scripts/prepare_data.py toolace.json --out data/toolace.jsonl
+python scripts/prepare_data.py part-1.parquet part-2.parquet --out data/all.parquet --calls hermes
+
+Read are JSON lines, a JSON array, and Parquet, with OpenAI's keys (messages, tools, tool_calls) or ShareGPT's (conversations of
+from and value). Calls in text become tool_calls: Hermes' and Qwen's <tool_call>, ToolACE's [f(a=1)], Llama's JSON; tools are
+taken from the record or from the system prompt. Nothing is evaluated. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from turnwise.data.foreign import KEYS, Calls, Importer
+from turnwise.data.trajectories import DataError, Problem, write_trajectories
+from turnwise.errors import InputError
+from turnwise.files import no_room
+from turnwise.types import Trajectory
+
+SHOWN = 20  # places of a reason that are listed; the count names the rest
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done, 2 a file or option cannot be used, or nothing in the files can."""
+    args = parser().parse_args(arguments)
+    importer = Importer(args.calls, args.keep_system)
+    console = Console(stderr=True)
+    written = 0
+    try:
+        if args.out.suffix not in (".jsonl", ".parquet"):
+            raise InputError(f"--out {args.out}: name a file that ends in .jsonl or .parquet")
+        with progress(console) as bar:
+            total = sum(path.stat().st_size for path in args.files if path.is_file())
+            task = bar.add_task("import", total=total, used=0)
+
+            def used() -> Iterator[Trajectory]:
+                nonlocal written
+                for trajectory in importer.trajectories(args.files, lambda count: bar.advance(task, count)):
+                    written += 1
+                    bar.update(task, used=written)
+                    yield trajectory
+                if args.strict and importer.problems:
+                    raise DataError(
+                        f"{len(importer.problems)} bad trajectories and --strict is given:", importer.problems
+                    )
+                if not written:
+                    names = ", ".join(map(str, args.files))
+                    raise DataError(f"no usable trajectory in {names}:", importer.problems)
+
+            write_trajectories(args.out, used(), KEYS)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(no_room(error, args.out) or error, file=sys.stderr)
+        return 2
+    reasons = by_reason(importer.problems)
+    out = Console() if Console().is_terminal else Console(width=160)  # a pipe has no width of its own
+    if reasons:
+        out.print(table(reasons))
+    out.print(f"{args.out}: {written} of {importer.read} trajectories", markup=False, highlight=False)
+    counted = {name: {"count": len(found), "places": places(found)} for name, found in reasons.items()}
+    result = {"read": importer.read, "written": written, "unusable": len(importer.problems), "reasons": counted}
+    print(json.dumps(result | {"out": str(args.out)}))
+    return 0
+
+
+def by_reason(problems: Sequence[Problem]) -> dict[str, list[Problem]]:
+    """The problems of each kind, the most frequent first."""
+    found: dict[str, list[Problem]] = {}
+    for problem in problems:
+        found.setdefault(problem.reason, []).append(problem)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def places(problems: Sequence[Problem]) -> list[str]:
+    """``file:line`` of the first of them."""
+    return [problem.source for problem in problems[:SHOWN]]
+
+
+def table(reasons: dict[str, list[Problem]]) -> Table:
+    """What could not be used: how often, where, an example and its remedy."""
+    shown = Table(title="Not used", title_justify="left")
+    for name in ("reason", "count", "where", "the first, and its remedy"):
+        shown.add_column(name, overflow="fold")
+    for reason, problems in reasons.items():
+        lines = [problem.source.rpartition(":")[2] for problem in problems[:8]]
+        more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
+        file = Path(problems[0].source.rpartition(":")[0]).name
+        first = f"{problems[0].what}; {problems[0].remedy}"
+        cells = (reason, str(len(problems)), f"{file}:{', '.join(lines)}{more}", first[:300])
+        shown.add_row(*(escape(cell) for cell in cells))
+    return shown
+
+
+def progress(console: Console) -> Progress:
+    """A bar over the bytes of the files."""
+    words = TextColumn("{task.fields[used]} usable")
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), words, TimeRemainingColumn(), console=console, transient=True
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add: Any = parser.add_argument
+    add("files", nargs="+", type=Path, help=".jsonl, .ndjson, .json (lines or an array) or .parquet")
+    add("--out", type=Path, required=True, help="the file to write, .jsonl or .parquet; whole or not at all")
+    forms = "how calls stand in the text of assistant turns (auto: look at each conversation; none: leave text alone)"
+    add("--calls", choices=get_args(Calls), default="auto", help=forms)
+    keep = (
+        "keep the system message that lists the tools; without it a chat template shows them in the policy's own form"
+    )
+    add("--keep-system", action="store_true", help=keep)
+    add("--strict", action="store_true", help="write nothing if one trajectory cannot be used")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Serve a policy with vLLM, set up as engine=vllm needs it.
+
+export TURNWISE_VLLM_KEY=...        the token that runs send; without it anybody on this machine may use the server
+python scripts/serve.py --model Qwen/Qwen3-4B --lora-rank 16 --max-length 8192
+python train.py engine=vllm policy=qwen3_4b "engine.urls=[http://127.0.0.1:8000]"
+
+vLLM lives in an environment of its own (requirements-vllm.txt). What stands after -- goes to `vllm serve` as it is. The server
+ends with this program: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import NoReturn
+
+from turnwise.endpoints import is_local, key_from
+from turnwise.engines.vllm.faults import ServerError
+from turnwise.engines.vllm.local import Local, Process
+from turnwise.errors import InputError
+from turnwise.tiny.load import tiny_path
+
+KEY = "TURNWISE_VLLM_KEY"
+POLL, TELL = 0.5, 10.0  # s
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--model", default="tiny", help="a folder, a name on the Hugging Face hub, or tiny (the default)")
+    add("--host", default="127.0.0.1", help=f"another one than this machine's own needs {KEY} (default 127.0.0.1)")
+    add("--port", type=int, default=8000)
+    add(
+        "--python",
+        default=os.environ.get("TURNWISE_VLLM_PYTHON", ".venv-vllm/bin/python"),
+        help="of the environment that has vLLM (default $TURNWISE_VLLM_PYTHON, else .venv-vllm/bin/python)",
+    )
+    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="policy.dtype of the run")
+    add("--max-length", type=int, default=4096, help="rollout.max_length of the run (default 4096)")
+    weights = parser.add_mutually_exclusive_group()
+    weights.add_argument("--lora-rank", type=int, default=16, help="policy.lora.r of the run (default 16)")
+    weights.add_argument(
+        "--full-weights", action="store_true", help="for policy.lora.r=0: runs may replace all weights; loopback only"
+    )
+    add("--rows", type=int, default=64, help="sequences decoded together (default 64)")
+    add("--devices", help="GPUs, as 0,1; all by default")
+    add("--kv-gb", type=int, help="GiB of keys and values, on a CPU")
+    add("--eager", action="store_true", help="do not compile: a start in half the time, slower steps")
+    add("--folder", default="outputs/serve", help="of the server's log (default outputs/serve)")
+    add("--start-limit", type=float, default=900.0, help="s until it must answer (default 900)")
+    return parser
+
+
+def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) -> Process:
+    """The server that a command line asks for.
+
+    Raises:
+        InputError: it cannot be, or should not be without a token.
+    """
+    url = f"http://{args.host}:{args.port}"
+    if not is_local(url) and key is None:
+        raise InputError(
+            f"--host {args.host}: others can reach that, so a token is needed. Set {KEY} here and where runs start"
+        )
+    if not is_local(url) and args.full_weights:
+        raise InputError(
+            f"--full-weights: the calls that replace weights ask for no token, so they are not opened on {args.host}; "
+            "use a LoRA adapter, or run here"
+        )
+    try:
+        local = Local(
+            args.python,
+            devices=None if args.devices is None else [args.devices],
+            dtype=args.dtype,
+            lora_rank=0 if args.full_weights else args.lora_rank,
+            rows=args.rows,
+            kv_gb=args.kv_gb,
+            eager=args.eager,
+            arguments=arguments,
+        )
+        if not (args.full_weights or args.lora_rank):
+            raise ValueError("lora_rank must be at least 1; policy.lora.r=0 goes with --full-weights")
+    except ValueError as error:
+        raise InputError(f"--{str(error).replace('_', '-', 1)}") from error
+    if not Path(args.python).exists():
+        raise InputError(
+            f"--python {args.python}: there is no such file. vLLM lives in an environment of its own:\n"
+            "  python3 -m venv .venv-vllm && .venv-vllm/bin/pip install -r requirements-vllm.txt"
+        )
+    folder = Path(args.folder)
+    model = str(tiny_path()) if args.model == "tiny" else args.model
+    if args.full_weights:
+        model = untied(model, args.dtype, folder)
+    return Process(
+        local, model, args.max_length, folder / f"vllm-{args.port}.log", key=key, host=args.host, port=args.port
+    )
+
+
+def untied(model: str, dtype: str, folder: Path) -> str:
+    """A copy of the model with a head of its own, as runs hand weights over (``engines.vllm.weights``)."""
+    from turnwise.engines.vllm.weights import save
+    from turnwise.models.policy import load_policy
+
+    policy, tokenizer = load_policy(model, dtype)
+    snapshot = save(policy, 0, folder / "weights")
+    tokenizer.save_pretrained(snapshot.folder)
+    return str(snapshot.folder)
+
+
+def wait(process: Process, limit: float) -> None:
+    """Until it answers, with a line of progress now and then.
+
+    Raises:
+        ServerError: it has ended, or does not answer within the limit.
+    """
+    began = told = time.monotonic()
+    print(f"starting vLLM at {process.url}; its log is {process.log}", flush=True)
+    while not healthy(process.url):
+        now = time.monotonic()
+        if not process.alive():
+            raise ServerError(f"vLLM did not start. Its log is {process.log}, which ends in:\n{process.ending()}")
+        if now - began > limit:
+            raise ServerError(f"vLLM did not answer within {limit:.0f} s (--start-limit); look into {process.log}")
+        if now - told >= TELL:
+            told = now
+            print(f"  {now - began:4.0f} s: {last_line(process.log)}", flush=True)
+        time.sleep(POLL)
+    print(f"ready after {time.monotonic() - began:.0f} s: engine=vllm 'engine.urls=[{process.url}]'", flush=True)
+
+
+def healthy(url: str) -> bool:
+    """Whether a server answers there."""
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def last_line(log: Path) -> str:
+    """What it is at, cut to a line of a terminal."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return lines[-1].rpartition("] ")[2][:100] if lines else ""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 2 when an argument cannot be used or the server does not start, 1 when it dies later, 0 when told to end."""
+    line = sys.argv[1:] if arguments is None else arguments
+    cut = line.index("--") if "--" in line else len(line)
+    args = parser().parse_args(line[:cut])
+    key = key_from(KEY)
+    try:
+        process = process_of(args, line[cut + 1 :], key)
+        if key is None:
+            print(f"no token: anybody on this machine may use the server ({KEY} sets one)", flush=True)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, _end)
+        try:
+            process.start()
+            wait(process, args.start_limit)
+            while process.alive():
+                time.sleep(POLL)
+            print(f"vLLM has ended. Its log is {process.log}, which ends in:\n{process.ending()}", file=sys.stderr)
+            return 1
+        finally:
+            process.stop()
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 0
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

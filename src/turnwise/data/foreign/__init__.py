@@ -1,0 +1,5 @@
+"""Trajectories as other programs write them, in this project's format. ``scripts/prepare_data.py`` is the command line."""
+
+from turnwise.data.foreign.convert import KEYS, Calls, Importer, converted
+
+__all__ = ["KEYS", "Calls", "Importer", "converted"]

@@ -1,0 +1,238 @@
+"""From a record of another program to a Trajectory: its turns, its tools, its calls, each by the one parser of its form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from turnwise.data.foreign.tools import openai_tool, tools_in
+from turnwise.data.foreign.turns import conversation_of, tools_of_record
+from turnwise.data.messages import parse_trajectory
+from turnwise.data.records import OnBytes, UnusableError, read_records
+from turnwise.data.tool_schema import function_of
+from turnwise.data.toolcalls.base import MAX_CHARS, Reply, ToolCallError, checked_call, expect, skip_space
+from turnwise.data.toolcalls.bfcl_python import python_literal
+from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.hermes import CLOSE, OPEN
+from turnwise.data.trajectories import Problem, used_twice
+from turnwise.types import Trajectory
+
+Calls = Literal["auto", "none", "hermes", "qwen_xml", "llama_json", "bfcl_python"]
+"""How calls stand in the text of assistant turns. ``auto`` looks, ``none`` leaves text as it is."""
+
+KEYS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")  # of imported messages
+
+_LITERAL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_RESPONSE = "<tool_response>", "</tool_response>"
+_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
+
+
+def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool = False) -> Trajectory:
+    """A record as a Trajectory.
+
+    A record that names a ``task`` is one of ours: its text is what its world reads, and ``auto`` leaves it alone.
+
+    Args:
+        record: under OpenAI's or ShareGPT's keys; or the UnusableError that stands in its place.
+        source: ``file:line``; a record without an id is named by it.
+        calls: how calls are written in text.
+        keep_system: whether the system message that lists the tools stays. A chat template shows the tools itself, in the
+            policy's own form, so that the message would say them twice and teach a form that is not the policy's.
+
+    Raises:
+        UnusableError: with the first thing that is wrong.
+    """
+    if isinstance(record, UnusableError):
+        raise record
+    if not isinstance(record, Mapping):
+        raise UnusableError(f"not an object but {type(record).__name__}", "write one JSON object a record", "no object")
+    messages, tools = conversation_of(record), tools_of_record(record)
+    ours = record.get("task") is not None
+    if calls == "auto" and ours:
+        calls = "none"
+    if not ours and not tools:
+        place, tools = next(
+            ((i, found) for i, m in enumerate(messages) if m["role"] == "system" and (found := tools_in(m["content"]))),
+            (-1, []),
+        )
+        if tools and not keep_system:
+            del messages[place]
+    tools = tools if ours else [openai_tool(tool) for tool in tools]
+    form = written(messages, tools) if calls == "auto" else calls
+    if form != "none":
+        messages = list(_structured(messages, tools, form))
+    identity = record.get("id", record.get("conversation_id"))
+    return parse_trajectory(
+        {
+            "id": _name(source) if identity is None else str(identity),
+            "messages": messages,
+            "tools": tools,
+            "task": record.get("task"),
+            "success": record.get("success"),
+        },
+        source,
+    )
+
+
+def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Format | Literal["none"]:
+    """How the calls of a conversation stand in its text; ``none`` where it has none, or has ``tool_calls``."""
+    if any(message.get("tool_calls") for message in messages):
+        return "none"
+    said = [
+        message["content"].rpartition("</think>")[2].strip() for message in messages if message["role"] == "assistant"
+    ]
+    if any(OPEN in text for text in said):
+        return "qwen_xml" if any(re.search(r"<tool_call>\s*<function=", text) for text in said) else "hermes"
+    if any(re.match(r'(?:<\|python_tag\|>|\{\s*"(?:name|type)"\s*:)', text) for text in said) and tools:
+        return "llama_json"
+    return "bfcl_python" if any(_is_list(text) for text in said) and tools else "none"
+
+
+@dataclass(slots=True)
+class Importer:
+    """Trajectories of files, one at a time; what could not be used is told and counted.
+
+    Attributes:
+        calls, keep_system: see :func:`converted`.
+        read: records so far.
+        problems: what was wrong with those that could not be used, in order.
+    """
+
+    calls: Calls = "auto"
+    keep_system: bool = False
+    read: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    _seen: dict[str, str] = field(default_factory=dict)  # id -> its place
+
+    def __post_init__(self) -> None:
+        if self.calls not in get_args(Calls):
+            raise ValueError(f"calls must be one of {', '.join(get_args(Calls))}, got {self.calls!r}")
+
+    def trajectories(self, paths: Sequence[Path], on_bytes: OnBytes | None = None) -> Iterator[Trajectory]:
+        """The usable trajectories of the files, in order.
+
+        Raises:
+            InputError: a file cannot be read.
+        """
+        for path in paths:
+            for source, record in read_records(path, key="the command", on_bytes=on_bytes):
+                self.read += 1
+                try:
+                    trajectory = converted(record, source, self.calls, self.keep_system)
+                    if trajectory.id in self._seen:
+                        raise used_twice(trajectory.id, self._seen[trajectory.id])
+                except UnusableError as error:
+                    self.problems.append(Problem(source, error.what, error.remedy, error.reason))
+                    continue
+                self._seen[trajectory.id] = source
+                yield trajectory
+
+
+def _structured(messages: Sequence[dict[str, Any]], tools: Sequence[Any], form: Format) -> Iterator[dict[str, Any]]:
+    """Text calls as ``tool_calls``, and the answers to them as one tool message each."""
+    called = 0
+    for place, message in enumerate(messages):
+        if message["role"] == "assistant":
+            reply = _reply(message, tools, form, place)
+            called = len(reply.calls)
+            yield _spoken(message, reply) if called else message
+        elif answers := _answers(message, called):
+            yield from ({**message, "role": "tool", "content": answer} for answer in answers)
+        else:
+            yield message
+
+
+def _spoken(message: dict[str, Any], reply: Reply) -> dict[str, Any]:
+    made = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in reply.calls]
+    thought = message.get("reasoning_content") or reply.thinking
+    more = {"reasoning_content": thought} if thought else {}
+    return {**message, **more, "content": reply.content, "tool_calls": made}
+
+
+def _reply(message: Mapping[str, Any], tools: Sequence[Any], form: Format, place: int) -> Reply:
+    text = message["content"]
+    if form == "bfcl_python" and not _is_list(text.rpartition("</think>")[2].strip()):
+        return Reply(
+            "", text, ()
+        )  # prose may begin as a call does, "Note (...)", and lists are how data sets write calls
+    try:
+        if form == "bfcl_python":
+            return _with_names(text, tools)
+        return PARSERS[form](_json_calls(text) if form == "hermes" else text, tools)
+    except ToolCallError as error:
+        remedy = "correct the call, or choose another form with --calls"
+        raise UnusableError(f"turn {place}: {error}", remedy, "call cannot be read") from error
+
+
+def _json_calls(text: str) -> str:
+    """Hermes' calls with Python's literals between the tags, as some of its data has them, rewritten as JSON."""
+
+    def rewritten(found: re.Match[str]) -> str:
+        try:
+            json.loads(found[1])
+        except ValueError:
+            try:
+                return f"{OPEN}\n{json.dumps(python_literal(found[1]), ensure_ascii=False)}\n{CLOSE}"
+            except ToolCallError:
+                pass
+        return found[0]
+
+    return _LITERAL.sub(rewritten, text) if len(text) <= MAX_CHARS else text
+
+
+def _with_names(text: str, tools: Sequence[Any]) -> Reply:
+    """Python calls of tools whose names are no names in Python, "Market Trends API": they are parsed under others."""
+    names = {str(function_of(tool).get("name")) for tool in tools if isinstance(tool, Mapping)}
+    odd = sorted((name for name in names if not all(map(str.isidentifier, name.split(".")))), key=len, reverse=True)
+    if not odd:
+        return PARSERS["bfcl_python"](text, tools)
+    stand_ins = {f"tool_{place}__": name for place, name in enumerate(odd)}
+    called = re.compile(rf"{_TEXT.pattern}|(?<![\w.])(?:{'|'.join(map(re.escape, odd))})(?=\s*\()")
+    places = {name: stand_in for stand_in, name in stand_ins.items()}
+    reply = PARSERS["bfcl_python"](called.sub(lambda found: places.get(found[0], found[0]), text), tools)
+    calls = tuple(checked_call(stand_ins.get(call.name, call.name), call.arguments) for call in reply.calls)
+    return Reply(reply.thinking, reply.content, calls)
+
+
+def _answers(message: Mapping[str, Any], called: int) -> list[str]:
+    """The answers that a message holds to that many calls; empty where it is to stay as it is."""
+    text = message["content"].strip()
+    if found := _tagged(text):
+        return found
+    if message["role"] != "tool" or called < 2:
+        return []
+    try:  # ToolACE answers all calls of a turn with one list
+        listed = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(listed, list) or len(listed) != called:
+        return []
+    return [json.dumps(item, ensure_ascii=False) for item in listed]
+
+
+def _tagged(text: str) -> list[str]:
+    """What stands between the tags of answers, where nothing stands outside of them."""
+    found, at = [], 0
+    try:
+        while at < len(text):
+            start = expect(text, at, _RESPONSE[0])
+            stop = text.index(_RESPONSE[1], start)
+            found.append(text[start:stop].strip())
+            at = skip_space(text, stop + len(_RESPONSE[1]))
+    except ValueError:  # no tag where one belongs
+        return []
+    return found
+
+
+def _is_list(text: str) -> bool:
+    """Whether a reply looks like ``[f(a=1), g()]``."""
+    return text.startswith("[") and text.endswith("]") and "(" in text
+
+
+def _name(source: str) -> str:
+    path, _, line = source.rpartition(":")
+    return f"{Path(path).stem}:{line}"

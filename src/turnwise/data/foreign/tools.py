@@ -1,0 +1,87 @@
+"""Definitions of tools: found in a system prompt, and brought into one form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from turnwise.data.tool_schema import check_tool, function_of, json_type
+from turnwise.data.toolcalls.base import ToolCallError, decode_json, skip_space
+from turnwise.data.toolcalls.bfcl_python import python_literal
+
+_TAGGED = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
+_LIST = re.compile(r"\[\s*\{")
+
+
+def tools_in(prompt: str) -> list[Any]:
+    """The tools that a system prompt lists: between ``<tools>`` tags (Hermes, Qwen), or as a JSON array (ToolACE).
+
+    Nothing is evaluated. Empty where none can be read.
+    """
+    for found in _TAGGED.finditer(prompt):  # the prose before may name the tags too
+        if tools := [tool for tool in _values(found[1]) if check_tool(tool) is None]:
+            return tools
+    for found in _LIST.finditer(prompt):
+        try:
+            tools, _ = decode_json(prompt, found.start())
+        except ToolCallError:
+            continue
+        if all(check_tool(_renamed(tool)) is None for tool in tools):
+            return list(tools)
+    return []
+
+
+def openai_tool(tool: Any) -> Any:
+    """A tool as ``{"type": "function", "function": {...}}`` with a JSON schema; what is no tool is returned as it is.
+
+    ToolACE's ``arguments`` are the parameters, and its types (``dict``, ``float``) get their names in JSON Schema.
+    """
+    tool = _renamed(tool)
+    if check_tool(tool) is not None:
+        return tool
+    function = dict(function_of(tool))
+    if function is not tool.get("function"):
+        function.pop("type", None)  # of the flat form
+    parameters = function.get("parameters") or {"type": "object", "properties": {}}
+    return {"type": "function", "function": {**function, "parameters": _schema(parameters)}}
+
+
+def _renamed(tool: Any) -> Any:
+    if not isinstance(tool, Mapping) or not isinstance(tool.get("arguments"), Mapping) or "parameters" in tool:
+        return tool
+    return {**{key: value for key, value in tool.items() if key != "arguments"}, "parameters": tool["arguments"]}
+
+
+def _schema(node: Any) -> Any:
+    """The same with types that JSON Schema knows, and nothing where a schema has no list of names."""
+    if isinstance(node, list):
+        return [_schema(item) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    found = {key: value if key in ("default", "enum", "const") else _schema(value) for key, value in node.items()}
+    if isinstance(node.get("type"), str):
+        found["type"] = json_type(node["type"])
+        if found["type"] == "any":
+            del found["type"]
+    if "required" in node and not isinstance(node["required"], list | Mapping):
+        del found["required"]  # ToolACE's null, and flags that some write beside each parameter
+    return found
+
+
+def _values(text: str) -> list[Any]:
+    """The JSON values that follow one another in a text, lists opened; Python's literals where it is one such."""
+    found: list[Any] = []
+    at = skip_space(text, 0)
+    try:
+        while at < len(text):
+            value, at = decode_json(text, at)
+            found += value if isinstance(value, list) else [value]
+            at = skip_space(text, at)
+    except ToolCallError:
+        try:
+            value = python_literal(text)
+        except ToolCallError:
+            return found
+        return value if isinstance(value, list) else [value]
+    return found

@@ -1,0 +1,106 @@
+"""Conversations under the keys of other programs: OpenAI's (``role``, ``content``) and ShareGPT's (``from``, ``value``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from turnwise.data.messages import from_text
+from turnwise.data.records import UnusableError
+from turnwise.data.toolcalls.base import ToolCallError, checked_call, decode_json
+
+CONVERSATIONS = ("messages", "conversations", "conversation")
+TOOLS = ("tools", "functions")
+REASONING = ("reasoning_content", "reasoning", "thinking")
+ROLES = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "model", "function_call", "tool_call"), "assistant"),
+    **dict.fromkeys(("tool", "function", "observation", "function_response", "tool_response", "ipython"), "tool"),
+}
+_CALLS = ("function_call", "tool_call")  # roles whose text is the call
+_KEPT = ("tool_calls", "tool_call_id", "name")
+
+
+def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages of a record with our roles and keys; a top-level ``system`` text comes first.
+
+    Raises:
+        UnusableError: there is no conversation, or one of its turns is none.
+    """
+    key = next((key for key in CONVERSATIONS if record.get(key) is not None), None)
+    if key is None:
+        found = sorted(map(str, record))[:12]
+        remedy = f"put the conversation under one of {', '.join(CONVERSATIONS)}"
+        raise UnusableError(f"no conversation, only {found}", remedy, "no messages")
+    turns = from_text(record[key], key) if isinstance(record[key], str) else record[key]
+    if not isinstance(turns, list) or not turns:
+        raise UnusableError(f"{key} must be a non-empty list", "list the turns of the conversation", "no messages")
+    messages = [_message(turn, f"{key}[{place}]") for place, turn in enumerate(turns)]
+    system = record.get("system")
+    if isinstance(system, str) and system.strip() and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": system})
+    return messages
+
+
+def tools_of_record(record: Mapping[str, Any]) -> list[Any]:
+    """What the record lists as tools, in whichever form; empty where it lists none.
+
+    Raises:
+        UnusableError: it is no list.
+    """
+    given: Any = next((record[key] for key in TOOLS if record.get(key)), [])
+    tools = from_text(given, "tools") if isinstance(given, str) else given
+    if not isinstance(tools, list):
+        what = f"tools must be a list, got {type(tools).__name__}"
+        raise UnusableError(what, "list the tools, or leave them out", "unusable tools")
+    return [from_text(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
+
+
+def _message(turn: Any, where: str) -> dict[str, Any]:
+    if not isinstance(turn, Mapping) or not ("role" in turn or "from" in turn):
+        found = sorted(map(str, turn))[:12] if isinstance(turn, Mapping) else type(turn).__name__
+        remedy = "write each turn as {'role', 'content'} or {'from', 'value'}"
+        raise UnusableError(f"{where} names no speaker, only {found}", remedy, "unusable message")
+    said = turn.get("role") or turn.get("from")
+    role = ROLES.get(said) if isinstance(said, str) else None
+    if role is None:
+        remedy = f"use one of {', '.join(ROLES)}"
+        raise UnusableError(f"{where} has unknown role {said!r:.60}", remedy, "unknown role")
+    text = _text(turn.get("content", turn.get("value")), where)
+    message = {"role": role, "content": text, **{key: turn[key] for key in _KEPT if turn.get(key)}}
+    reasoning = next((turn[key] for key in REASONING if isinstance(turn.get(key), str) and turn[key].strip()), None)
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if said in _CALLS:
+        message |= {"content": "", "tool_calls": _calls(text, where)}
+    elif isinstance(turn.get("function_call"), Mapping):  # OpenAI's form before there were tools
+        message["tool_calls"] = [{"type": "function", "function": dict(turn["function_call"])}]
+    if role != "tool":
+        message.pop("name", None)  # of a person, which no chat template shows
+    return message
+
+
+def _text(content: Any, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
+        content = "\n".join(str(part.get("text") or "") for part in content)
+    if not isinstance(content, str):
+        what = f"{where} holds {type(content).__name__} where text belongs"
+        raise UnusableError(what, "join its text parts; images and sound are not supported", "content is no text")
+    return content
+
+
+def _calls(text: str, where: str) -> list[dict[str, Any]]:
+    """A call, or a list of them, as JSON: what ShareGPT's turns of calls hold."""
+    try:
+        value, end = decode_json(text, 0)
+        if text[end:].strip():
+            raise ToolCallError("something stands behind the JSON")
+        given = value if isinstance(value, list) else [value]
+        calls = [checked_call(one.get("name"), one.get("arguments", one.get("parameters"))) for one in given]
+    except (ToolCallError, AttributeError) as error:
+        remedy = "write {'name', 'arguments'} as JSON, or a list of such"
+        raise UnusableError(f"{where}: {error}", remedy, "call cannot be read") from error
+    return [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]

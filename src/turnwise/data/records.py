@@ -1,0 +1,247 @@
+"""Records of trajectory files, one at a time, each with its place: JSON lines, one JSON array, or Parquet."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow
+import pyarrow.parquet
+
+from turnwise.data.toolcalls.base import skip_space
+from turnwise.errors import InputError
+
+MAX_BYTES = 8 * 2**20  # of a line or record; a longer one is never held in memory
+_JSON = (".jsonl", ".ndjson", ".json")
+_CHUNK = 1 << 20
+
+OnBytes = Callable[[int], None]
+"""Told how many bytes of the file have just been read, for progress."""
+
+
+class UnusableError(ValueError):
+    """A record that cannot be used: what is wrong, and what to do about it.
+
+    ``reason`` is the kind of mistake in a few words, the same for all records that have it, so that they can be counted.
+    """
+
+    def __init__(self, what: str, remedy: str, reason: str) -> None:
+        super().__init__(what)
+        self.what, self.remedy, self.reason = what, remedy, reason
+
+
+def read_records(
+    name: Path,
+    limit: int = MAX_BYTES,
+    key: str = "data.file",
+    on_bytes: OnBytes | None = None,
+    kind: str = "trajectory file",
+) -> Iterator[tuple[str, Any]]:
+    """``("file:line", record)`` of every record, or the UnusableError that stands in its place.
+
+    Rows of a Parquet file and items of a JSON array count from 1, as lines do. Places keep the name that the user gave.
+
+    Args:
+        name: a file of JSON lines (``.jsonl``, ``.ndjson``, ``.json``), of one JSON array (``.json``), or Parquet.
+        limit: bytes of a record.
+        key: the option that named the file, for messages.
+        on_bytes: see :data:`OnBytes`.
+        kind: of file, for messages.
+
+    Raises:
+        InputError: the file is missing, unreadable or of another kind, or an array is broken, so that what follows is lost.
+    """
+    path = name.expanduser().resolve()
+    told = on_bytes or (lambda count: None)
+    if path.is_dir():
+        raise InputError(f"{name}: a folder; name its {kind}s in {key}")
+    if path.suffix != ".parquet" and path.suffix not in _JSON:
+        raise InputError(f"{name}: unknown kind of file; use {', '.join(_JSON)} (JSON) or .parquet")
+    try:
+        if path.suffix == ".parquet":
+            yield from _rows(path, name, told)
+            return
+        with path.open("rb") as file:
+            if path.suffix == ".json" and _is_array(file):
+                yield from _Array(file, name, limit, told).items()
+            else:
+                yield from _json_lines(file, name, limit, told)
+    except FileNotFoundError as error:
+        raise InputError(f"{name}: no such {kind}; correct {key} (read from {Path.cwd()})") from error
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InputError(f"{name}: cannot be read ({error}); correct the file or {key}") from error
+
+
+def without_nulls(value: Any) -> Any:
+    """A value without nulls at any depth: a column of objects gives each the keys of all, and cannot say which were absent."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _rows(path: Path, name: Path, told: OnBytes) -> Iterator[tuple[str, Any]]:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        size, total, row = path.stat().st_size, max(1, file.metadata.num_rows), 0
+        for group in file.iter_batches(batch_size=256):
+            for record in group.to_pylist():
+                row += 1
+                yield f"{name}:{row}", without_nulls(record)
+            told(size * row // total - size * (row - group.num_rows) // total)
+
+
+def _json_lines(file: BinaryIO, name: Path, limit: int, told: OnBytes) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(_lines(file, limit, told), start=1):
+        try:
+            yield f"{name}:{number}", _parse(line, limit)
+        except UnusableError as error:
+            yield f"{name}:{number}", error
+
+
+def _lines(file: BinaryIO, limit: int, told: OnBytes) -> Iterator[bytes | None]:
+    """Lines without their ends; None for one that is longer than ``limit``, which is passed over in pieces."""
+    while line := file.readline(limit + 2):  # two more: a line of exactly ``limit`` with \r\n
+        told(len(line))
+        ended = line.endswith(b"\n")
+        if len(line.rstrip(b"\r\n")) > limit:
+            while not ended and (piece := file.readline(_CHUNK)):
+                told(len(piece))
+                ended = piece.endswith(b"\n")
+            yield None
+        else:
+            yield line.rstrip(b"\r\n")
+
+
+def _parse(line: bytes | None, limit: int) -> Any:
+    if line is None:
+        raise _too_long(limit)
+    if not line.strip():
+        raise UnusableError("empty line", "remove it", "empty line")
+    try:
+        record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        raise UnusableError(f"not UTF-8 (byte {error.start})", "save the file as UTF-8", "not UTF-8") from error
+    except RecursionError as error:
+        raise UnusableError("nested too deeply", "flatten it", "nested too deeply") from error
+    except ValueError as error:
+        remedy = "write one whole JSON object a line"
+        raise UnusableError(f"broken JSON ({error})", remedy, "broken JSON") from error
+    return _whole_characters(record)
+
+
+def _whole_characters(record: Any) -> Any:
+    try:
+        json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise UnusableError("holds half a surrogate pair", "write whole characters", "half a character") from error
+    except RecursionError as error:
+        raise UnusableError("nested too deeply", "flatten it", "nested too deeply") from error
+    return record
+
+
+def _too_long(limit: int) -> UnusableError:
+    return UnusableError(f"longer than {limit} bytes", "shorten it, or split the trajectory", "too long")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _is_array(file: BinaryIO) -> bool:
+    """Whether the file holds one array; no line of JSON lines that is a record begins with one."""
+    start = file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip()
+    file.seek(0)
+    return start.startswith(b"[")
+
+
+class _Array:
+    """The items of one JSON array, decoded as the file is read."""
+
+    def __init__(self, file: BinaryIO, name: Path, limit: int, told: OnBytes) -> None:
+        self.file, self.name, self.limit, self.told = file, name, limit, told
+        self.characters = codecs.getincrementaldecoder("utf-8-sig")()
+        self.text, self.at, self.line, self.more = "", 0, 1, True
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Place and item, or what is wrong with it."""
+        self._take("[")
+        if self._next() == "]":
+            self._take("]")
+        else:
+            for number in count(1):
+                yield f"{self.name}:{number}", self._item()
+                if self._take(",]") == "]":
+                    break
+        if found := self._next():
+            raise InputError(
+                f"{self.name}: line {self.line}: {found!r} after the end of the array; write JSON lines, or one array"
+            )
+
+    def _item(self) -> Any:
+        decoder = json.JSONDecoder(parse_constant=_refuse)
+        self._next()
+        place = f"{self.name}: line {self.line}"
+        while True:
+            try:
+                item, end = decoder.raw_decode(self.text, self.at)
+                if end < len(self.text) or not self.more:  # a number may go on in what is not read yet
+                    break
+            except RecursionError as error:
+                raise InputError(f"{place}: nested too deeply; flatten the record that begins here") from error
+            except ValueError as error:
+                if not self.more:
+                    raise InputError(f"{place}: broken JSON ({error}); correct the record that begins here") from error
+            if len(self.text) - self.at > 2 * self.limit:
+                raise InputError(
+                    f"{place}: the record that begins here has no end within {self.limit} bytes; correct it"
+                )
+            self._grow(len(self.text) - self.at)
+        size = len(self.text[self.at : end].encode("utf-8", "replace"))
+        self._pass(end)
+        if size > self.limit:
+            return _too_long(self.limit)
+        try:
+            return _whole_characters(item)
+        except UnusableError as error:
+            return error
+
+    def _take(self, wanted: str) -> str:
+        found = self._next()
+        if not found or found not in wanted:
+            what = repr(found) if found else "the end of the file"
+            belongs = " or ".join(wanted)
+            raise InputError(
+                f"{self.name}: line {self.line}: broken JSON array, {what} where {belongs} belongs; correct the file"
+            )
+        self.at += 1
+        return found
+
+    def _next(self) -> str:
+        """The next character that is no whitespace, which is passed over; empty at the end."""
+        while True:
+            at = skip_space(self.text, self.at)
+            self._pass(at)
+            if at < len(self.text):
+                return self.text[at]
+            if not self.more:
+                return ""
+            self._grow(0)
+
+    def _pass(self, end: int) -> None:
+        self.line += self.text.count("\n", self.at, end)
+        self.at = end
+
+    def _grow(self, least: int) -> None:
+        """Read on; what was passed over is let go."""
+        got = self.file.read(max(_CHUNK, least))
+        self.told(len(got))
+        self.more = bool(got)
+        try:
+            self.text, self.at = self.text[self.at :] + self.characters.decode(got, final=not self.more), 0
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{self.name}: line {self.line}: not UTF-8 after this line; save the file as UTF-8"
+            ) from error

@@ -1,0 +1,61 @@
+"""What clients of HTTP services share: which addresses are accepted, where a key comes from, how long a server wants peace."""
+
+from __future__ import annotations
+
+import email.utils
+import os
+import time
+from urllib.parse import urlsplit
+
+import aiohttp
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+def check_url(url: str, key_variable: str) -> None:
+    """Refuse what is no base of an API, or holds a secret.
+
+    Raises:
+        ValueError: naming ``url`` and the remedy; the message repeats no password and no query.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(
+            f"url must begin with http:// or https:// and a host, got {parts._replace(query='').geturl()!r}"
+        )
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError(f"url must hold no user, password or query; put the key into the variable {key_variable}")
+
+
+def is_local(url: str) -> bool:
+    """Whether an address is this machine's own."""
+    return urlsplit(url).hostname in _LOCAL
+
+
+def open_session(url: str, key: str | None, connections: int) -> aiohttp.ClientSession:
+    """A session whose requests carry the key. Proxies of the environment are used for other machines only."""
+    return aiohttp.ClientSession(
+        headers={"Authorization": f"Bearer {key}"} if key else None,
+        connector=aiohttp.TCPConnector(limit=connections),
+        trust_env=not is_local(url),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+def key_from(variable: str) -> str | None:
+    """The key in an environment variable; None where it is unset or empty."""
+    return os.environ.get(variable) or None
+
+
+def retry_after(value: str | None) -> float | None:
+    """Seconds from a Retry-After header, in either of its forms; None where it says nothing usable."""
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if seconds == seconds else None

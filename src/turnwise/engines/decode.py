@@ -1,0 +1,170 @@
+"""One decoding step: samples that have written the same so far are one *twig*, and twigs hang off the rows of a *trunk*."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from turnwise.engines.store import CLOSE, Kept, Store, pick_rows
+from turnwise.models.runs import merge, seen
+
+FEW = 2  # rows of a trunk over rows that still grow, from which on those are copied out and read alone
+COLUMNS = 32  # twigs of a row that are attended together: each sees less than the longest of them does
+
+
+@dataclass(slots=True)
+class Trunk:
+    """The shared part of a decoding batch: R rows, read once a step however many samples hang off them."""
+
+    keys: list[Tensor]  # per layer (R, H_kv, L, D)
+    values: list[Tensor]
+    row_N: Tensor  # for each sample, which of the R rows is its own
+
+    @classmethod
+    def of(cls, store: Store, row_N: Tensor, length: int) -> Trunk:
+        """Of samples that stand on these rows of the store.
+
+        Rows that stand close together are read where they are, with what lies between: copying them costs more.
+        """
+        rows_R, place_N = torch.unique(row_N, return_inverse=True)
+        low, high = int(rows_R[0]), int(rows_R[-1]) + 1
+        if high - low <= CLOSE * len(rows_R):
+            keys, values = ([slab[low:high, :, :length] for slab in slabs] for slabs in (store.keys, store.values))
+            return cls(keys, values, row_N - low)
+        keys, values = ([pick_rows(slab, rows_R, length) for slab in slabs] for slabs in (store.keys, store.values))
+        return cls(keys, values, place_N)
+
+    def only(self, rows_R: Tensor, length: int) -> Trunk:
+        """A copy of the first ``length`` tokens of some of the rows."""
+        keys, values = (
+            [slab[:, :, :length].index_select(0, rows_R) for slab in slabs] for slabs in (self.keys, self.values)
+        )
+        return Trunk(keys, values, torch.arange(len(rows_R), device=rows_R.device))
+
+
+class _Columns(NamedTuple):
+    """Some of each row's twigs: places ``start`` to ``stop`` among them, which see at most ``length`` tokens."""
+
+    start: int
+    stop: int
+    length: int
+    members: Tensor  # (n,): which twigs they are
+    bias: Tensor  # (R, 1, columns * G, length), added to the scores
+
+
+class Decode:
+    """Plan: N twigs, each seeing the first ``seen_N`` tokens of its trunk row and all of itself.
+
+    row_N: index into the trunk's rows; twigs must be sorted by it. The trunk is attended as one matrix product per row
+    for many of its twigs; what trunk and twig say is merged by their log-sum-exps, so the result is exact.
+    """
+
+    def __init__(self, trunk: Trunk, row_N: Tensor, seen_N: Tensor, max_tokens: int) -> None:
+        self.trunk = trunk
+        _, H_kv, _, D = trunk.keys[0].shape
+        N = len(row_N)
+        like = trunk.keys[0]
+        self.twig_keys = [like.new_empty(N, H_kv, max_tokens, D) for _ in trunk.keys]
+        self.twig_values = [like.new_empty(N, H_kv, max_tokens, D) for _ in trunk.keys]
+        self.length = 0  # tokens in every twig
+        self._place(row_N, seen_N)
+
+    def _place(self, row_N: Tensor, seen_N: Tensor) -> None:
+        self.row, self.seen = row_N, seen_N
+        R = len(self.trunk.keys[0])
+        counts_R = torch.bincount(row_N, minlength=R)
+        first_R = counts_R.cumsum(0) - counts_R
+        self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # place among the row's twigs
+        self.width = max(1, int(counts_R.max())) if len(row_N) else 1
+        self.alone = len(row_N) == R and self.width == 1  # each twig has a row to itself, and no row is without
+        self._columns: list[_Columns] = []  # made when the number of heads is known
+
+    def _parts(self, group: int) -> list[_Columns]:
+        """The twigs in parts of ``COLUMNS`` a row. Those of a row stand in the order of what they see."""
+        if not self._columns:
+            for start in range(0, self.width, COLUMNS):
+                stop = min(start + COLUMNS, self.width)
+                members = ((self.column >= start) & (self.column < stop)).nonzero()[:, 0]
+                length = int(self.seen[members].max())
+                R, like = len(self.trunk.keys[0]), self.trunk.keys[0]
+                seen_RW = torch.ones(R, stop - start, dtype=torch.long, device=like.device)  # every row sees something
+                seen_RW[self.row[members], self.column[members] - start] = self.seen[members]
+                bias = torch.zeros(R, stop - start, length, dtype=like.dtype, device=like.device)
+                bias.masked_fill_(torch.arange(length, device=like.device) >= seen_RW[..., None], -torch.inf)
+                bias = bias[:, :, None].expand(-1, -1, group, -1).reshape(R, 1, -1, length)
+                self._columns.append(_Columns(start, stop, length, members, bias))
+        return self._columns
+
+    def kept(self, twigs: Tensor) -> list[Kept]:
+        """What some twigs have computed so far."""
+        keys, values = (
+            [layer[:, :, : self.length].index_select(0, twigs) for layer in layers]
+            for layers in (self.twig_keys, self.twig_values)
+        )
+        return [Kept(keys, values, place, self.length) for place in range(len(twigs))]
+
+    def branch(self, parent: Tensor) -> None:
+        """Replace the twigs: the i-th new one continues twig ``parent[i]``. Twigs that nobody names are dropped."""
+        if torch.equal(parent, torch.arange(len(self.row), device=parent.device)):
+            return
+        self.twig_keys = [self._of(k, parent) for k in self.twig_keys]
+        self.twig_values = [self._of(v, parent) for v in self.twig_values]
+        row_N, seen_N = self.row[parent], self.seen[parent]
+        rows_R, place_N = torch.unique(row_N, return_inverse=True)
+        if FEW * len(rows_R) <= len(self.trunk.keys[0]):
+            self.trunk, row_N = self.trunk.only(rows_R, int(seen_N.max())), place_N
+        self._place(row_N, seen_N)
+
+    def _of(self, twigs: Tensor, parent: Tensor) -> Tensor:
+        new = twigs.new_empty(len(parent), *twigs.shape[1:])
+        new[:, :, : self.length] = twigs[:, :, : self.length].index_select(0, parent)
+        return new
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        N, H, _, D = query.shape
+        H_kv = key.shape[1]
+        G = H // H_kv
+        q = query[:, :, 0].reshape(N, H_kv, G, D) * scaling
+        self.twig_keys[layer][:, :, self.length] = key[:, :, 0]
+        self.twig_values[layer][:, :, self.length] = value[:, :, 0]
+        v_own = self.twig_values[layer][:, :, : self.length + 1]
+        own = q @ self.twig_keys[layer][:, :, : self.length + 1].transpose(2, 3)  # (N, H_kv, G, t)
+        keys, values, parts = self.trunk.keys[layer], self.trunk.values[layer], self._parts(G)
+        if self.alone:
+            (part,) = parts
+            scores = q @ keys[:, :, : part.length].transpose(2, 3) + part.bias
+            weights = torch.cat([scores, own], dim=-1).softmax(-1)
+            out = weights[..., : part.length] @ values[:, :, : part.length]
+            return out.add_(weights[..., part.length :] @ v_own).view(N, H, 1, D)
+
+        mass = own.logsumexp(-1)  # (N, H_kv, G)
+        out = (own - mass[..., None]).exp_() @ v_own
+        for part in parts:
+            row, column, columns = (
+                self.row[part.members],
+                self.column[part.members] - part.start,
+                part.stop - part.start,
+            )
+            wide = q.new_zeros(len(keys), columns, H_kv, G, D)
+            wide[row, column] = q[part.members]
+            wide = wide.transpose(1, 2).reshape(len(keys), H_kv, columns * G, D)
+            found, lse = _trunk(wide, keys[:, :, : part.length], values[:, :, : part.length], part.bias)
+            found, lse = (
+                x.view(len(keys), H_kv, columns, G, -1).transpose(1, 2)[row, column] for x in (found, lse[..., None])
+            )
+            mine, known = out[part.members], mass[part.members]
+            merge(mine, known, found, lse[..., 0])
+            out[part.members] = mine
+        return out.reshape(N, H, 1, D)
+
+
+def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """(R, H_kv, Q, D) queries, scaled already: what the trunk answers, and its log-sum-exps (R, H_kv, Q)."""
+    if query.device.type == "cpu":
+        return seen(query, key, value, 1.0, mask=bias)
+    scores = query @ key.transpose(2, 3) + bias
+    lse = scores.logsumexp(-1)
+    return (scores - lse[..., None]).exp_() @ value, lse

@@ -1,0 +1,96 @@
+"""One server's HTTP interface: single requests, every failure as a :class:`Fault`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import aiohttp
+
+from turnwise.endpoints import check_url, open_session, retry_after
+from turnwise.engines.vllm.faults import Fault
+
+MAX_BODY = 64 * 2**20  # bytes of an answer
+_TOLD = 300  # characters of a server's own explanation that are passed on
+
+
+class Connection:
+    """Args:
+    url: root of the server, as ``http://127.0.0.1:8000``.
+    key: its token, or None.
+    key_variable: where a person sets that, for messages.
+    connections: requests at once.
+    """
+
+    def __init__(self, url: str, key: str | None, key_variable: str, connections: int) -> None:
+        check_url(url, key_variable)
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._key, self._key_variable, self._connections = key, key_variable, connections
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, path: str, body: Any, limit: float) -> bytes:
+        """The body of a 200 answer.
+
+        Args:
+            limit: s.
+
+        Raises:
+            Fault: any other outcome. Cancelling the caller closes the connection, which cancels the request at the server.
+        """
+        return await self._ask("POST", path, body, limit)
+
+    async def get(self, path: str, limit: float) -> bytes:
+        """As :meth:`post`."""
+        return await self._ask("GET", path, None, limit)
+
+    async def get_json(self, path: str, limit: float) -> Any:
+        """As :meth:`get`, parsed."""
+        answer = await self.get(path, limit)
+        try:
+            return json.loads(answer)
+        except (ValueError, RecursionError):
+            raise Fault("garbage", f"{path} answered {len(answer)} bytes that are no JSON") from None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _ask(self, method: str, path: str, body: Any, limit: float) -> bytes:
+        if self._session is None:
+            self._session = open_session(self.url, self._key, self._connections + 8)  # health checks never wait in line
+        try:
+            async with self._session.request(
+                method,
+                self.url + path,
+                json=body,
+                timeout=aiohttp.ClientTimeout(total=limit),
+                allow_redirects=False,  # a redirect would carry the key elsewhere
+            ) as response:
+                answer = bytearray()
+                async for piece in response.content.iter_chunked(2**16):
+                    answer += piece
+                    if len(answer) > MAX_BODY:
+                        raise Fault("garbage", f"an answer above {MAX_BODY} bytes")
+                if response.status != 200:
+                    raise self._refusal(response, bytes(answer))
+                return bytes(answer)
+        except TimeoutError:
+            raise Fault("timeout", f"no answer within {limit:.3g} s") from None
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
+            raise Fault("unreachable", type(error).__name__) from None
+        except aiohttp.ClientError as error:  # a broken status line or header
+            raise Fault("garbage", type(error).__name__) from None
+
+    def _refusal(self, response: aiohttp.ClientResponse, answer: bytes) -> Fault:
+        status, after = response.status, retry_after(response.headers.get("Retry-After"))
+        if status == 429:
+            return Fault("rate_limited", "status 429", after)
+        if status == 408:
+            return Fault("timeout", "status 408", after)
+        if status >= 500:
+            return Fault("server_error", f"status {status}", after)
+        if status in (401, 403):
+            return Fault("rejected", f"status {status}; set {self._key_variable} to the token that the server wants")
+        said = answer.decode(errors="replace").strip()[:_TOLD]
+        return Fault("missing" if status == 404 else "rejected", f"status {status}" + (f", {said}" if said else ""))

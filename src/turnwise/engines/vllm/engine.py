@@ -1,0 +1,263 @@
+"""Rollouts from vLLM servers, in an environment of their own, over HTTP: ``engine=vllm``.
+
+A node is a list of ids and the version it was opened under. Keys and values lie with the server, whose prefix cache finds the
+history of a node again; a state's rollouts go to one server, so that they share theirs there.
+
+Versions: weights are loaded under a name that holds the version and a digest, an adapter by vLLM's call for it, all weights by
+a reload from a folder. ``load_weights`` and ``sample`` exclude each other and the former closes every node, so that nothing which
+was written under one version goes on under the next; ``allow_stale`` keeps the nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from turnwise.background import Background
+from turnwise.endpoints import key_from
+from turnwise.engines.base import Sample, Sampling, Told
+from turnwise.engines.vllm.connection import Connection
+from turnwise.engines.vllm.local import Local, Process
+from turnwise.engines.vllm.patience import Patience
+from turnwise.engines.vllm.server import Server
+from turnwise.engines.vllm.weights import Snapshot, forget, save
+from turnwise.engines.vllm.wire import body_of
+
+
+@dataclass(slots=True)
+class _Node:
+    ids: list[int]
+    digest: int  # of the history it began with; picks its server
+
+
+_Outcome = tuple[int, Sample | BaseException | None]  # place in the batch; None: cancelled
+
+
+class VllmEngine:
+    """Args:
+    end_ids: tokens that end an action.
+    model: folder or id of the base policy, for servers that are started here.
+    folder: where weights are handed over, and where servers of this machine write their logs. Every server must see it
+        under the same path.
+    say: told in one line what a person may want to know.
+    urls: of servers that run already; none: ``local`` starts them here.
+    local: how.
+    patience: how long servers are waited for.
+    max_length: tokens of a history with its action.
+    allow_stale: whether a history may go on under other weights than those that began it. Its tokens keep the log-probs
+        under which they were drawn.
+    key_variable: environment variable that holds the servers' token. Servers started here get a random one where it is unset.
+    """
+
+    def __init__(
+        self,
+        end_ids: Sequence[int],
+        model: str,
+        folder: str | Path,
+        say: Callable[[str], None],
+        local: Local,
+        patience: Patience,
+        urls: Sequence[str] = (),
+        max_length: int = 4096,
+        allow_stale: bool = False,
+        key_variable: str = "TURNWISE_VLLM_KEY",
+    ) -> None:
+        self.end_ids = frozenset(end_ids)
+        self.allow_stale, self.key_variable = allow_stale, key_variable
+        self.folder = Path(folder)
+        self.model, self.local, self.patience, self.max_length, self.say = model, local, patience, max_length, say
+        self.urls = list(urls)
+        for url in self.urls:
+            Connection(url, None, key_variable, 1)  # a bad address is told before anything starts
+        if not self.urls:
+            local.check()
+        self.version = -1
+        self.servers: list[Server] = []
+        self._snapshot: Snapshot | None = None
+        self._background: Background | None = None
+        self._tasks: dict[int, asyncio.Task[Sample]] = {}  # by node; of the loop's thread
+        self._nodes: dict[int, _Node] = {}
+        self._next = 0
+        self._busy = threading.Lock()
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def open(self, ids: Sequence[int]) -> int:
+        ids = list(ids)
+        if not ids:
+            raise ValueError("a history needs at least one token")
+        return self._add(_Node(ids, zlib.crc32(b"".join(token.to_bytes(4, "little") for token in ids))))
+
+    def fork(self, node: int) -> int:
+        source = self._node(node)
+        return self._add(_Node(list(source.ids), source.digest))
+
+    def extend(self, node: int, ids: Sequence[int]) -> None:
+        self._node(node).ids.extend(ids)
+
+    def close(self, nodes: Sequence[int]) -> None:
+        """A request of a closed node that is under way is cancelled, at the server too; its sample is empty and truncated.
+
+        May be called from ``on_sample`` and from other threads.
+        """
+        for node in nodes:
+            self._nodes.pop(node, None)
+        if self._background is not None and self._tasks:
+            self._background.submit(self._cancel(list(nodes))).result()
+
+    def _add(self, node: _Node) -> int:
+        self._next += 1
+        self._nodes[self._next] = node
+        return self._next
+
+    def _node(self, node: int) -> _Node:
+        try:
+            return self._nodes[node]
+        except KeyError:
+            raise RuntimeError(
+                f"node {node} is closed; loading weights closes all nodes, unless engine.allow_stale=true"
+            ) from None
+
+    # -- weights -------------------------------------------------------------------------------------------------------
+
+    def load_weights(self, model: Any, version: int) -> None:
+        """Sample from these weights from now on. Starts the servers the first time; waits for a batch that is under way.
+
+        Raises:
+            ServerError: a server does not start, is away for too long or cannot take these weights.
+            OSError: the weights cannot be written.
+        """
+        with self._busy:
+            snapshot, before = save(model, version, self.folder / "weights"), self._snapshot
+            self._snapshot = None  # should a server fail now, nothing is sampled from half of them
+            background = self._started(snapshot)
+            background.submit(_all([server.load(snapshot) for server in self.servers])).result()
+            forget(self.folder / "weights", snapshot, before)
+            self._snapshot, self.version = snapshot, version
+            if not self.allow_stale:
+                self._nodes.clear()
+
+    def _started(self, snapshot: Snapshot) -> Background:
+        if self._background is not None:
+            return self._background
+        background = Background("vllm")
+        key = key_from(self.key_variable)
+        processes: list[Process | None] = [None] * len(self.urls)
+        if not self.urls:
+            key = key or secrets.token_hex(16)
+            model = self.model if snapshot.adapter else str(snapshot.folder)
+            processes = [
+                Process(self.local, model, self.max_length, self.folder / f"vllm-{number}.log", number, key, self.model)
+                for number in range(self.local.servers)
+            ]
+            self.say(f"starting vLLM, which takes a minute or more (its log: {self.folder / 'vllm-0.log'})")
+        urls = self.urls or [process.url for process in processes if process is not None]
+        self.servers = [
+            Server(
+                Connection(url, key, self.key_variable, self.patience.concurrency),
+                process,
+                self.patience,
+                self.max_length,
+                self.say,
+            )
+            for url, process in zip(urls, processes, strict=True)
+        ]
+        try:
+            background.submit(_all([server.open() for server in self.servers])).result()
+        except BaseException:
+            background.close(_all([server.close() for server in self.servers]))
+            raise
+        for server in self.servers:
+            if snapshot.adapter and server.root and Path(server.root).resolve() != Path(self.model).resolve():
+                self.say(f"vLLM at {server.connection.url} serves {server.root}, and this run adapts {self.model}")
+        self._background = background
+        return background
+
+    def shutdown(self) -> None:
+        """Let go of the servers and end those that were started here. The engine can be used again afterwards."""
+        self._nodes.clear()
+        if self._background is not None:
+            self._background.close(_all([server.close() for server in self.servers]))
+            self._background = self._snapshot = None
+            forget(self.folder / "weights")
+
+    def report(self) -> dict[str, float]:
+        """``requests`` answered, ``retries``, ``restarts`` of servers, ``faults/<kind>``."""
+        total: Counter[str] = Counter()
+        for server in self.servers:
+            total.update(server.tally)
+        return dict(sorted(total.items()))
+
+    # -- samples -------------------------------------------------------------------------------------------------------
+
+    def sample(
+        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
+    ) -> list[Sample]:
+        """See :class:`turnwise.engines.base.Engine`. Whatever raises here, or in ``on_sample``, cancels what is under way.
+
+        Raises:
+            ServerError: no server can answer.
+        """
+        if self._snapshot is None or self._background is None:
+            raise RuntimeError("there are no weights to sample from: call load_weights first")
+        with self._busy:
+            requests = [
+                self._request(self._node(node), sampling, seed) for node, seed in zip(nodes, seeds, strict=True)
+            ]
+            samples = [Sample([], [], truncated=True) for _ in nodes]
+            done: SimpleQueue[_Outcome] = SimpleQueue()
+            self._background.submit(self._begin(list(nodes), requests, done)).result()
+            try:
+                for _ in nodes:
+                    place, outcome = done.get()
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                    node = self._nodes.get(nodes[place])
+                    if outcome is None or node is None:
+                        continue  # closed meanwhile
+                    samples[place] = outcome
+                    node.ids.extend(outcome.ids)
+                    if on_sample is not None:
+                        on_sample(place, outcome)
+            finally:
+                self._background.submit(self._cancel(list(nodes))).result()
+            return samples
+
+    def _request(self, node: _Node, sampling: Sampling, seed: int) -> tuple[Server, dict[str, Any]]:
+        assert self._snapshot is not None
+        server = self.servers[node.digest % len(self.servers)]
+        body = body_of(node.ids, sampling, seed, self.end_ids, server.model, salt=self._snapshot.name)
+        return server, body
+
+    async def _begin(
+        self, nodes: list[int], requests: list[tuple[Server, dict[str, Any]]], done: SimpleQueue[_Outcome]
+    ) -> None:
+        for place, (node, (server, request)) in enumerate(zip(nodes, requests, strict=True)):
+            task = asyncio.create_task(server.complete(request))
+            self._tasks[node] = task
+            task.add_done_callback(lambda task, place=place: done.put((place, _outcome(task))))  # type: ignore[misc]
+
+    async def _cancel(self, nodes: list[int]) -> None:
+        tasks = [task for node in nodes if (task := self._tasks.pop(node, None)) is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _outcome(task: asyncio.Task[Sample]) -> Sample | BaseException | None:
+    return None if task.cancelled() else task.exception() or task.result()
+
+
+async def _all(work: Sequence[Any]) -> None:
+    """Do all of it side by side; the first error is raised when all have ended."""
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

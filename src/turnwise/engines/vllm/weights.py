@@ -1,0 +1,85 @@
+"""A policy's weights in a folder that servers read, under a name that no other weights ever have."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from turnwise.files import writing
+
+_WHOLE, _BODY, _HEAD = "model.safetensors", "model-body.safetensors", "model-head.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Weights on disk. ``name`` holds the version and a digest: equal names are equal weights, whoever loaded them."""
+
+    name: str
+    version: int
+    folder: Path
+    adapter: bool  # a LoRA adapter, or all weights
+
+
+def save(model: Any, version: int, root: Path) -> Snapshot:
+    """Write the adapter of ``model``, or all its weights where it has none, in Hugging Face's format.
+
+    A head that is tied to the embedding is written as one of its own: vLLM's reload leaves a tied head as it was on CPUs,
+    where it keeps a packed copy.
+
+    Raises:
+        OSError: it cannot be written; ``filename`` names the folder.
+    """
+    adapter = hasattr(model, "get_base_model")
+    part = root / "unfinished"
+    with writing(part):
+        shutil.rmtree(part, ignore_errors=True)
+        model.save_pretrained(part, safe_serialization=True)
+        if not adapter and model.config.tie_word_embeddings:
+            _untie(model, part)
+    digest = hashlib.sha256()
+    for file in sorted(part.iterdir()):
+        if file.suffix in (".safetensors", ".json"):
+            with file.open("rb") as stream:
+                digest.update(file.name.encode() + hashlib.file_digest(stream, "sha256").digest())
+    name = f"v{version}-{digest.hexdigest()[:16]}"
+    folder = root / name
+    if folder.exists():
+        shutil.rmtree(part)
+    else:
+        with writing(folder):
+            part.rename(folder)
+    return Snapshot(name, version, folder.resolve(), adapter)
+
+
+def _untie(model: Any, folder: Path) -> None:
+    """Add the head to saved weights, and say in their index and configuration that it is there."""
+    head = model.get_output_embeddings().weight.detach().clone().cpu()
+    save_file({"lm_head.weight": head}, folder / _HEAD, metadata={"format": "pt"})
+    index = folder / _INDEX
+    if index.exists():
+        content = json.loads(index.read_text(encoding="utf-8"))
+    else:
+        (folder / _WHOLE).rename(folder / _BODY)
+        with safe_open(folder / _BODY, framework="pt") as stream:
+            content = {"metadata": {}, "weight_map": dict.fromkeys(stream.keys(), _BODY)}
+    content["weight_map"]["lm_head.weight"] = _HEAD
+    index.write_text(json.dumps(content), encoding="utf-8")
+    config = folder / "config.json"
+    content = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**content, "tie_word_embeddings": False}), encoding="utf-8")
+
+
+def forget(root: Path, *kept: Snapshot | None) -> None:
+    """Remove the folders of other snapshots, those of killed processes too."""
+    names = {snapshot.name for snapshot in kept if snapshot is not None}
+    for folder in root.glob("v*-*"):
+        if folder.name not in names:
+            shutil.rmtree(folder, ignore_errors=True)

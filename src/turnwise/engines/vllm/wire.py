@@ -1,0 +1,102 @@
+"""Completions with token ids in and out: the body of a request, and what an answer to it must hold.
+
+The shape is that of vLLM's ``/v1/completions``, an extension of OpenAI's: the prompt is a list of ids, ``return_token_ids`` adds
+the ids of what was written, ``logprobs: 0`` their log-probs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.vllm.faults import Fault
+
+TEMPERATURES = (0.01, 2.0)  # vLLM raises what lies between 0 and the least, and refuses what is above the greatest
+_SEEDS = 2**63  # vLLM takes 64 bits with a sign
+
+
+def body_of(
+    ids: Sequence[int], sampling: Sampling, seed: int, end_ids: Collection[int], model: str, salt: str
+) -> dict[str, Any]:
+    """The request for one action.
+
+    Args:
+        ids: of the whole history.
+        seed: alone decides the draw.
+        end_ids: tokens that end an action; the model's own end-of-sequence token counts only if it is among them.
+        model: served name of the base model or of an adapter.
+        salt: separates kept keys and values from those of other weights.
+
+    Raises:
+        ValueError: a temperature that vLLM would change or refuse.
+    """
+    least, most = TEMPERATURES
+    if sampling.temperature and not least <= sampling.temperature <= most:
+        raise ValueError(
+            f"temperature must be 0 or from {least} to {most} with engine=vllm, which takes no other; "
+            f"got {sampling.temperature}"
+        )
+    return {
+        "model": model,
+        "prompt": list(ids),
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,  # whatever the model's generation config says
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": seed % _SEEDS,
+        "stop_token_ids": sorted(end_ids),
+        "ignore_eos": True,
+        "logprobs": 0,  # of the sampled token alone
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,  # bytes that are no text survive
+        "skip_special_tokens": False,
+        "cache_salt": salt,
+    }
+
+
+def sample_of(answer: bytes, request: dict[str, Any]) -> Sample:
+    """The action that an answer holds.
+
+    Raises:
+        Fault: ``garbage``, where anything of it does not fit the request: ids that are no ids, log-probs that are none or belong
+            to other tokens, another prompt than the one sent, an action that goes on after its end.
+    """
+    try:
+        choices = json.loads(answer)["choices"]
+        choice = choices[0]
+        ids, spans = choice["token_ids"], choice["logprobs"]
+        logprobs, tokens = spans["token_logprobs"], spans["tokens"]
+        prompt, finish = choice["prompt_token_ids"], choice["finish_reason"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise Fault("garbage", f"{len(answer)} bytes that are no completion with token ids and log-probs") from None
+    if len(choices) != 1 or not _are_ids(ids) or not ids:
+        raise Fault("garbage", "an answer without one list of token ids")
+    if prompt != request["prompt"]:
+        raise Fault("garbage", "an answer to another prompt")
+    if not _are_logprobs(logprobs) or len(logprobs) != len(ids) or tokens != [f"token_id:{token}" for token in ids]:
+        raise Fault("garbage", "log-probs that do not belong to the tokens")
+    ends = set(request["stop_token_ids"])
+    ended = ids[-1] in ends
+    if len(ids) > request["max_tokens"] or any(token in ends for token in ids[:-1]):
+        raise Fault("garbage", "an action that goes on after its end")
+    if not ended and (len(ids) < request["max_tokens"] or finish != "length"):
+        raise Fault("garbage", f"an action that breaks off (finish_reason {str(finish)[:20]!r})")
+    return Sample(ids, [float(value) for value in logprobs], truncated=not ended)
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(token) is int and token >= 0 for token in value)
+
+
+def _are_logprobs(value: Any) -> bool:
+    """Finite, and at most 0 but for rounding; vLLM writes -9999 for minus infinity, which no drawn token has."""
+    return isinstance(value, list) and all(
+        isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) and -9999 < x < 1e-3 for x in value
+    )

@@ -1,0 +1,181 @@
+"""``env=tau2``: customers of an airline, a shop and a phone company, after tau2-bench (arXiv:2506.07982)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Literal
+
+from turnwise.envs.base import Quality, check_horizon, check_task, same_text, tools_of
+from turnwise.envs.demonstration import by_quality
+from turnwise.envs.dialogues import Mistakes
+from turnwise.envs.tau2 import experts, verifier
+from turnwise.envs.tau2.endpoint import EndpointUser
+from turnwise.envs.tau2.package import DOMAINS, FREE, root, splits
+from turnwise.envs.tau2.problem import Reference, problem_of
+from turnwise.envs.tau2.session import Tau2Session
+from turnwise.envs.tau2.user import ScriptedUser, User
+from turnwise.envs.tools import check_format, played
+from turnwise.types import Task, Trajectory
+
+NAME = "tau2"
+SPLITS = ("train", "seen", "unseen")
+
+
+class Tau2Env:
+    """The benchmark's base set, without the tasks that pay for doing nothing. See ``turnwise.envs.base.Environment``.
+
+    Args:
+        domains: of ``airline``, ``retail`` and ``telecom``; the last is played solo, with a ticket instead of a user.
+        free: whether to keep the tasks that pay for doing nothing.
+        horizon: turns of an episode.
+        format: how calls are written.
+        rules: whether the system message holds the domain's policy; without it an episode is short, and unlike the benchmark's.
+        user: who plays the user, by rule or ``endpoint``.
+        patience: replies that bring nothing, after which the scripted user ends the conversation.
+        endpoint: the model that plays the user.
+        mistakes: how often the clumsy expert errs.
+        kept: how many tasks stay played in memory.
+
+    Raises:
+        MissingTau2Error: the package is not installed; the message says how.
+        ValueError: a number below 1, an unknown domain, format or user, or mistakes of a kind that tau2 has not.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        domains: Sequence[str] = DOMAINS,
+        free: bool = False,
+        horizon: int = 60,
+        format: str = "hermes",  # noqa: A002 - the configuration's word
+        rules: bool = True,
+        user: Literal["scripted", "endpoint"] = "scripted",
+        patience: int = 3,
+        endpoint: EndpointUser | None = None,
+        mistakes: Mistakes | None = None,
+        kept: int = 256,
+    ) -> None:
+        if not domains or set(domains) - set(DOMAINS):
+            raise ValueError(f"domains: name some of {', '.join(DOMAINS)}, got {list(domains)}")
+        if user not in ("scripted", "endpoint"):
+            raise ValueError(f"user: must be scripted or endpoint, got {user!r}")
+        if user == "endpoint" and endpoint is None:
+            raise ValueError("user: endpoint needs the settings of env.endpoint")
+        if kept < 1:
+            raise ValueError(f"kept must be at least 1, got {kept}")
+        if mistakes is not None and mistakes.early:
+            raise ValueError("mistakes.early: tau2's expert has none, an early goodbye ends the conversation; set it to 0")
+        root()  # says how to install what is missing, before anything is asked of it
+        self.domains, self.free, self.rules = tuple(dict.fromkeys(domains)), free, rules
+        self.horizon = check_horizon(horizon)
+        self.format = check_format(format)
+        self.user: User = endpoint if user == "endpoint" and endpoint is not None else ScriptedUser(patience)
+        self.mistakes = mistakes or Mistakes()
+        self._kept: dict[tuple[str, str], Reference] = {}
+        self._keep = kept
+
+    @property
+    def left_out(self) -> Mapping[str, tuple[str, ...]]:
+        """The tasks of each domain that are not among ``tasks``: those that the benchmark pays for doing nothing."""
+        return {domain: () if self.free else FREE[domain] for domain in self.domains}
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """``count`` tasks of a split in the order that the seed gives.
+
+        ``train`` is the shipped training split. The shipped test split is ``seen`` and ``unseen`` in turn, so that an
+        evaluation, which takes half its tasks from each, is of the test split.
+
+        Raises:
+            ValueError: there is no such split, or it has fewer tasks.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"split must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]}, got {split!r}")
+        if count < 0:
+            raise ValueError(f"count: cannot draw {count} tasks")
+        found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
+        if count > len(found):
+            raise ValueError(
+                f"split {split} of tau2 ({', '.join(self.domains)}) has {len(found)} tasks, {count} were asked for: lower "
+                "data.trajectories, states.count or eval.tasks"
+            )
+        random.Random(f"{seed}/{NAME}").shuffle(found)
+        return [
+            Task(NAME, f"{domain}/{name}", split, {"domain": domain, "task": name}) for domain, name in found[:count]
+        ]
+
+    def _names(self, domain: str, split: str) -> list[str]:
+        shipped = splits(domain)["train" if split == "train" else "test"]
+        kept = [name for name in shipped if name not in self.left_out[domain]]
+        return kept if split == "train" else kept[split == "unseen" :: 2]
+
+    def reset(self, task: Task) -> Tau2Session:
+        """A fresh episode.
+
+        Raises:
+            ValueError: the task belongs to another environment, or its data names no task of the benchmark.
+            EnvironmentFault: the databases or the user failed.
+        """
+        check_task(task, self.name)
+        reference = self._reference(str(task.data.get("domain")), str(task.data.get("task")))
+        talk = None if reference.problem.solo else self.user.begin(reference.problem.scenario)
+        return Tau2Session(task, reference, self.user, talk, self.format, self.horizon, self.rules)
+
+    def _reference(self, domain: str, name: str) -> Reference:
+        if (domain, name) not in self._kept:
+            made = Reference.of(problem_of(domain, name))
+            while len(self._kept) >= self._keep:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[domain, name] = made
+        return self._kept[domain, name]
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """The benchmark's calls as chat messages; the clumsy expert errs without harm. ``success`` is the benchmark's verdict.
+
+        Raises:
+            ValueError: the quality is neither good nor clumsy.
+        """
+        session = self.reset(task)
+        rng = random.Random(f"{seed}/{task.id}")
+        replies = by_quality(
+            quality, lambda: experts.good(session), lambda: experts.clumsy(session, rng, self.mistakes)
+        )
+        return Trajectory(
+            id=f"{task.id}/{quality}/{seed}",
+            messages=tuple(played(session, replies, self.format)),
+            tools=tuple(tools_of(session)),
+            task=task,
+            success=session.won,
+            source=f"{self.name}:{quality}",
+        )
+
+    def accepts(self, session: Tau2Session, action: str, expert: str) -> bool:
+        """The functional verifier; see ``tau2.verifier`` for the rule."""
+        return verifier.accepts(session, action, expert)
+
+    def same(self, action: str, expert: str) -> bool:
+        """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
+        return same_text(action, expert)
+
+
+def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The benchmark's success: of each domain, and ``overall``, their unweighted mean.
+
+    Args:
+        success: task -> its outcomes, 0 or 1 (``Evaluation.success``). A task's outcomes are averaged first.
+
+    Raises:
+        ValueError: there is no task, one is of no domain, or one has no outcome.
+    """
+    found: dict[str, list[float]] = {}
+    for name, outcomes in success.items():
+        domain = name.partition("/")[0]
+        if domain not in DOMAINS:
+            raise ValueError(f"{name!r} is no task of tau2")
+        found.setdefault(domain, []).append(fmean(outcomes))
+    if not found:
+        raise ValueError("no task of tau2 was played")
+    means = {domain: fmean(found[domain]) for domain in DOMAINS if domain in found}
+    return {**means, "overall": fmean(means.values())}

@@ -1,0 +1,92 @@
+"""Experts: the benchmark's calls, said as the policy asks for it, and the same with mistakes that are put right at once.
+
+The benchmark lists what has to be done, and often not how it was found. The expert asks the user for all it knows, looks at what
+it needs and has not seen, has the changes confirmed before the first one, makes the calls one by one, tells what has to be told
+and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+
+from turnwise.envs.dialogues.experts import Mistakes, Reply, drawn_of, mistake
+from turnwise.envs.tau2.lookups import lookup, seen
+from turnwise.envs.tau2.package import toolbox
+from turnwise.envs.tau2.problem import TRANSFER, Gold, missing
+from turnwise.envs.tau2.session import ENDING, Tau2Session
+
+ASK = "I will help you with that. Could you tell me who you are, and everything else that I should know?"
+CLOSE = "All of this is done."
+HOLD = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
+_ROOM = 4  # turns that are kept free of mistakes
+
+
+def good(session: Tau2Session) -> Iterator[Reply]:
+    """The calls with what belongs to them. ``session`` is the one that is being played."""
+    solo = session.talk is None
+    if not solo:
+        yield [], ASK
+    confirmed = solo
+    for at, (gold, writes) in enumerate(session.reference.steps):
+        if not writes and not _new(session, gold):
+            continue
+        yield from _prepared(session, [(gold, writes)])
+        if writes and not confirmed:
+            changes = [step for step in session.reference.steps[at:] if step[1]]
+            yield from _prepared(session, changes)
+            yield [], _confirm([each for each, _ in changes])
+            confirmed = True
+        yield [gold.call], ""
+    if solo:
+        yield [ENDING], ""
+    else:
+        yield [], closing(session)
+
+
+def closing(session: Tau2Session) -> str:
+    """The last message: what still has to be told, in it."""
+    moved = any(call.name == TRANSFER for call in session.made)
+    told = missing(session.reference.problem.said, session.said)
+    return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
+
+
+def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
+    """:func:`good`, with a mistake now and then before a call."""
+    planned = 2 * len(session.reference.steps)  # each with a look
+    tools = toolbox(session.reference.problem.domain).tools  # to end the episode would be no harmless mistake
+    for calls, text in good(session):
+        if calls and calls[0] != ENDING and session.horizon - session.turns - planned > _ROOM:
+            last = session.made[-1] if session.made else None
+            made = mistake(session.world, tools, calls[0], last, rng, drawn_of(rng, mistakes))
+            if made is not None:
+                yield [made], ""
+        yield calls, text
+
+
+def _new(session: Tau2Session, gold: Gold) -> bool:
+    """Whether a read of the benchmark's list tells something that was not seen yet, or has to be made."""
+    required = session.reference.problem.required and not any(gold.matches(call) for call in session.made)
+    return required or gold.call.name == TRANSFER or not seen(session, session.world.fork().call(gold.call))
+
+
+def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Iterator[Reply]:
+    """What is to be looked at before these calls."""
+    for gold, writes in steps:
+        while found := lookup(session, gold.call, writes):
+            yield [found], ""
+
+
+def _confirm(changes: Sequence[Gold]) -> str:
+    """The changes in words, and the question whether to make them."""
+    lines = [
+        f"- {gold.call.name.replace('_', ' ')}: "
+        + ", ".join(f"{name} {_plain(value)}" for name, value in gold.call.arguments.items())
+        for gold in changes
+    ]
+    return "This is what I will do:\n" + "\n".join(lines) + "\nDo you confirm (yes or no)?"
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,146 @@
+"""What an agent should look at before it acts: identifiers that nobody has named yet, and the state that a call will change."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from turnwise.envs.tau2.world import FAILED
+from turnwise.types import ToolCall
+
+if TYPE_CHECKING:
+    from turnwise.envs.tau2.problem import Problem
+    from turnwise.envs.tau2.session import Tau2Session
+
+_IDENTIFIERS = ("_id", "_ids", "flight_number")  # endings of the parameters whose values come from a database
+_PHONE = re.compile(r"\d{3}-\d{3}-\d{4}")
+_PHONE_CHECKS = (  # of the customer's phone, the most telling ones first
+    "check_network_status", "check_sim_status", "check_network_mode_preference", "check_data_restriction_status",
+    "check_apn_settings", "check_wifi_calling_status", "check_vpn_status", "check_payment_request", "check_status_bar",
+    "can_send_mms", "run_speed_test",
+)  # fmt: skip
+
+
+def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
+    """The identifiers in ``calls``, and that of the customer, which neither a message nor an answer has named."""
+    needed = {value for call in calls for value in identifiers(call.arguments)}
+    if session.reference.customer:
+        needed.add(session.reference.customer)
+    return {value for value in needed if not any(value in text for text in session.shown)}
+
+
+def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | None:
+    """What a careful agent reads before ``call``; None where nothing is left to read.
+
+    That is a read whose answer names an unknown identifier, and before a change the first one in whose answer the change will be
+    seen, unless it has been read.
+    """
+    before = session.world.fork()  # reads leave it as it is
+    reads = [read for read in _reads(session, call) if read != call]
+    if wanted := unknown(session, [call]):
+        for read in reads:
+            answer = "" if read.name in _PHONE_CHECKS else before.call(read)
+            if any(value in answer for value in wanted) and not (answer.startswith(FAILED) or seen(session, answer)):
+                return read
+    if not writes:
+        return None
+    after = session.world.fork()
+    after.call(call)
+    for read in reads:
+        answer = before.call(read)
+        if not answer.startswith(FAILED) and answer != after.call(read):
+            return None if seen(session, answer) else read
+    return None
+
+
+def seen(session: Tau2Session, answer: str) -> bool:
+    """Whether the agent has read this answer."""
+    return any(answer in text for text in session.shown)
+
+
+def identifiers(arguments: Mapping[str, Any]) -> set[str]:
+    """The values of a call that name something in a database."""
+    found: set[str] = set()
+    for name, value in arguments.items():
+        if isinstance(value, list):
+            found |= {each for each in value if isinstance(each, str) and name.endswith(_IDENTIFIERS)}
+            found |= {each for item in value if isinstance(item, Mapping) for each in identifiers(item)}
+        elif isinstance(value, str) and (name == "id" or name.endswith(_IDENTIFIERS)):
+            found.add(value)
+    return found
+
+
+def customer_of(problem: Problem) -> str:
+    """The identifier of the customer whom the task is about; empty where nothing tells."""
+    if problem.solo:
+        answers = (problem.start.fork().call(read) for read in _by_phone(problem))
+        return next((json.loads(answer)["customer_id"] for answer in answers if not answer.startswith(FAILED)), "")
+    table, name = ("orders", "order_id") if problem.domain == "retail" else ("reservations", "reservation_id")
+    for gold in problem.gold:
+        arguments = gold.call.arguments
+        if record := problem.start.table(table).get(str(arguments.get(name))):
+            return str(record.user_id)
+        if arguments.get("user_id") in problem.start.table("users"):
+            return str(arguments["user_id"])
+    return ""
+
+
+def _reads(session: Tau2Session, call: ToolCall) -> Iterator[ToolCall]:
+    """The reads that may tell something about a call and its customer, of which the agent knows all identifiers."""
+    found = {"airline": _airline, "retail": _retail, "telecom": _telecom}[session.reference.problem.domain]
+    for name, arguments in found(session, call.arguments):
+        read = ToolCall(name, arguments)
+        if all(any(value in text for text in session.shown) for value in identifiers(arguments)):
+            yield read
+
+
+def _retail(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    world, customer = session.reference.problem.start, session.reference.customer
+    if user := world.table("users").get(customer):
+        text = "\n".join(session.shown).lower()
+        if user.email.lower() in text:
+            yield "find_user_id_by_email", {"email": user.email}
+        if user.address.zip in text and user.name.last_name.lower() in text:
+            yield (
+                "find_user_id_by_name_zip",
+                {"first_name": user.name.first_name, "last_name": user.name.last_name, "zip": user.address.zip},
+            )
+        yield "get_user_details", {"user_id": customer}
+    if order := world.table("orders").get(str(given.get("order_id"))):
+        yield "get_order_details", {"order_id": order.order_id}
+        if given.get("new_item_ids"):
+            old = given.get("item_ids") or ()
+            products = dict.fromkeys(item.product_id for item in order.items if item.item_id in old)
+            yield from (("get_product_details", {"product_id": product}) for product in products)
+
+
+def _airline(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    world, customer = session.reference.problem.start, session.reference.customer
+    if customer:
+        yield "get_user_details", {"user_id": customer}
+    if given.get("reservation_id") in world.table("reservations"):
+        yield "get_reservation_details", {"reservation_id": given["reservation_id"]}
+    for flight in given.get("flights") or ():
+        if route := world.table("flights").get(flight.get("flight_number")):
+            yield (
+                "search_direct_flight",
+                {"origin": route.origin, "destination": route.destination, "date": flight.get("date")},
+            )
+
+
+def _telecom(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from ((read.name, dict(read.arguments)) for read in _by_phone(session.reference.problem))
+    if "line_id" in given:
+        yield "get_details_by_id", {"id": given["line_id"]}
+        yield "get_data_usage", {"customer_id": given.get("customer_id"), "line_id": given["line_id"]}
+    if "bill_id" in given:
+        yield "get_details_by_id", {"id": given["bill_id"]}
+    if "app_name" in given:
+        yield "check_app_permissions", {"app_name": given["app_name"]}
+    yield from ((name, {}) for name in _PHONE_CHECKS)
+
+
+def _by_phone(problem: Problem) -> list[ToolCall]:
+    return [ToolCall("get_customer_by_phone", {"phone_number": number}) for number in _PHONE.findall(problem.ticket)]

@@ -1,0 +1,153 @@
+"""What is read from the installed inspect-evals: tasks, splits, policies, the tools and how they are opened.
+
+The package adapts tau2-bench (arXiv:2506.07982; MIT) to inspect-ai. Its tools are coroutines that find their databases in a
+store of the running context; here each episode has a store of its own (``world``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from turnwise.envs.tools import Tools
+from turnwise.errors import InputError
+
+INSTALL = "`make tau2` installs it (pip install --no-deps -r requirements-tau2.txt)"
+DOMAINS = ("airline", "retail", "telecom")
+SOLO = ("telecom",)  # a ticket instead of a user; the agent has the customer's phone in its own hands
+FREE: Mapping[
+    str, tuple[str, ...]
+] = {  # what the benchmark pays for doing and saying nothing: its calls change no state
+    "airline": tuple(map(str, (0, 1, 4, 5, 6, 10, 13, 26, 28, 31, 34, 36, 41, 43, 45, 46, 47, 48, 49))),
+    "retail": tuple(map(str, (10, 12, 25, 50, 57, 65, 105))),
+    "telecom": (),
+}
+
+_LISTS = {  # domain -> where its lists of tools stand
+    "airline": (("airline.tools", "all_airline_tools"),),
+    "retail": (("retail.tools", "all_retail_tools"),),
+    "telecom": (("telecom.tools", "all_telecom_agent_tools"), ("telecom.user_tools", "all_telecom_user_tools")),
+}
+_OPENERS = {  # domain -> what puts its databases into the current store
+    "airline": ("airline.AirlineAgentTools", "get_airline_tools"),
+    "retail": ("retail.tools", "get_retail_tools"),
+    "telecom": ("telecom.environment", "get_environment"),
+}
+_POLICIES = {
+    "airline": ("policy.txt",),
+    "retail": ("policy.txt",),
+    "telecom": ("main_policy_solo.txt", "tech_support_manual.txt"),
+}
+
+
+class MissingTau2Error(InputError):
+    """inspect-evals, or something that it imports, is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools of a domain: definitions for the chat template, and the benchmark's functions by name."""
+
+    tools: Tools
+    functions: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]]
+
+
+def root() -> Path:
+    """The folder of the benchmark in the installed package.
+
+    Raises:
+        MissingTau2Error: it is not installed.
+    """
+    missing = [name for name in ("inspect_evals", "inspect_ai") if find_spec(name) is None]
+    if missing:
+        names = " and ".join(name.replace("_", "-") for name in missing)
+        raise MissingTau2Error(f"env=tau2 needs {names}, not installed here; {INSTALL}")
+    spec = find_spec("inspect_evals")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    found = next((Path(place) / "tau2" for place in places if (Path(place) / "tau2" / "data").is_dir()), None)
+    if found is None:
+        raise MissingTau2Error(f"env=tau2: this version of inspect-evals has no tau2 data; {INSTALL}")
+    return found
+
+
+def of_package(module: str, name: str) -> Any:
+    """An object of the benchmark's modules, as ``("retail.tools", "get_retail_tools")``.
+
+    Raises:
+        MissingTau2Error: it cannot be imported.
+    """
+    root()
+    try:
+        return getattr(import_module(f"inspect_evals.tau2.{module}"), name)
+    except (ImportError, AttributeError) as error:
+        raise MissingTau2Error(f"env=tau2: inspect-evals cannot be used as it is here ({error}); {INSTALL}") from error
+
+
+@lru_cache(maxsize=len(DOMAINS))
+def toolbox(domain: str) -> Toolbox:
+    """The tools of a domain; those of telecom include the customer's own, as in the benchmark's solo mode.
+
+    Raises:
+        MissingTau2Error: they cannot be imported.
+    """
+    makers = [maker for place in _LISTS[domain] for maker in of_package(*place)]
+    from inspect_ai.tool import ToolDef
+
+    functions = {(definition := ToolDef(made)).name: (made, definition) for made in (maker() for maker in makers)}
+    tools = tuple(
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": definition.description,
+                "parameters": definition.parameters.model_dump(exclude_none=True),
+            },
+        }
+        for name, (_, definition) in functions.items()
+    )
+    return Toolbox(tools, {name: made for name, (made, _) in functions.items()})
+
+
+def opener(domain: str) -> Callable[[], Any]:
+    """What puts a domain's databases into the current store, and then answers its tools."""
+    found: Callable[[], Any] = of_package(*_OPENERS[domain])
+    return found
+
+
+@lru_cache(maxsize=len(DOMAINS))
+def policy(domain: str) -> str:
+    """The domain's policy; for telecom that of solo mode and the manual of technical support."""
+    return "\n\n".join(_text(domain, name).strip() for name in _POLICIES[domain])
+
+
+@lru_cache(maxsize=len(DOMAINS))
+def splits(domain: str) -> Mapping[str, tuple[str, ...]]:
+    """The shipped lists of task ids: ``train`` and ``test``, which together are the benchmark's base set."""
+    shipped = json.loads(_text(domain, "split_tasks.json"))
+    return {name: tuple(map(str, shipped[name])) for name in ("train", "test")}
+
+
+@lru_cache(maxsize=len(DOMAINS))
+def records(domain: str) -> Mapping[str, Mapping[str, Any]]:
+    """The tasks of the base set by id, as JSON values."""
+    named = {name for ids in splits(domain).values() for name in ids}
+    found = {str(record["id"]): record for record in json.loads(_text(domain, "tasks.json"))}
+    if lost := named - found.keys():
+        raise MissingTau2Error(f"env=tau2: {domain} lacks the task {min(lost)}; {INSTALL}")
+    return {name: record for name, record in found.items() if name in named}
+
+
+def _text(domain: str, name: str) -> str:
+    path = root() / "data" / "domains" / domain / name
+    packed = path.with_name(f"{name}.gz")
+    try:
+        return gzip.decompress(packed.read_bytes()).decode() if packed.is_file() else path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise MissingTau2Error(f"{path}: not in this version of inspect-evals; {INSTALL}") from error

@@ -1,0 +1,214 @@
+"""A task of the benchmark: what the agent is told, the expert's calls, and what is checked at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.tau2.lookups import customer_of
+from turnwise.envs.tau2.package import DOMAINS, SOLO, of_package, records, toolbox
+from turnwise.envs.tau2.world import FAILED, World
+from turnwise.envs.tools import Tools
+from turnwise.types import ToolCall
+
+TRANSFER = "transfer_to_human_agents"
+DONE: Mapping[str, Any] = {  # of solo mode, where nobody else can end the episode
+    "type": "function",
+    "function": {
+        "name": "done",
+        "description": "End the work on the ticket. Call this alone, once the ticket is solved.",
+        "parameters": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+    },
+}
+DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "action_missing", "assertion", "unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """A call that the benchmark demonstrates; ``compared`` are the arguments that must agree, None where all must."""
+
+    call: ToolCall
+    compared: tuple[str, ...] | None = None
+
+    def matches(self, call: ToolCall) -> bool:
+        """The benchmark's rule for required actions: lists may be in any order, and of a transfer the name is enough."""
+        if call.name != self.call.name:
+            return False
+        if call.name == TRANSFER or self.compared == ():
+            return True
+        made, wanted = dict(call.arguments), dict(self.call.arguments)
+        if self.compared is not None:
+            made, wanted = ({name: each.get(name) for name in self.compared} for each in (made, wanted))
+        return bool(of_package("utils", "deep_equal_unordered")(made, wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One task.
+
+    Attributes:
+        domain: one of ``DOMAINS``.
+        start: the databases that it begins with. Nothing may change them.
+        gold: the benchmark's calls, in order.
+        scenario: the record of the user's instructions.
+        ticket: what the agent is told in solo mode.
+        said: what the agent has to tell the user.
+        required: whether all of ``gold`` has to be called.
+        assertions: what must hold in the end; None where the state must be the one that ``gold`` leads to.
+    """
+
+    domain: str
+    start: World
+    gold: tuple[Gold, ...]
+    scenario: Mapping[str, Any]
+    ticket: str
+    said: tuple[str, ...]
+    required: bool
+    assertions: tuple[Mapping[str, Any], ...] | None
+
+    @property
+    def solo(self) -> bool:
+        """Whether there is a ticket instead of a user."""
+        return self.domain in SOLO
+
+    @property
+    def tools(self) -> Tools:
+        """What can be called."""
+        return (*toolbox(self.domain).tools, DONE) if self.solo else toolbox(self.domain).tools
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The expert's calls played once. Nothing may change it.
+
+    Attributes:
+        problem: of the task.
+        goal: the state that the calls lead to.
+        steps: the calls that get an answer, and whether each changes the state. Others the benchmark passes over.
+        customer: the identifier of the customer; empty where nothing tells.
+    """
+
+    problem: Problem
+    goal: Mapping[str, Any]
+    steps: tuple[tuple[Gold, bool], ...]
+    customer: str
+
+    @classmethod
+    def of(cls, problem: Problem) -> Reference:
+        """Play the benchmark's calls.
+
+        Raises:
+            EnvironmentFault: the databases cannot be used.
+        """
+        world, state = problem.start.fork(), problem.start.state()
+        steps = []
+        for gold in problem.gold:
+            failed = world.call(gold.call).startswith(FAILED)
+            before, state = state, world.state()
+            if not failed or before != state:
+                steps.append((gold, before != state))
+        return cls(problem, state, tuple(steps), customer_of(problem))
+
+    def fault(self, world: World, calls: Sequence[ToolCall], said: Sequence[str]) -> str:
+        """What an episode that ends so fails in, by name; empty where the benchmark pays it.
+
+        Args:
+            world: the state that the agent left.
+            calls: all that it made.
+            said: its messages to the user.
+
+        Raises:
+            EnvironmentFault: the databases cannot be used.
+        """
+        problem = self.problem
+        if problem.required and any(not any(gold.matches(call) for call in calls) for gold in problem.gold):
+            return ACTIONS
+        if problem.assertions is None:
+            if world.state() != self.goal:
+                return DATABASE
+        elif not all(_holds(world, assertion) for assertion in problem.assertions):
+            return ASSERTIONS
+        return SAID if missing(problem.said, said) else ""
+
+    def leads(self, world: World, made: Sequence[ToolCall], due: Sequence[Gold]) -> bool:
+        """Whether the state, and the calls made, are as they have to be once ``due`` has been called too."""
+        world, calls = world.fork(), [gold.call for gold in due]
+        for call in calls:
+            world.call(call)
+        return self.fault(world, [*made, *calls], self.problem.said) == ""
+
+    @property
+    def free(self) -> bool:
+        """Whether the benchmark pays for doing and saying nothing."""
+        return not self.fault(self.problem.start, (), ())
+
+
+def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
+    """What was not told: the benchmark looks for it in the small letters of all messages, without commas."""
+    told = "\n".join(said).lower().replace(",", "")
+    return [each for each in wanted if each.lower() not in told]
+
+
+@lru_cache(maxsize=256)
+def problem_of(domain: str, name: str) -> Problem:
+    """A task of the base set.
+
+    Raises:
+        ValueError: there is no such domain or task.
+        MissingTau2Error: the package cannot be used.
+    """
+    if domain not in DOMAINS or name not in records(domain):
+        raise ValueError(f"tau2 has no task {domain}/{name}")
+    record = records(domain)[name]
+    criteria: Mapping[str, Any] = record["evaluation_criteria"]
+    start = World.fresh(domain)
+    prepare(start, (record.get("initial_state") or {}).get("initialization_actions") or ())
+    basis = criteria.get("reward_basis") or ("DB", "COMMUNICATE")
+    return Problem(
+        domain=domain,
+        start=start,
+        gold=tuple(map(_gold, criteria.get("actions") or ())),
+        scenario=record["user_scenario"],
+        ticket=record.get("ticket") or "",
+        said=tuple(criteria.get("communicate_info") or ()) if "COMMUNICATE" in basis else (),
+        required="ACTION" in basis,
+        assertions=None if "DB" in basis else tuple(criteria.get("env_assertions") or ()),
+    )
+
+
+def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
+    """What happened before the episode begins: a broken setting, an unpaid bill.
+
+    Raises:
+        EnvironmentFault: it cannot happen.
+    """
+    if not actions:
+        return
+    perform, call = of_package("telecom.solver", "perform_action"), of_package("data_model.tasks", "EnvFunctionCall")
+    tools = world.opened()
+    try:
+        for action in actions:
+            world.within(partial(perform, tools, call.model_validate(action)))
+    except Exception as error:
+        raise EnvironmentFault(f"tau2 {world.domain}: the task's beginning cannot be made ({error})") from error
+
+
+def _gold(action: Mapping[str, Any]) -> Gold:
+    compared = action.get("compare_args")
+    return Gold(ToolCall(action["name"], action["arguments"]), None if compared is None else tuple(compared))
+
+
+def _holds(world: World, assertion: Mapping[str, Any]) -> bool:
+    tools = world.opened()
+    side = tools.user_tools if assertion["env_type"] == "user" else tools.tools
+    check = getattr(side, assertion["func_name"])
+    from inspect_ai.tool import ToolError
+
+    try:
+        found = world.within(lambda: check(**assertion["arguments"]))
+    except ToolError:  # what it speaks of is not there
+        return False
+    return bool(found == assertion.get("assert_value", True))

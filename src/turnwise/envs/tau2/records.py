@@ -1,0 +1,108 @@
+"""A table of a database that many episodes share: a record is copied when an episode first reaches for it."""
+
+from __future__ import annotations
+
+import json
+from collections import ChainMap
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from copy import deepcopy
+from typing import Any
+
+
+class Table:
+    """The records that every episode begins with. Nothing may change them."""
+
+    __slots__ = ("_texts", "records")
+
+    def __init__(self, records: dict[str, Any]) -> None:
+        self.records = records
+        self._texts: dict[str, str] = {}
+
+    def text(self, key: str) -> str | None:
+        """A record as it is compared; None where there is none."""
+        if key in self.records and key not in self._texts:
+            self._texts[key] = text_of(self.records[key])
+        return self._texts.get(key)
+
+
+class Records(MutableMapping[str, Any]):
+    """One episode's view of a table.
+
+    What is reached by its key is the episode's own copy and may be changed; ``values`` and ``items`` give records to look at
+    only, as the benchmark's searches do. A deep copy copies no record: both sides go on from the same ones and copy again what
+    they reach for.
+    """
+
+    __slots__ = ("_frozen", "_own", "_table")
+
+    def __init__(self, table: Table, frozen: dict[str, Any] | None = None) -> None:
+        self._table, self._frozen = table, frozen or {}
+        self._own: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._own:
+            self._own[key] = deepcopy(self.peek(key))
+        return self._own[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._own[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        raise TypeError("the benchmark deletes no record")
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._table.records or key in self._frozen or key in self._own
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._table.records
+        yield from (key for key in {**self._frozen, **self._own} if key not in self._table.records)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def peek(self, key: str) -> Any:
+        """A record to look at.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self.look()[key]
+
+    def values(self) -> ValuesView[Any]:
+        return _Values(self)
+
+    def items(self) -> ItemsView[str, Any]:
+        return _Items(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Records:
+        if self._own:
+            self._frozen, self._own = {**self._frozen, **self._own}, {}
+        return Records(self._table, self._frozen)
+
+    def look(self) -> Mapping[str, Any]:
+        """All records, none of them copied, so none may be changed."""
+        return ChainMap(self._own, self._frozen, self._table.records)
+
+    def changes(self) -> dict[str, str]:
+        """The records that differ from the table's, as text."""
+        found = {key: text_of(self.peek(key)) for key in {**self._frozen, **self._own}}
+        return {key: text for key, text in found.items() if text != self._table.text(key)}
+
+
+class _Values(ValuesView[Any]):
+    _mapping: Records
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._mapping.peek, self._mapping)
+
+
+class _Items(ItemsView[str, Any]):
+    _mapping: Records
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return ((key, self._mapping.peek(key)) for key in self._mapping)
+
+
+def text_of(record: Any) -> str:
+    """A pydantic model as the benchmark hashes it: its values as JSON with sorted keys, so that 5 is not 5.0."""
+    return json.dumps(record.model_dump(warnings=False), sort_keys=True, default=str)

@@ -1,0 +1,149 @@
+"""A live episode: a conversation with a user over a company's tools, or a ticket that is worked on alone."""
+
+from __future__ import annotations
+
+import copy
+
+from turnwise.data.toolcalls.base import Reply, ToolCallError
+from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.envs.base import Step
+from turnwise.envs.tau2.package import policy
+from turnwise.envs.tau2.problem import DONE, TRANSFER, UNFINISHED, Gold, Reference
+from turnwise.envs.tau2.user import Talk, User
+from turnwise.envs.tau2.world import FAILED, World
+from turnwise.envs.tools import Tools, answered, signature, templated
+from turnwise.types import Message, Task, ToolCall
+
+HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
+ROLE = (
+    "You work in the customer service of a company and talk to a customer. Keep to the policy below. In a reply you either call "
+    "tools or write to the customer, never both; the customer sees nothing of your calls and their answers."
+)
+SOLO_ROLE = (
+    "You work in the customer service of a company and are given a ticket. Keep to the policy below. You cannot talk to the "
+    "customer: solve the ticket by calling tools, those of the customer's phone among them, and call done alone at the end."
+)
+_SHOWN = 160  # characters of an error message
+
+
+class Tau2Session:
+    """See ``turnwise.envs.base.Session``.
+
+    A reply makes its calls, or else its text goes to the user. The episode ends when the user ends it, in solo mode with the
+    call of ``done``, or at the horizon, where it is lost as in the benchmark. Only an ended episode is paid, with 0 or 1.
+    """
+
+    __slots__ = (
+        "done", "due", "fault", "form", "horizon", "made", "reference", "rules", "said", "shown", "talk", "task", "turns", "user",
+        "won", "world",
+    )  # fmt: skip
+
+    def __init__(
+        self, task: Task, reference: Reference, user: User, talk: Talk | None, form: Format, horizon: int, rules: bool
+    ) -> None:
+        self.task, self.reference, self.user = task, reference, user
+        self.form, self.horizon, self.rules = form, horizon, rules
+        self.world: World = reference.problem.start.fork()
+        self.talk = talk  # None in solo mode
+        self.made: tuple[ToolCall, ...] = ()
+        self.said: tuple[str, ...] = ()  # to the user
+        self.shown: tuple[str, ...] = (talk.last if talk else reference.problem.ticket,)  # all that the agent has read
+        self.due: tuple[list[tuple[Gold, bool]], ...] | None = None  # what the verifier has found out about this turn
+        self.turns = 0
+        self.fault = ""
+        self.won = self.done = False
+
+    @property
+    def tools(self) -> Tools:
+        """What the chat template shows; nothing where the world lists its functions itself."""
+        return self.reference.problem.tools if templated(self.form) else ()
+
+    def opening(self) -> list[Message]:
+        """Role, policy and, where no chat template shows them, the functions; then the user's first message or the ticket."""
+        problem = self.reference.problem
+        system = [SOLO_ROLE if problem.solo else ROLE]
+        if self.rules:
+            system.append(f"<policy>\n{policy(problem.domain)}\n</policy>")
+        if not templated(self.form):
+            system += ["\n".join(map(signature, problem.tools)), HOW]
+        opened = self.shown[0] if not problem.solo else f"<ticket>\n{problem.ticket}\n</ticket>"
+        return [{"role": "system", "content": "\n\n".join(system)}, {"role": "user", "content": opened}]
+
+    def read(self, action: str) -> Reply:
+        """A reply in its parts.
+
+        Raises:
+            ToolCallError: it cannot be read, is empty, or does something beside ending the ticket.
+        """
+        reply = PARSERS[self.form](action, self.reference.problem.tools)
+        if not (reply.calls or reply.content):
+            raise ToolCallError("the reply is empty")
+        if self.talk is None:
+            ends = [call for call in reply.calls if call.name == "done"]
+            if not reply.calls:
+                raise ToolCallError("nobody reads this; call a tool, or done at the end")
+            if ends and (len(reply.calls) > 1 or ends[0].arguments):
+                raise ToolCallError("call done alone and without arguments")
+        return reply
+
+    def step(self, action: str) -> Step:
+        """Make the calls of a reply, or give its text to the user.
+
+        Raises:
+            RuntimeError: the episode is over.
+            EnvironmentFault: the databases or the user failed.
+        """
+        if self.done:
+            raise RuntimeError(
+                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
+            )
+        self.due = None
+        results: list[str] = []
+        observation = ""
+        try:
+            reply = self.read(action)
+        except ToolCallError as error:
+            results = [f"{FAILED}{str(error)[:_SHOWN]}."]
+        else:
+            if self.talk is None and reply.calls[0].name == "done":
+                self._end()
+            elif reply.calls:
+                results = [self.world.call(call) for call in reply.calls]
+                self.made += reply.calls
+            else:
+                observation = self._say(reply.content)
+        observation = "\n".join(results) if results else observation
+        self.turns += 1
+        self.shown += (observation,)
+        if self.turns >= self.horizon and not self.done:
+            self.fault, self.done = UNFINISHED, True
+        info = {"domain": self.reference.problem.domain, "fault": self.fault}
+        return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
+
+    def _say(self, text: str) -> str:
+        """The user's answer."""
+        assert self.talk is not None  # in solo mode ``read`` lets no text through
+        self.said += (text,)
+        satisfied = not self.reference.fault(self.world, self.made, self.said)
+        transferred = any(call.name == TRANSFER for call in self.made)
+        self.talk = self.user.reply(self.talk, text, transferred, satisfied)
+        if self.talk.ended:
+            self._end()
+        return self.talk.last
+
+    def _end(self) -> None:
+        self.fault = self.reference.fault(self.world, self.made, self.said)
+        self.done, self.won = True, not self.fault
+
+    def fork(self) -> Tau2Session:
+        """An independent copy; all but the world are values."""
+        twin = copy.copy(self)
+        twin.world = self.world.fork()
+        return twin
+
+    def admissible(self) -> list[str]:
+        """Nothing: calls have values, and no list holds them all."""
+        return []
+
+
+ENDING = ToolCall(str(DONE["function"]["name"]), {})

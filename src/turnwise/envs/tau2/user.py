@@ -1,0 +1,236 @@
+"""Who plays the user: the interface, and the user by rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+STOP, TRANSFERRED = "###STOP###", "###TRANSFER###"
+ENDS = (STOP, TRANSFERRED, "###OUT-OF-SCOPE###")  # the benchmark's words for the end of a conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """A conversation as the user remembers it. A value: what is said next is another one."""
+
+    scenario: Mapping[str, Any]
+    messages: tuple[tuple[str, str], ...] = ()  # (user or agent, text)
+    told: frozenset[int] = frozenset()  # which of the scenario's facts the user has told
+    idle: int = 0  # replies in a row that held nothing new
+    agreed: bool = False  # to what the agent wants to do
+    ended: bool = False
+
+    @property
+    def last(self) -> str:
+        """What the user said last; empty where the conversation is over."""
+        return "" if self.ended or not self.messages else self.messages[-1][1]
+
+
+class User(Protocol):
+    """Answers an agent. Calls of the agent's tools are not shown to it.
+
+    ``scripted`` says whether an answer costs nothing and is always the same, so that a verifier may ask for it beforehand.
+    """
+
+    scripted: ClassVar[bool]
+
+    def begin(self, scenario: Mapping[str, Any]) -> Talk:
+        """What the user says first.
+
+        Raises:
+            EnvironmentFault: no answer could be had, as of ``reply``.
+        """
+        ...
+
+    def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
+        """The conversation with the agent's message and the answer to it.
+
+        Args:
+            talk: so far.
+            message: the agent's.
+            transferred: whether the agent has called for a human.
+            satisfied: whether all is done and told that the user wants.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ScriptedUser:
+    """The user by rule: no model, the same answers every time.
+
+    It begins with the reason of its call. Asked, it tells the facts that share a word with the question, what identifies it
+    where that is asked, all that is left where it is asked for everything, and else the next fact. It agrees where it is asked
+    to confirm. It ends the conversation once all is done that it wants, after a transfer, or after
+    ``patience`` replies in a row that brought nothing. Facts are the sentences of the task's instructions in the first person;
+    so it compares words and says more than people do: a stand-in to train and test with, not a person.
+
+    Raises:
+        ValueError: ``patience`` is below 1.
+    """
+
+    patience: int = 3
+    scripted: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise ValueError(f"patience: at least one reply, got {self.patience}")
+
+    def begin(self, scenario: Mapping[str, Any]) -> Talk:
+        """The reason of the call."""
+        reason = first_person(str(_instructions(scenario).get("reason_for_call") or "").strip())
+        return Talk(scenario, (("user", reason or "Hello, I need your help."),))
+
+    def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
+        """See ``User``."""
+        if transferred or satisfied:
+            return self._end(talk, message, TRANSFERRED if transferred else STOP)
+        known, others = facts(talk.scenario)
+        everything = [*known, *others]
+        left = [i for i in range(len(everything)) if i not in talk.told]
+        agreed = asks(message) and bool(_CONFIRM.search(message))
+        news: list[int] = []
+        if asks(message):
+            words, identity = _words(message), bool(_WHO.search(message))
+            news = [i for i in left if (identity and i < len(known)) or words & _words(everything[i])]
+            news = left if _ALL.search(message) else news or left[: not agreed]
+        if not (news or agreed) and talk.idle + 1 >= self.patience:
+            return self._end(talk, message, STOP)
+        answer = " ".join([*(["Yes, please."] if agreed else []), *(everything[i] for i in news)])
+        return Talk(
+            talk.scenario,
+            (*talk.messages, ("agent", message), ("user", answer or "I have told you all that I know. Please go on.")),
+            talk.told | set(news),
+            0 if news else talk.idle + 1,
+            talk.agreed or agreed,
+        )
+
+    @staticmethod
+    def _end(talk: Talk, message: str, word: str) -> Talk:
+        messages = (*talk.messages, ("agent", message), ("user", word))
+        return Talk(talk.scenario, messages, talk.told, talk.idle, talk.agreed, ended=True)
+
+
+def asks(message: str) -> bool:
+    """Whether an agent's message asks for something."""
+    return bool(_ASKS.search(message))
+
+
+def facts(scenario: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The sentences of a scenario in the first person: what identifies the user, and what else it was told."""
+    instructions = _instructions(scenario)
+    known = [instructions.get(key) for key in ("known_info", "unknown_info")]
+    return _sentences(*known), _sentences(instructions.get("task_instructions"))
+
+
+def first_person(text: str) -> str:
+    """Instructions to a user as that user would say them."""
+    for pattern, mine in _PERSONS:
+        text = pattern.sub(partial(_replaced, mine), text)
+    return text
+
+
+def _replaced(mine: str, found: re.Match[str]) -> str:
+    after = found.expand(mine)
+    return after[:1].upper() + after[1:] if found.group(0)[:1].isupper() else after
+
+
+def _instructions(scenario: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = scenario["instructions"]
+    return found if isinstance(found, Mapping) else {"reason_for_call": found}
+
+
+def _sentences(*texts: str | None) -> list[str]:
+    parts = [part.strip() for text in texts if text for part in re.split(r"(?<=[.!?])\s+|\n+", text)]
+    return [first_person(part) for part in parts if re.search(r"\w", part)]
+
+
+def _words(text: str) -> set[str]:
+    found = {word.strip(".'").lower() for word in re.findall(r"[\w#@.'-]+", text)}
+    return {word for word in found if len(word) > 3 or any(sign.isdigit() for sign in word)} - _EMPTY
+
+
+_ASKS = re.compile(
+    r"\?|\b(?:please|could you|can you)\b.{0,99}\b(?:tell|give|provide|share|confirm|state|say)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_ALL = re.compile(r"\b(everything|all (the |your |of the )?(details|information)|anything else)\b", re.IGNORECASE)
+_WHO = re.compile(r"\b(who|name|e-?mail|zip|user id|identify|identity|verify|authenticate|account)\b", re.IGNORECASE)
+_CONFIRM = re.compile(
+    r"\b(confirm|proceed|go ahead|agree|shall i|should i|do you want me|would you like me|is (this|that) (correct|right|ok))\b",
+    re.IGNORECASE,
+)
+_EMPTY = {
+    *(
+        "your",
+        "have",
+        "with",
+        "that",
+        "this",
+        "what",
+        "which",
+        "would",
+        "could",
+        "should",
+        "please",
+        "will",
+        "from",
+        "they",
+    ),
+    *(
+        "them",
+        "there",
+        "then",
+        "than",
+        "want",
+        "like",
+        "know",
+        "need",
+        "help",
+        "agent",
+        "into",
+        "about",
+        "also",
+        "been",
+    ),
+    *(
+        "some",
+        "such",
+        "only",
+        "just",
+        "more",
+        "make",
+        "tell",
+        "asks",
+        "does",
+        "done",
+        "were",
+        "when",
+        "where",
+        "i'm",
+        "i've",
+    ),
+}
+_PERSONS = tuple(
+    (re.compile(pattern, re.IGNORECASE), mine)
+    for pattern, mine in (
+        (r"\byou are\b", "I am"),
+        (r"\byou were\b", "I was"),
+        (r"\bare you\b", "am I"),
+        (r"\bwere you\b", "was I"),
+        (r"\byou(['\u2019](?:ve|d|ll))", r"I\1"),
+        (r"\byou['\u2019]re\b", "I'm"),
+        (r"\byou (?=name\b|user id\b|mobile\b|email\b)", "my "),
+        (r"\byourself\b", "myself"),
+        (r"\byours\b", "mine"),
+        (r"\byour\b", "my"),
+        (
+            r"\b(to|for|with|from|by|of|on|at|give|gives|tell|tells|ask|asks|help|helps|charge|refund|offers?|lets?) you\b",
+            r"\1 me",
+        ),
+        (r"\byou(?=\s*(?:[.,;:!?)]|$))", "me"),
+        (r"\byou\b", "I"),
+    )
+)

@@ -1,0 +1,179 @@
+"""The functional verifier: which replies serve the task as the benchmark's calls do (PivotRL, arXiv:2603.21383, Eq. 6).
+
+A call is accepted where it is, or stands for, one that is still due: the rest of the benchmark's calls after it still leads to
+what is checked, and would not without it. A read that is not on the list is accepted where it shows something new that matters:
+the answer of a due read, an identifier that a due call needs, or a state that a due call changes. Changes need the user's
+agreement before. A message is accepted where it brings that agreement or a fact that the user had not told, and where it is the
+last one and tells what had to be told. So no accepted reply can be repeated for ever.
+
+The demonstrated reply does not enter, but for one thing: whether a question gets something new out of a model that plays the
+user cannot be known beforehand, and there a message is accepted where the expert writes one too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from turnwise.data.tool_schema import check_call
+from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.data.toolcalls.match import same_value
+from turnwise.envs.tau2.lookups import identifiers, seen, unknown
+from turnwise.envs.tau2.problem import TRANSFER, Gold, missing
+from turnwise.envs.tau2.session import Tau2Session
+from turnwise.envs.tau2.user import asks
+from turnwise.envs.tau2.world import FAILED, READS, World
+from turnwise.envs.tools import read_calls
+from turnwise.types import ToolCall
+
+Due = list[tuple[Gold, bool]]
+"""Calls that are still to be made, and whether each changes the state."""
+
+
+def accepts(session: Tau2Session, action: str, expert: str) -> bool:
+    """Whether the reply is accepted; ``session`` is not changed.
+
+    Raises:
+        EnvironmentFault: the databases cannot be used.
+    """
+    if session.done:
+        return False
+    try:
+        reply = session.read(action)
+    except ToolCallError:
+        return False
+    if session.due is None:
+        session.due = tuple(still_due(session))
+    if not session.due:
+        return False
+    due = session.due[0]
+    if not reply.calls:
+        return _message(session, reply.content, expert, due)
+    if session.talk is None and reply.calls[0].name == "done":
+        return not session.reference.fault(session.world, session.made, ())
+    return _calls(session, reply.calls, due)
+
+
+def still_due(session: Tau2Session) -> Iterator[Due]:
+    """The benchmark's calls that are still to be made; nothing where they cannot win any more.
+
+    Taken out are those that were made, and reads whose answer was seen. Where the rest does not lead to the goal, because
+    another call stood for one of them, one more is taken out if it then does.
+    """
+    due = list(session.reference.steps)
+    for call in session.made:
+        less = _without(due, call)
+        due = due if less is None else less
+    due = [(gold, writes) for gold, writes in due if writes or not _answered(session, gold)]
+    shorter = (due[:i] + due[i + 1 :] for i in range(len(due)))
+    choices = (rest for rest in (due, *shorter) if _leads(session, session.world, session.made, rest))
+    yield from islice(choices, 1)
+
+
+def _answered(session: Tau2Session, gold: Gold) -> bool:
+    if session.reference.problem.required or gold.call.name == TRANSFER:
+        return False
+    return seen(session, session.world.fork().call(gold.call))
+
+
+def _leads(session: Tau2Session, world: World, made: Sequence[ToolCall], due: Due) -> bool:
+    return session.reference.leads(world, made, [gold for gold, _ in due])
+
+
+def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
+    tools, world, rest = session.reference.problem.tools, session.world.fork(), due
+    agreed = session.talk is None or session.talk.agreed or not session.user.scripted
+    in_order = True  # as the benchmark changes things, so that the rest needs no trial
+    for place, call in enumerate(calls):
+        if check_call({"name": call.name, "arguments": call.arguments}, tools):
+            return False
+        left = _without(rest, call)
+        before, untouched = world.state(), world.fork()
+        answer = world.call(call)
+        changed = world.state() != before
+        if changed and not agreed:
+            return False
+        if left is not None:
+            first = next((gold for gold, writes in rest if writes), None)
+            in_order &= (first is not None and _same(first, call)) or not (changed or _changes(rest, call))
+        elif changed:
+            made = [*session.made, *calls[: place + 1]]
+            left = _stands_for_one(session, world, untouched, made, rest)
+            if left is None:
+                return False
+        else:
+            if not call.name.startswith(READS) or answer.startswith(FAILED):
+                return False
+            if not _tells(session, untouched, call, answer, rest):
+                return False
+            left = [(gold, writes) for gold, writes in rest if writes or untouched.fork().call(gold.call) != answer]
+        if call.name == TRANSFER and left:
+            return False
+        rest = left
+    return in_order or _leads(session, world, [*session.made, *calls], rest)
+
+
+def _stands_for_one(
+    session: Tau2Session, world: World, untouched: World, made: Sequence[ToolCall], due: Due
+) -> Due | None:
+    """``due`` without the call that another one, which led from ``untouched`` to ``world``, has made needless."""
+    for i, (_, writes) in enumerate(due):
+        rest = due[:i] + due[i + 1 :]
+        if writes and _leads(session, world, made, rest) and not _leads(session, untouched, made, rest):
+            return rest
+    return None
+
+
+def _without(due: Due, call: ToolCall) -> Due | None:
+    """``due`` without a call that is on it; None where it is not."""
+    place = next((i for i, (gold, _) in enumerate(due) if _same(gold, call)), None)
+    return None if place is None else due[:place] + due[place + 1 :]
+
+
+def _changes(due: Due, call: ToolCall) -> bool:
+    """Whether a call that is on ``due`` changed the state when the benchmark made it."""
+    return next(writes for gold, writes in due if _same(gold, call))
+
+
+def _same(gold: Gold, call: ToolCall) -> bool:
+    """Whether a call is the benchmark's, where nothing but required calls is compared less strictly."""
+    if gold.compared is not None or call.name == TRANSFER:
+        return gold.matches(call)
+    return call.name == gold.call.name and same_value(dict(call.arguments), dict(gold.call.arguments))
+
+
+def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due: Due) -> bool:
+    """Whether a read shows something new that matters."""
+    if seen(session, answer):
+        return False
+    if any(value in answer for value in unknown(session, [gold.call for gold, _ in due])):
+        return True
+    for gold, writes in due:
+        after = world.fork()
+        told = after.call(gold.call)
+        if (after.call(call) != answer) if writes else (told == answer):
+            return True
+    return False
+
+
+def _message(session: Tau2Session, text: str, expert: str, due: Due) -> bool:
+    reference, talk = session.reference, session.talk
+    if talk is None:
+        return False
+    said = (*session.said, text)
+    if not reference.fault(session.world, session.made, said):
+        return True
+    before, after = missing(reference.problem.said, session.said), missing(reference.problem.said, said)
+    if len(after) < len(before) and all(writes for _, writes in due):
+        return True
+    if not session.user.scripted:
+        return read_calls(expert, session.form, reference.problem.tools) == ()
+    if not asks(text):
+        return False
+    answer = session.user.reply(talk, text, transferred=False, satisfied=False)
+    if answer.told != talk.told:
+        return True
+    changes = [gold.call for gold, writes in due if writes]
+    if talk.agreed or not answer.agreed or unknown(session, changes):
+        return False
+    return any(value in text for call in changes for value in identifiers(call.arguments))

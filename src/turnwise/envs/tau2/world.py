@@ -1,0 +1,182 @@
+"""The databases of one episode behind the benchmark's own tools."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import copy_context
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel
+
+from turnwise.data.tool_schema import check_call
+from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.tau2.package import DOMAINS, SOLO, of_package, opener, toolbox
+from turnwise.envs.tau2.records import Records, Table
+from turnwise.types import ToolCall
+
+if TYPE_CHECKING:
+    from inspect_ai.util import Store
+
+T = TypeVar("T")
+FAILED = "Error: "
+READS = (
+    "calculate",
+    "can_",
+    "check_",
+    "find_",
+    "get_",
+    "list_",
+    "run_",
+    "search_",
+)  # how the names of tools begin that change nothing
+_SHOWN = 500  # characters of an error message
+_RANDOM_BILL = re.compile(r"B[0-9a-f]{8}")
+_BILLS = "TelecomAgentTools:TelecomAgentTools:db"  # where inspect-ai's store holds the company's database
+
+
+class World:
+    """One live state of a domain.
+
+    Args:
+        domain: one of ``DOMAINS``.
+        store: of inspect-ai, which holds the databases; it becomes this world's own.
+    """
+
+    __slots__ = ("domain", "store")
+
+    def __init__(self, domain: str, store: Store) -> None:
+        self.domain, self.store = domain, store
+
+    @classmethod
+    def fresh(cls, domain: str) -> World:
+        """The databases as they are shipped."""
+        return cls(domain, pristine(domain)).fork()
+
+    def fork(self) -> World:
+        """An independent copy. Tables are shared, and what has been read or changed is copied when it is next reached for."""
+        from inspect_ai.util import Store
+
+        return World(self.domain, Store(dict(self.store.items())))  # which copies deeply what it is given
+
+    def call(self, call: ToolCall) -> str:
+        """The text of the answer. What a tool raises is one too, as in the benchmark.
+
+        Raises:
+            EnvironmentFault: the databases themselves cannot be used.
+        """
+        box = toolbox(self.domain)
+        if problems := check_call({"name": call.name, "arguments": call.arguments}, box.tools):
+            return _error("; ".join(problems))
+        from inspect_ai.model._call_tools import tool_params
+
+        function, before = box.functions[call.name], self._bills()
+        try:
+            answer = self.within(lambda: _result(function(**tool_params(dict(call.arguments), function))))
+        except EnvironmentFault:
+            raise
+        except OSError as error:
+            raise EnvironmentFault(f"tau2 {self.domain}, {call.name}: {error}") from error
+        except Exception as error:  # a tool raises what it likes, and the policy is shown it
+            self.opened()  # unless it is not the call that failed
+            return _error(str(error) or type(error).__name__)
+        if self.domain in SOLO and not call.name.startswith(READS):
+            self.opened()  # the phone learns at once what the company has changed
+            self._name_bills(before)
+        return answer if isinstance(answer, str) else json.dumps(answer)
+
+    def opened(self) -> Any:
+        """The domain's tools over this world's databases, brought up to date with one another.
+
+        Raises:
+            EnvironmentFault: they cannot be used.
+        """
+        try:
+            return self.within(opener(self.domain))
+        except Exception as error:  # nothing that a policy does may lead here
+            raise EnvironmentFault(f"tau2 {self.domain}: the databases cannot be used ({error})") from error
+
+    def within(self, function: Callable[[], T]) -> T:
+        """Run something that looks for its databases in inspect-ai's store."""
+        from inspect_ai.util._store import init_subtask_store
+
+        def run() -> T:
+            init_subtask_store(self.store)
+            return function()
+
+        return copy_context().run(run)
+
+    def state(self) -> Mapping[str, Any]:
+        """What states are compared by: of shared tables the records that differ from the shipped ones, else everything."""
+        found: dict[str, Any] = {}
+        for name, value in self.store.items():
+            if not isinstance(value, BaseModel):
+                continue
+            fields = {field: getattr(value, field) for field in type(value).model_fields}
+            tables = {field: table.changes() for field, table in fields.items() if isinstance(table, Records)}
+            found[name] = tables or value.model_dump(mode="json", warnings=False)
+        return found
+
+    def same_state(self, other: World) -> bool:
+        """Whether two states count as equal."""
+        return self.state() == other.state()
+
+    same_place = same_state  # nothing is hidden: the same calls get the same answers from here on
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        """A table of the company's database, such as ``users``, to look at."""
+        tables = (getattr(value, name, None) for value in self.store.values() if isinstance(value, BaseModel))
+        return next(table for table in tables if isinstance(table, Records)).look()
+
+    def _bills(self) -> set[str]:
+        return {bill.bill_id for bill in self.store.get(_BILLS).bills} if self.domain in SOLO else set()
+
+    def _name_bills(self, before: set[str]) -> None:
+        """A bill that a call drew up has a random number; it gets one that is the same in every replay."""
+        database = self.store.get(_BILLS)
+        for bill in database.bills:
+            if bill.bill_id not in before and _RANDOM_BILL.fullmatch(bill.bill_id):
+                name = f"B{hashlib.sha256(f'{bill.customer_id}/{len(before)}'.encode()).hexdigest()[:8]}"
+                for customer in database.customers:
+                    customer.bill_ids = [name if known == bill.bill_id else known for known in customer.bill_ids]
+                bill.bill_id = name
+
+
+@lru_cache(maxsize=len(DOMAINS))
+def pristine(domain: str) -> Store:
+    """The store of a domain as it is shipped, its large tables shared. Nothing may change it.
+
+    Raises:
+        MissingTau2Error: the package cannot be used.
+        EnvironmentFault: its databases cannot.
+    """
+    open_it = opener(domain)
+    from inspect_ai.util import Store
+
+    world = World(domain, Store())
+    world.within(open_it)
+    base = of_package("environment.db", "DB")
+    for name, value in list(world.store.items()):
+        fields = {field: getattr(value, field) for field in type(value).model_fields} if isinstance(value, base) else {}
+        if fields and all(isinstance(rows, dict) for rows in fields.values()):
+            shared = {field: Records(Table(rows)) for field, rows in fields.items()}
+            world.store.set(name, type(value).model_construct(**shared))
+    return world.store
+
+
+def _result(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that never waits, as the benchmark's tools."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
+    work.close()
+    raise EnvironmentFault("a tool of tau2 waits for something; another version of inspect-evals is installed")
+
+
+def _error(message: str) -> str:
+    return FAILED + (message if len(message) <= _SHOWN else message[:_SHOWN] + " ...")

@@ -1,0 +1,119 @@
+"""The forward pass of Llama-like decoders in few operations, for sampling.
+
+Small models on a CPU spend more time between operations than in them. This computes what the library's modules compute, from
+their weights and in their order, with about a third of the operations: queries and keys are normalised and rotated
+together, residuals are added by the product that feeds them, and what nobody reads again is overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from turnwise.models.attention import Plan, backbone
+
+FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
+
+Forward = Callable[[Tensor, Tensor, Plan], Tensor]
+"""ids (B, Q), positions (B, Q) and a plan -> last hidden states (B, Q, C)."""
+
+
+def forward_of(model: Any) -> Forward:
+    """The quickest forward pass that there is for a causal LM; the model's own where its kind or its weights ask for it.
+
+    A model with adapters in place, of another family or in reduced precision (where the order of roundings matters more than
+    the count of operations) runs as it is.
+    """
+    plain = not hasattr(model, "get_base_model")
+    body = backbone(model)
+    if plain and model.config.model_type in FAMILIES and next(model.parameters()).dtype == torch.float32:
+        return Lean(body)
+
+    def own(ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
+        hidden: Tensor = body(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state
+        return hidden
+
+    return own
+
+
+class Lean:
+    """Args:
+    body: the transformer below the head. Its weights are read at every call, not copied.
+    """
+
+    def __init__(self, body: Any) -> None:
+        self.body = body
+        config = body.config
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+    @torch.inference_mode()
+    def __call__(self, ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
+        B, Q = ids.shape
+        x = self.body.embed_tokens(ids)
+        cos, sin = (
+            part.reshape(B * Q, 1, -1)[..., : self.head_dim // 2] for part in self.body.rotary_emb(x, positions)
+        )
+        x = x.reshape(B * Q, -1)  # (T, C): which row a token is of matters to attention only
+        for number, layer in enumerate(self.body.layers):
+            self._attention(x, number, layer, (B, Q), (cos, sin), plan)
+            mlp = layer.mlp
+            h = norm(x, layer.post_attention_layernorm)
+            h = mlp.act_fn(_linear(h, mlp.gate_proj)).mul_(_linear(h, mlp.up_proj))
+            _add_linear(x, h, mlp.down_proj)
+        return norm(x, self.body.norm).view(B, Q, -1)
+
+    def _attention(
+        self, x: Tensor, number: int, layer: Any, shape: tuple[int, int], turn: tuple[Tensor, Tensor], plan: Plan
+    ) -> None:
+        at, T = layer.self_attn, len(x)
+        h = norm(x, layer.input_layernorm)
+        q, k, v = (_linear(h, part).view(T, -1, self.head_dim) for part in (at.q_proj, at.k_proj, at.v_proj))
+        H = q.shape[1]
+        if hasattr(at, "q_norm"):
+            weight = torch.stack([at.q_norm.weight] * H + [at.k_norm.weight] * k.shape[1])
+            both = scaled(torch.cat([q, k], dim=1), weight, at.q_norm.variance_epsilon)
+        else:
+            both = torch.cat([q, k], dim=1)
+        both = rotated(both, *turn)
+        query, key, value = (
+            part.view(*shape, -1, self.head_dim).transpose(1, 2) for part in (both[:, :H], both[:, H:], v)
+        )
+        out = plan.attend(number, query, key, value, at.scaling)  # (B, H, Q, D)
+        _add_linear(x, out.transpose(1, 2).reshape(T, -1), at.o_proj)
+
+
+def norm(x: Tensor, module: Any) -> Tensor:
+    """Root-mean-square norm with a module's weight, of (..., C)."""
+    return scaled(x, module.weight, module.variance_epsilon)
+
+
+def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """``x / sqrt(mean(x^2) + epsilon) * weight`` over the last axis."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    inverse = length.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+    return (x * inverse).mul_(weight)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions of (T, H, D); ``cos`` and ``sin`` are (T, 1, D / 2), the two halves of D being turned as pairs."""
+    first, second = x.chunk(2, dim=-1)
+    out = torch.empty_like(x)
+    low, high = out.chunk(2, dim=-1)
+    torch.mul(first, cos, out=low).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=high).addcmul_(first, sin)
+    return out
+
+
+def _linear(x: Tensor, module: Any) -> Tensor:
+    return F.linear(x, module.weight, module.bias)
+
+
+def _add_linear(x: Tensor, h: Tensor, module: Any) -> None:
+    """Add the module's output to ``x`` in place."""
+    x.addmm_(h, module.weight.t())
+    if module.bias is not None:
+        x.add_(module.bias)

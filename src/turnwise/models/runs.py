@@ -1,0 +1,172 @@
+"""Attention over packed trees on a CPU, computed only where something is seen.
+
+In depth-first order a tree falls into *runs*, stretches without a branch. The tokens of a run see one another causally, and
+everything below a run sees the whole of it: the ancestor mask is a triangle for each run and a rectangle under it, each of
+contiguous tokens. Small subtrees are taken together under a mask of their own. What the pieces say about a query is
+merged by their log-sum-exps, so the result is exact, and no mask over the whole sequence ever stands in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+SMALL = 128  # tokens of neighbouring subtrees that are taken together under one mask
+
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def seen(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool = False, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention and its log-sum-exps, on a CPU: torch's own kernel, which its public function asks for no more than the answer.
+
+    Args:
+        query: (B, H, q, D).
+        key, value: (B, H_kv, k, D); each head of theirs serves H / H_kv of the query's.
+        mask: added to the scores; (B or 1, H or 1, q, k).
+
+    Returns:
+        (B, H, q, D) and (B, H, q).
+    """
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, causal, attn_mask=mask, scale=scaling
+    )
+    return out, lse
+
+
+def merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
+    """Add to an answer, in place, what further keys say.
+
+    Args:
+        out, part: (..., q, D).
+        mass, lse: (..., q), the log-sum-exps of the keys that each of them has seen; -inf: none.
+    """
+    total = torch.logaddexp(mass, lse)
+    out.mul_((mass - total).exp_()[..., None]).addcmul_(part, (lse - total).exp_()[..., None].to(part.dtype))
+    mass.copy_(total)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Queries ``q0 .. q1`` and the keys ``k0 .. k1`` that they see: all of them, causally, or under a mask."""
+
+    q0: int
+    q1: int
+    k0: int
+    k1: int
+    causal: bool = False
+    mask: Tensor | None = None  # (1, 1, q, k), added to the scores
+
+
+def pieces_of(end: Sequence[int], small: int = SMALL) -> list[Piece]:
+    """Cut the ancestor mask of one packed row.
+
+    Args:
+        end: for each token in depth-first order, one past its last descendant.
+        small: see ``SMALL``.
+
+    Returns:
+        Pieces that hold every pair of a token and an ancestor (or itself) exactly once.
+    """
+    found: list[Piece] = []
+    waiting = [(0, len(end))]
+    while waiting:
+        start, stop = waiting.pop()
+        while start < stop:
+            here = end[start]
+            if here - start <= small:
+                while here < stop and end[here] - start <= small:
+                    here = end[here]
+                found.append(_together(end, start, here))
+            else:
+                run = start + 1
+                while run < here and end[run] == here:
+                    run += 1
+                found.append(Piece(start, run, start, run, causal=True))
+                if run < here:
+                    found.append(Piece(run, here, start, run))
+                    waiting.append((run, here))
+            start = here
+    return found
+
+
+def _together(end: Sequence[int], start: int, stop: int) -> Piece:
+    """One or more whole subtrees as one piece."""
+    end_T = torch.tensor(end[start:stop])
+    if bool((end_T == stop).all()):
+        return Piece(start, stop, start, stop, causal=True)
+    place = torch.arange(start, stop)
+    ancestor = (place[None] <= place[:, None]) & (place[:, None] < end_T[None])
+    mask = torch.zeros(ancestor.shape).masked_fill_(~ancestor, -torch.inf)
+    return Piece(start, stop, start, stop, mask=mask[None, None])
+
+
+class RunTree:
+    """A batch of packed trees (see ``models.attention.PackedTree``); padding has end 0 and answers zeros.
+
+    Args:
+        end_BS: (B, S), on the CPU.
+    """
+
+    def __init__(self, end_BS: Tensor) -> None:
+        self.rows = [pieces_of(row[: sum(e > 0 for e in row)]) for row in end_BS.tolist()]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        out: Tensor = _Attend.apply(query, key, value, self.rows, scaling)
+        return out
+
+
+class _Attend(torch.autograd.Function):
+    """query (B, H, S, D), key and value (B, H_kv, S, D) -> (B, H, S, D)."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: list[list[Piece]], scaling: float
+    ) -> Tensor:
+        out = torch.zeros_like(query)
+        mass = query.new_full(query.shape[:3], -torch.inf)  # log-sum-exp of what each query has seen so far
+        for b, pieces in enumerate(rows):
+            row = slice(b, b + 1)
+            for p in pieces:
+                q, k = (row, slice(None), slice(p.q0, p.q1)), (row, slice(None), slice(p.k0, p.k1))
+                part, lse = seen(query[q], key[k], value[k], scaling, p.causal, _like(p.mask, query))
+                merge(out[q], mass[q], part, lse)
+        ctx.save_for_backward(query, key, value, out, mass)
+        ctx.rows, ctx.scaling = rows, scaling
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        query, key, value, out, mass = ctx.saved_tensors
+        grads = [torch.zeros_like(x) for x in (query, key, value)]
+        for b, pieces in enumerate(ctx.rows):
+            row = slice(b, b + 1)
+            for p in pieces:
+                q, k = (row, slice(None), slice(p.q0, p.q1)), (row, slice(None), slice(p.k0, p.k1))
+                # With the log-sum-exp and the answer of the whole, each piece's share of the gradient is its own
+                parts = _backward(
+                    grad_out[q],
+                    query[q],
+                    key[k],
+                    value[k],
+                    out[q],
+                    mass[q],
+                    0.0,
+                    p.causal,
+                    attn_mask=_like(p.mask, query),
+                    scale=ctx.scaling,
+                )
+                for grad, at, part in zip(grads, (q, k, k), parts, strict=True):
+                    grad[at] += part
+        return *grads, None, None
+
+
+def _like(mask: Tensor | None, query: Tensor) -> Tensor | None:
+    return None if mask is None else mask.to(query.dtype)

@@ -1,0 +1,82 @@
+"""What one training pass keeps for its backward pass, counted on tensors that have a shape and no memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+
+from turnwise.models.score import score
+from turnwise.planning.architectures import Architecture
+from turnwise.planning.shape import blank
+from turnwise.settings import Lora
+
+
+@dataclass(slots=True)
+class _Rows:
+    """A packed micro-batch of which only the shapes matter (``models.score.PackedTokens``)."""
+
+    ids_BS: Tensor
+    position_BS: Tensor
+    end_BS: Tensor
+    source_U: Tensor
+    target_U: Tensor
+
+
+def activation_bytes(
+    source: Architecture, dtype: str, lora: Lora, rows: int, tokens: int, scored: int, autocast: bool
+) -> int:
+    """Bytes that autograd keeps of one packed micro-batch, parameters not counted.
+
+    The forward pass of a run (``models.score.score``) is traced with one layer and with two; every further layer keeps what
+    the second one added. Tensors that share memory count once. Kernels of a GPU keep what those of a CPU do, but for
+    workspaces of their own.
+
+    Args:
+        source, dtype, lora: the policy.
+        rows, tokens: B and S of the micro-batch.
+        scored: predicted tokens of it, U.
+        autocast: matrix products in bfloat16, as ``trainer.precision=bf16-mixed`` takes them.
+    """
+    layers = int(source.config.num_hidden_layers)
+    first, second = (_kept(source, dtype, lora, n, rows, tokens, scored, autocast) for n in (1, 2))
+    return first + (second - first) * (layers - 1)
+
+
+def _kept(
+    source: Architecture, dtype: str, lora: Lora, layers: int, rows: int, tokens: int, scored: int, autocast: bool
+) -> int:
+    model = blank(source, dtype, lora, layers)
+    with FakeTensorMode():
+        _give_memory(model)
+        ids = torch.zeros(rows, tokens, dtype=torch.long)
+        flat = torch.zeros(scored, dtype=torch.long)
+        own = {p.untyped_storage()._cdata for p in model.parameters()}
+        kept: dict[int, int] = {}
+        alive: list[Tensor] = []  # or a freed tensor's place would be counted as another's
+
+        def keep(x: Tensor) -> Tensor:
+            storage = x.untyped_storage()
+            if storage._cdata not in own:
+                kept[storage._cdata] = storage.nbytes()
+                alive.append(x)
+            return x
+
+        with saved_tensors_hooks(keep, lambda x: x), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            score(model, _Rows(ids, ids, ids, flat, flat), entropy=True)
+    return sum(kept.values())
+
+
+def _give_memory(model: Any) -> None:
+    """Parameters and buffers of the meta device as tensors of the surrounding mode, which pretend to lie on a CPU."""
+    for module in model.modules():
+        for name, p in module._parameters.items():
+            if p is not None:
+                module._parameters[name] = nn.Parameter(torch.empty(p.shape, dtype=p.dtype), p.requires_grad)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)

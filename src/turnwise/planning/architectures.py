@@ -1,0 +1,56 @@
+"""Which shape a configured model has, from a folder, from the hub's cache, or from the facts that are shipped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import try_to_load_from_cache
+from transformers import AutoConfig, PretrainedConfig
+
+from turnwise.errors import InputError
+from turnwise.tiny.load import tiny_path
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A model's configuration; ``folder`` is where its weights lie, None where they are not on this machine."""
+
+    model: str
+    config: PretrainedConfig
+    folder: Path | None
+    gated: bool = False
+
+
+def architecture(model: str) -> Architecture:
+    """The architecture of a ``policy.model``: ``tiny``, a folder, or a Hugging Face id. Asks no server.
+
+    Raises:
+        InputError: a folder without a ``config.json``, or an id that is neither in the cache nor among the shipped facts.
+    """
+    folder = tiny_path() if model == "tiny" else Path(model)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise InputError(f"policy.model={model}: this folder holds no config.json")
+        return Architecture(model, AutoConfig.from_pretrained(folder), folder)
+    cached = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None
+    if isinstance(cached, str):
+        return Architecture(model, AutoConfig.from_pretrained(cached), Path(cached).parent)
+    facts = dict(_facts().get(model, {}))
+    if not facts:
+        raise InputError(
+            f"policy.model={model}: no such folder, not in the Hugging Face cache, and its shape is not in "
+            "src/turnwise/planning/architectures.yaml; download its config.json or add its numbers there"
+        )
+    gated = bool(facts.pop("gated", False))
+    return Architecture(model, AutoConfig.for_model(facts.pop("model_type"), **facts), None, gated)
+
+
+@cache
+def _facts() -> dict[str, dict[str, Any]]:
+    text = (files("turnwise.planning") / "architectures.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)

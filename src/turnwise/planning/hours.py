@@ -1,0 +1,129 @@
+"""Work and time of a run on a stated GPU at a stated utilisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.evaluation.suites import CHUNK as EPISODES
+from turnwise.planning import flops
+from turnwise.planning.memory import at_a_time
+from turnwise.planning.shape import Shape
+from turnwise.planning.tokens import Around, Tokens
+from turnwise.training.profile import SHARD
+
+# memory in 10^9 bytes, dense bfloat16 TFLOP/s, memory bandwidth in TB/s, as the maker's data sheets give them
+GPUS = {
+    "a100": (80.0, 312.0, 2.04),
+    "h100": (80.0, 989.0, 3.35),
+    "h200": (141.0, 989.0, 4.8),
+    "b200": (180.0, 2250.0, 8.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU and how much of it a program gets.
+
+    Attributes:
+        name: of the GPU.
+        memory_gb: 10^9 bytes.
+        peak_tflops: dense, in bfloat16.
+        bandwidth_tb_s: of its memory.
+        utilisation: of the peak, in prefill and training.
+        bandwidth_utilisation: of the bandwidth, while replies are written.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    name: str
+    memory_gb: float
+    peak_tflops: float
+    bandwidth_tb_s: float
+    utilisation: float = 0.35
+    bandwidth_utilisation: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("memory_gb", "peak_tflops", "bandwidth_tb_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name in ("utilisation", "bandwidth_utilisation"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in (0, 1], got {getattr(self, name)}")
+
+    def seconds(self, operations: float, moved: float = 0.0) -> float:
+        """The longer of computing and of moving bytes through memory (a roofline)."""
+        computing = operations / (self.peak_tflops * 1e12 * self.utilisation)
+        return max(computing, moved / (self.bandwidth_tb_s * 1e12 * self.bandwidth_utilisation))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """FLOPs and GPU-hours of a whole run, by part."""
+
+    flops: Mapping[str, float]
+    gpu_hours: Mapping[str, float]
+
+
+def work(
+    cfg: DictConfig, shape: Shape, tokens: Tokens, around: Around, gpu: Gpu, critic: Shape | None, reply: float
+) -> Work:
+    """The work of a run.
+
+    Sampling: every step reads the engine's weights once for all that are written at a time, and the keys and values of what
+    they see; a prefill is bound by computing. Training: forward and backward over the packed rows, in which masked
+    pairs are computed too, and one more forward pass where the loss asks for the reference's log-probs. Not counted: launches
+    of kernels, the worlds, judges, the optimiser's step, diagnostics, loading and saving.
+    """
+    steps = int(cfg.trainer.max_epochs)
+    counts: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+
+    def sampling(part: str, sampled: float, prefilled: float, context: float, samples: float, rounds: float) -> None:
+        """``rounds``: passes that each write a token of every reply that is written at a time."""
+        prefill = flops.decode(shape, 0.0, context, prefilled)
+        counts[part] = flops.decode(shape, sampled, context, 0.0) + prefill
+        read = sampled / max(1.0, samples) * context + sampled * reply / 2  # a history once for all its samples
+        moved = rounds * shape.weight_bytes + read * shape.kv_bytes
+        seconds[part] = gpu.seconds(counts[part] - prefill, moved) + gpu.seconds(prefill)
+
+    groups = ceil(tokens.histories / max(1, at_a_time(cfg, shape, tokens.histories, tokens.history)))
+    rounds = steps * groups * tokens.depth * reply
+    sampling("sampling", steps * tokens.sampled, steps * tokens.prefilled, tokens.context, tokens.samples, rounds)
+    stored, scored = steps * tokens.stored, steps * tokens.trained
+    counts["forward"] = flops.forward(shape, stored, tokens.row, scored)
+    counts["backward"] = flops.backward(shape, stored, tokens.row, scored)
+    refers = float(cfg.loss.get("kl_beta") or 0) > 0
+    counts["reference"] = flops.forward(shape, stored, tokens.row, scored) if refers else 0.0
+    counts["predictor"] = _critic(cfg, critic, tokens) if critic else 0.0
+    for part in ("forward", "backward", "reference", "predictor"):
+        seconds[part] = gpu.seconds(counts[part])
+    k = int(OmegaConf.select(cfg, "states.k", default=0) or 1)
+    spines = at_a_time(cfg, shape, SHARD, tokens.history)
+    rounds = around.profiled / min(SHARD, max(1.0, spines * k * around.demonstrated))  # samples written at a time
+    sampling("profile", around.profiled, around.profiled_prefill, tokens.context, k, rounds)
+    together = at_a_time(cfg, shape, EPISODES, around.history)
+    rounds = around.evaluated / together
+    sampling("evaluation", around.evaluated, around.evaluated_prefill, around.context, 1, rounds)
+    hours = {part: value / 3600 * gpus_of(cfg) for part, value in seconds.items()}
+    return Work({**counts, "total": sum(counts.values())}, {**hours, "total": sum(hours.values())})
+
+
+def gpus_of(cfg: DictConfig) -> int:
+    """GPUs of one run: ``trainer.devices`` times ``trainer.num_nodes``; what is no number counts as one."""
+    devices, nodes = cfg.trainer.get("devices", 1), cfg.trainer.get("num_nodes", 1)
+    each = len(devices) if not isinstance(devices, int | str) else int(devices) if str(devices).isdigit() else 1
+    return max(1, each) * int(nodes)
+
+
+def _critic(cfg: DictConfig, critic: Shape, tokens: Tokens) -> float:
+    """Asked once of every token that is collected, then taught: ``epochs`` passes over the states and a few prefixes."""
+    seen = tokens.prefilled + tokens.sampled
+    asked = flops.forward(critic, seen, tokens.context, 0)
+    taught = tokens.states * tokens.before / (1 - float(cfg.predictor.prefix_share))
+    learning = flops.forward(critic, taught, tokens.before, 0) + flops.backward(critic, taught, tokens.before, 0)
+    return int(cfg.trainer.max_epochs) * (asked + int(cfg.predictor.epochs) * learning)

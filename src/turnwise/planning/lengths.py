@@ -1,0 +1,152 @@
+"""How long histories and replies are: as demonstrated, as given by a person, or at most as the configuration allows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow.parquet as pq
+from omegaconf import DictConfig, OmegaConf
+from transformers import AutoTokenizer
+
+from turnwise.config import build_node
+from turnwise.data.chat import ChatTokens
+from turnwise.data.expert import expert_file
+from turnwise.data.trajectories import read_trajectories
+from turnwise.errors import InputError
+from turnwise.planning.architectures import Architecture
+from turnwise.tiny.load import tiny_path
+from turnwise.types import Trajectory
+
+SAMPLE = 16  # demonstrations that lengths are read from
+AT_MOST = "at most"  # the source of a number that is a limit of the configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Means in tokens, but for the two counts of turns.
+
+    Attributes:
+        opening: what stands before the first turn.
+        reply: what the policy writes in a turn.
+        observation: what the world answers, the chat template's joints included.
+        demonstrated: turns of a demonstration.
+        spoken: tokens of a demonstrated action.
+        episode: turns of an episode of the policy.
+        source: where each number is from.
+    """
+
+    opening: float
+    reply: float
+    observation: float
+    demonstrated: float
+    spoken: float
+    episode: float
+    source: Mapping[str, str] = field(default_factory=dict)
+
+
+def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, float | None]) -> tuple[Lengths, str]:
+    """The lengths of a run, and why demonstrations could not be read (empty where they could).
+
+    A reply is as long as the demonstrated actions for the shipped policy, which writes commands as its experts do. Of any other
+    model nobody knows before it has run: then ``rollout.sampling.max_tokens`` is the reply's, until ``given`` says better.
+    An episode has the world's ``horizon``: a policy that fails plays on to it.
+    """
+    limit, longest = int(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
+    seen, why = _demonstrations(cfg, policy)
+    source = dict.fromkeys(seen, "demonstrations")
+    shipped = policy is not None and policy.model == "tiny"
+    found: dict[str, float] = dict(seen)
+    found.setdefault("spoken", float(limit))
+    if shipped and seen:
+        found["reply"], source["reply"] = min(seen["spoken"], limit), "demonstrations"
+    else:
+        found["reply"], source["reply"] = float(limit), f"{AT_MOST} rollout.sampling.max_tokens"
+    if (horizon := OmegaConf.select(cfg, "env.horizon")) is not None:
+        found["episode"], source["episode"] = float(horizon), f"{AT_MOST} env.horizon"
+    elif seen:
+        found["episode"], source["episode"] = seen["demonstrated"], "as long as a demonstration"
+    told = {key: value for key, value in given.items() if value is not None}
+    found, source = found | told, source | dict.fromkeys(told, "given")
+    if "opening" not in found:  # nothing is known but the longest history there may be
+        episode = found.setdefault("episode", max(1.0, longest // (2 * limit)))
+        room = max(0.0, longest - episode * found["reply"])
+        found["opening"] = found["observation"] = room / (1 + episode)
+        found["demonstrated"] = episode
+        bound = f"{AT_MOST} rollout.max_length"
+        source |= {key: bound for key in ("opening", "observation", "demonstrated", "episode") if key not in source}
+    found.setdefault("episode", found["demonstrated"])
+    turn = found["reply"] + found["observation"]
+    fits = max(1.0, (longest - found["opening"]) / turn) if turn else 1.0
+    if fits < found["episode"]:
+        found["episode"], source["episode"] = fits, f"{AT_MOST} rollout.max_length"
+    return Lengths(**found, source=source), why
+
+
+def trajectories(cfg: DictConfig) -> int:
+    """Demonstrations that a run reads: those of ``data.file`` where it is there, else as many as the experts play."""
+    path = Path(cfg.data.file) if cfg.data.file else None
+    if path is None or not path.is_file():
+        return int(cfg.data.trajectories)
+    if path.suffix == ".parquet":
+        return int(pq.ParquetFile(path).metadata.num_rows)
+    with path.open("rb") as stream:
+        return sum(1 for line in stream if line.strip())
+
+
+def _demonstrations(cfg: DictConfig, policy: Architecture | None) -> tuple[dict[str, float], str]:
+    folder = policy.folder if policy is not None and policy.folder is not None else tiny_path()
+    folder = folder if (folder / "tokenizer_config.json").is_file() else tiny_path()
+    env = json.dumps(OmegaConf.to_container(cfg.env, resolve=True), sort_keys=True)
+    return _read(cfg.data.file, env, float(cfg.data.good), str(folder))
+
+
+@cache
+def _read(file: str | None, env: str, good: float, folder: str) -> tuple[dict[str, float], str]:
+    try:
+        trajectories = _of_file(Path(file)) if file else _played(json.loads(env), good)
+    except (
+        InputError,
+        ValueError,
+        OSError,
+        RuntimeError,
+    ) as error:  # a world that is not installed, a file that is not there
+        return {}, str(error).splitlines()[0]
+    chat = ChatTokens(AutoTokenizer.from_pretrained(folder))
+    openings, actions, observations, turns = [], [], [], []
+    for trajectory in trajectories:
+        spines = chat.spines(trajectory.messages, trajectory.tools)
+        openings.append(spines[0].turns[0][0])
+        turns.append(sum(len(spine.turns) for spine in spines))
+        for spine in spines:
+            actions += [stop - start for start, stop in spine.turns]
+            observations += [after[0] - before[1] for before, after in zip(spine.turns, spine.turns[1:])]
+    return {
+        "opening": fmean(openings),
+        "observation": fmean(observations) if observations else 0.0,
+        "demonstrated": fmean(turns),
+        "spoken": fmean(actions),
+    }, ""
+
+
+def _played(env: Any, good: float) -> tuple[Trajectory, ...]:
+    world = build_node(env, "env")
+    with TemporaryDirectory() as folder:
+        return read_trajectories(expert_file(world, SAMPLE, folder, good)).trajectories
+
+
+def _of_file(path: Path) -> tuple[Trajectory, ...]:
+    """The first trajectories of a file of JSON lines, or all of another: what is read is only as long as it has to be."""
+    if path.suffix not in (".jsonl", ".ndjson", ".json"):
+        return read_trajectories(path).trajectories[:SAMPLE]
+    with TemporaryDirectory() as folder, path.open(encoding="utf-8") as stream:
+        short = Path(folder) / f"{path.stem}.jsonl"
+        short.write_text("".join(islice(stream, SAMPLE)), encoding="utf-8")
+        return read_trajectories(short).trajectories

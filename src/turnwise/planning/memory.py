@@ -1,0 +1,105 @@
+"""Memory of one GPU by part, in bytes. The policy is not sharded: every process holds all of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from omegaconf import DictConfig
+
+from turnwise.engines.store import GROW
+from turnwise.evaluation.suites import CHUNK as EPISODES
+from turnwise.planning.activations import activation_bytes
+from turnwise.planning.architectures import Architecture
+from turnwise.planning.shape import Shape
+from turnwise.planning.tokens import Around, Tokens
+from turnwise.settings import Lora
+
+CHUNK = 1024  # positions whose logits stand at once in the update (tensors.selected_logprobs)
+TRAINED_LOGIT = 20  # bytes an entry: product, float32 logits; in the backward pass logs, probabilities and gradient too
+DRAWN_LOGIT = 34  # bytes an entry in engines.draw: product, four float32 copies, two float64 ones
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes.
+
+    Attributes:
+        weights: of the base model and its adapter.
+        gradients: as wide as the trained weights.
+        optimiser: AdamW's two moments, each as wide as the trained weights.
+        copy: the engine's own weights with the adapter merged (``engine.copy``).
+        predictor: weights, gradients and moments of a critic.
+        cache: keys and values that the engine keeps, ``engine.memory_gb`` at most unless a single history needs more.
+        drawing: keys and values of replies while they are written, room for ``max_tokens`` each.
+        activations: what a training pass keeps of the largest micro-batch.
+        logits: of the larger of a training chunk and a sampling step.
+    """
+
+    weights: int
+    gradients: int
+    optimiser: int
+    copy: int
+    predictor: int
+    cache: int
+    drawing: int
+    activations: int
+    logits: int
+
+    @property
+    def resident(self) -> int:
+        """What stands in memory all the time."""
+        return self.weights + self.gradients + self.optimiser + self.copy + self.predictor + self.cache
+
+    @property
+    def peak(self) -> int:
+        """Resident, and the larger of what sampling and training add: they take turns."""
+        return self.resident + max(self.drawing, self.activations) + self.logits
+
+    def parts(self) -> dict[str, int]:
+        """Every part by name, and the peak."""
+        return {**asdict(self), "peak": self.peak}
+
+
+def cached(shape: Shape, history: float) -> int:
+    """Bytes of one history's keys and values, in the engine's steps of growth."""
+    return -(-max(1, round(history)) // GROW) * GROW * shape.kv_bytes
+
+
+def at_a_time(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
+    """How many of the histories the engine holds at a time (``engines.rows.Rows``); at least one, if there is any."""
+    budget = cfg.engine.memory_gb
+    return histories if budget is None else min(histories, max(1, int(budget * 1e9) // cached(shape, history)))
+
+
+def micro_batch(cfg: DictConfig, tokens: Tokens) -> tuple[int, int, int]:
+    """(rows, tokens of a row, scored tokens) of the largest micro-batch of an update."""
+    row = max(1, round(tokens.row))
+    rows = max(1, int(cfg["update"].batch_tokens) // row)
+    rows = min(rows, max(1, round(tokens.stored / row)))
+    return rows, row, max(1, round(rows * row * tokens.trained / tokens.stored)) if tokens.stored else 1
+
+
+def memory(
+    cfg: DictConfig, source: Architecture, shape: Shape, tokens: Tokens, around: Around, predictor: Shape | None
+) -> Memory:
+    """Memory of a run; no part of training where there is none (``trainer.max_epochs=0``)."""
+    trains = int(cfg.trainer.max_epochs) > 0
+    lora = Lora(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
+    rows, row, scored = micro_batch(cfg, tokens)
+    held = at_a_time(cfg, shape, tokens.histories, tokens.history)
+    played = at_a_time(cfg, shape, EPISODES, around.history)
+    drawn = max(held * tokens.samples, played)
+    autocast = "mixed" in str(cfg.trainer.precision)
+    kept = activation_bytes(source, str(cfg.policy.dtype), lora, rows, row, scored, autocast) if trains else 0
+    logits = max(CHUNK * TRAINED_LOGIT if trains else 0, drawn * DRAWN_LOGIT) * shape.vocabulary
+    return Memory(
+        weights=shape.weight_bytes + shape.adapter_bytes,
+        gradients=shape.trained_bytes if trains else 0,
+        optimiser=2 * shape.trained_bytes if trains else 0,
+        copy=shape.weight_bytes if cfg.engine.copy else 0,
+        predictor=predictor.weight_bytes * 4 if predictor else 0,
+        cache=max(held * cached(shape, tokens.history), played * cached(shape, around.history)),
+        drawing=round(drawn * int(cfg.rollout.sampling.max_tokens) * shape.kv_bytes),
+        activations=kept,
+        logits=round(logits),
+    )

@@ -1,0 +1,99 @@
+"""What a run would stop at: files, checkpoints, credentials, programs, memory; each with the way out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.planning.architectures import Architecture
+from turnwise.planning.hours import Gpu, gpus_of
+from turnwise.planning.memory import Memory
+from turnwise.planning.shape import Shape
+
+SMALLEST_STEP = 2.0**-9  # relative; a smaller one is rounded away in a bfloat16 weight
+
+
+def missing(
+    cfg: DictConfig, models: dict[str, Architecture], shape: Shape | None, memory: Memory | None, gpu: Gpu, world: str
+) -> list[str]:
+    """Reasons, each with its remedy.
+
+    Args:
+        models: by the key that names them.
+        world: why no demonstration of the world could be had; empty where they could.
+    """
+    found = list(_files(cfg))
+    if world and not found:
+        found.append(f"env: {world}")
+    for key, source in models.items():
+        found += _checkpoint(key, source)
+    found += _credentials(cfg)
+    if memory is not None and shape is not None:
+        found += _memory(memory, gpu)
+        found += _training(cfg, shape)
+    return found
+
+
+def _files(cfg: DictConfig) -> Iterator[str]:
+    named: dict[str, Any] = {"data.file": cfg.data.file}
+    for key in ("files", "corpus", "games", "data"):
+        value: Any = OmegaConf.select(cfg, f"env.{key}")
+        parts: Any = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+        named |= (
+            {f"env.{key}.{split}": part for split, part in parts.items()}
+            if isinstance(parts, dict)
+            else {f"env.{key}": parts}
+        )
+    for key, value in named.items():
+        if isinstance(value, str) and not Path(value).exists():
+            yield f"{key}: {value} is not there"
+
+
+def _checkpoint(key: str, source: Architecture) -> Iterator[str]:
+    folder = source.folder
+    if folder is None or not any(folder.glob("*.safetensors")):
+        licence = "; the hub asks for a licence and a token (HF_TOKEN)" if source.gated else ""
+        yield f"{key}: the weights of {source.model} are not on this machine; hf download {source.model}{licence}"
+
+
+def _credentials(cfg: DictConfig) -> Iterator[str]:
+    variable = OmegaConf.select(cfg, "judge.client.key_variable")
+    if variable and not os.environ.get(variable):
+        yield f"judge: {variable} is not set, so {cfg.judge.client.url} is asked without a key"
+
+
+def _memory(memory: Memory, gpu: Gpu) -> Iterator[str]:
+    if memory.peak <= gpu.memory_gb * 1e9:
+        return
+    over = f"{memory.peak / 1e9:,.0f} GB on a GPU of {gpu.memory_gb:g} GB"
+    sizes = {name: size for name, size in memory.parts().items() if name != "peak"}
+    largest = max(sizes, key=lambda name: sizes[name])
+    remedy = {
+        "activations": "lower update.batch_tokens and update.row_tokens",
+        "drawing": "lower rollout.sampling.max_tokens, or allocator.group_size",
+        "cache": "lower engine.memory_gb, or rollout.max_length",
+        "copy": "set engine.copy=false",
+        "optimiser": "set policy.lora.r above 0",
+        "gradients": "set policy.lora.r above 0",
+    }.get(largest, "choose a smaller policy or a larger GPU")
+    yield f"GPU memory: {over}; most of it, {sizes[largest] / 1e9:,.0f} GB, is {largest}: {remedy}"
+
+
+def _training(cfg: DictConfig, shape: Shape) -> Iterator[str]:
+    if int(cfg.trainer.max_epochs) < 1:
+        return
+    rate = float(cfg["update"].learning_rate)
+    if cfg.policy.dtype == "bfloat16" and not shape.adapter and rate < SMALLEST_STEP * 0.02:
+        yield (
+            f"policy.dtype: all weights are trained in bfloat16, where an AdamW step of {rate:g} on a weight of 0.02 is "
+            "rounded away; set policy.dtype=float32"
+        )
+    if gpus_of(cfg) > 1:
+        yield (
+            f"trainer.devices: {gpus_of(cfg)} GPUs each collect and train on the same update, so they are no faster than "
+            "one; set trainer.devices=1"
+        )

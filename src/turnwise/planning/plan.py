@@ -1,0 +1,105 @@
+"""The plan of one configuration: what ``scripts/plan.py`` prints of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.errors import InputError
+from turnwise.planning.architectures import Architecture, architecture
+from turnwise.planning.hours import Gpu, Work, gpus_of, work
+from turnwise.planning.lengths import AT_MOST, Lengths, lengths, trajectories
+from turnwise.planning.memory import Memory, memory
+from turnwise.planning.missing import missing
+from turnwise.planning.shape import Shape, shape_of
+from turnwise.planning.tokens import Around, Tokens, around, iteration
+from turnwise.settings import Lora
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run will take. Parts that need the policy's shape are None where nobody knows it."""
+
+    model: str
+    steps: int
+    gpus: int
+    lengths: Lengths
+    tokens: Tokens
+    around: Around
+    shape: Shape | None
+    memory: Memory | None
+    work: Work | None
+    missing: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """As JSON: memory in 10^9 bytes, FLOPs, GPU-hours, tokens."""
+        shape, taken = self.shape, self.work
+        everything = {
+            "sampled": self.steps * self.tokens.sampled,
+            "trained": self.steps * self.tokens.trained,
+            "profile": self.around.profiled,
+            "evaluation": self.around.evaluated,
+        }
+        return {
+            "model": self.model,
+            "parameters": shape and shape.parameters,
+            "active_parameters": shape and shape.active,
+            "trained_parameters": shape and shape.trained,
+            "gpus": self.gpus,
+            "steps": self.steps,
+            "lengths": {key: value for key, value in asdict(self.lengths).items() if key != "source"},
+            "source": dict(self.lengths.source),
+            "at_most": sorted(key for key, told in self.lengths.source.items() if told.startswith(AT_MOST)),
+            "tokens": {"step": asdict(self.tokens), "all": everything},
+            "memory_gb": self.memory and {name: size / 1e9 for name, size in self.memory.parts().items()},
+            "flops": taken and dict(taken.flops),
+            "gpu_hours": taken and dict(taken.gpu_hours),
+            "missing": list(self.missing),
+        }
+
+
+def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = None) -> Plan:
+    """The plan of a checked configuration. Nothing is trained, sampled from a model or downloaded.
+
+    Args:
+        cfg: of the run (``turnwise.config.compose_config``).
+        gpu: what it would run on, and how well.
+        given: lengths that a person knows better (fields of :class:`turnwise.planning.lengths.Lengths`).
+    """
+    unknown: list[str] = []
+    models: dict[str, Architecture] = {}
+    for key in ("policy.model", "predictor.model"):
+        name = OmegaConf.select(cfg, key)
+        if name is None:
+            continue
+        try:
+            models[key] = architecture(str(name))
+        except InputError as error:
+            unknown.append(str(error).replace("policy.model", key, 1))
+    policy = models.get("policy.model")
+    known, why = lengths(cfg, policy, given or {})
+    tokens, beside = iteration(cfg, known), around(cfg, known, trajectories(cfg))
+    shape, held, taken = None, None, None
+    if policy is not None:
+        shape = shape_of(policy, str(cfg.policy.dtype), Lora(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha)))
+        critic = _critic(cfg, models["predictor.model"]) if "predictor.model" in models else None
+        held = memory(cfg, policy, shape, tokens, beside, critic)
+        taken = work(cfg, shape, tokens, beside, gpu, critic, known.reply)
+    reasons = (*unknown, *missing(cfg, models, shape, held, gpu, why))
+    steps = int(cfg.trainer.max_epochs)
+    return Plan(str(cfg.policy.model), steps, gpus_of(cfg), known, tokens, beside, shape, held, taken, reasons)
+
+
+def _critic(cfg: DictConfig, source: Architecture) -> Shape:
+    """The predictor's backbone is counted with a head that it does not have; ``layers`` keeps the lowest alone."""
+    layers = cfg.predictor.layers
+    if layers is not None:
+        kept = {"num_hidden_layers": int(layers)}
+        if getattr(source.config, "layer_types", None):
+            kept["layer_types"] = source.config.layer_types[: int(layers)]  # type: ignore[assignment]
+        config = type(source.config)(**{**source.config.to_dict(), **kept})
+        source = Architecture(source.model, config, source.folder)
+    return shape_of(source, str(cfg.predictor.dtype))

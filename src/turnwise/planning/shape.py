@@ -1,0 +1,123 @@
+"""A policy on the meta device: its parameters by part, in numbers and bytes, without its weights.
+
+The model is built by transformers and adapted by the code that a run uses, so that what is counted is what a run would load.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from turnwise.models.attention import use_tree_attention
+from turnwise.models.policy import with_adapter
+from turnwise.planning.architectures import Architecture
+from turnwise.settings import Lora
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Counts of parameters, and sizes that formulae of memory and work need.
+
+    Attributes:
+        parameters: of the base model, tied weights once.
+        active: of those, what one token's forward pass uses: all but the experts that are not chosen for it.
+        matmul: weights that a token is multiplied with below the head: matrices of ``active`` without the embedding.
+        adapter: LoRA's parameters; 0 where all weights are trained.
+        adapter_matmul: of those, what a token is multiplied with (experts' adapters are merged once a pass instead).
+        head: entries of the output embedding, (V, D).
+        experts: parameters of all experts; 0 for a dense model.
+        trained: parameters that receive gradients.
+        weight_bytes, adapter_bytes, trained_bytes: at the dtypes in which they are held.
+        layers, heads, kv_heads, head_dim, hidden, vocabulary: sizes.
+        item: bytes of a number of the policy's dtype.
+    """
+
+    parameters: int
+    active: int
+    matmul: int
+    adapter: int
+    adapter_matmul: int
+    head: int
+    experts: int
+    trained: int
+    weight_bytes: int
+    adapter_bytes: int
+    trained_bytes: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    vocabulary: int
+    item: int
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values of one token: 2 x layers x H_kv x D numbers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.item
+
+
+def blank(source: Architecture, dtype: str, lora: Lora, layers: int | None = None) -> Any:
+    """The policy on the meta device, adapted as a run adapts it; ``layers`` cuts it short."""
+    config = type(source.config)(**{**source.config.to_dict(), **({} if layers is None else _cut(source, layers))})
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a patch of peft names layers that a dense block does not have
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+        model.tie_weights()
+        use_tree_attention(model)
+        return with_adapter(model, lora.r, lora.alpha, lora.dropout, empty=True) if lora.r else model
+
+
+def _cut(source: Architecture, layers: int) -> dict[str, Any]:
+    kinds = getattr(source.config, "layer_types", None)
+    return {"num_hidden_layers": layers} | ({"layer_types": kinds[:layers]} if kinds else {})
+
+
+def shape_of(source: Architecture, dtype: str = "bfloat16", lora: Lora | None = None) -> Shape:
+    """Counts of a model, all of its weights trained unless ``lora`` says otherwise."""
+    model = blank(source, dtype, lora or Lora(r=0))
+    config: Any = source.config
+    chosen = getattr(config, "num_experts_per_tok", 0) / getattr(config, "num_experts", 1)
+    named: list[tuple[str, nn.Parameter]] = list(model.named_parameters())  # tied weights come once
+    base = {name: p for name, p in named if "lora_" not in name}
+    adapter = {name: p for name, p in named if "lora_" in name}
+    experts = {name: p for name, p in base.items() if ".experts." in name}
+    table = model.get_input_embeddings().weight
+    head = model.get_output_embeddings().weight
+    active = sum(round(p.numel() * (chosen if name in experts else 1)) for name, p in base.items())
+    outside = [p for name, p in base.items() if p.ndim > 1 and name not in experts and p is not table and p is not head]
+    trained = [p for _, p in named if p.requires_grad]
+    heads = config.num_attention_heads
+    return Shape(
+        parameters=_count(base.values()),
+        active=active,
+        matmul=_count(outside) + round(chosen * _count(experts.values())),
+        adapter=_count(adapter.values()),
+        adapter_matmul=_count(p for name, p in adapter.items() if ".experts." not in name),
+        head=head.numel(),
+        experts=_count(experts.values()),
+        trained=_count(trained),
+        weight_bytes=_bytes(base.values()),
+        adapter_bytes=_bytes(adapter.values()),
+        trained_bytes=_bytes(trained),
+        layers=config.num_hidden_layers,
+        heads=heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        hidden=config.hidden_size,
+        vocabulary=config.vocab_size,
+        item=getattr(torch, dtype).itemsize,
+    )
+
+
+def _count(parameters: Any) -> int:
+    return sum(p.numel() for p in parameters)
+
+
+def _bytes(parameters: Any) -> int:
+    return sum(p.numel() * p.element_size() for p in parameters)

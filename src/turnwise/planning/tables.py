@@ -1,0 +1,80 @@
+"""Plans as tables of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from turnwise.planning.hours import Gpu
+from turnwise.planning.plan import Plan
+from turnwise.reports.tables import Table
+
+PARTS = ("weights", "gradients", "optimiser", "copy", "predictor", "cache", "drawing", "activations", "logits", "peak")
+WHOLE = ("sampled", "trained", "profile", "evaluation")
+KINDS = ("sampling", "forward", "backward", "reference", "predictor", "profile", "evaluation")
+HOURS = ("sampling", "training", "the rest", "in all")
+
+
+def plan_tables(title: str, plans: Mapping[str, Plan], gpu: Gpu) -> list[Table]:
+    """Memory, then tokens, then work; a line a row."""
+    memory = Table(f"{title}: GB on a GPU", ["row", "model", "parameters, B", "trained, M", *PARTS], [])
+    tokens = Table(
+        "Tokens",
+        ["row", "steps", "a step: rollouts", "turns", "sampled", "trained", "stored", *(f"in all: {w}" for w in WHOLE)],
+        [],
+    )
+    work = Table(
+        f"Work on {gpu.name}: {gpu.peak_tflops:g} TFLOP/s at {gpu.utilisation:.0%}, {gpu.bandwidth_tb_s:g} TB/s at "
+        f"{gpu.bandwidth_utilisation:.0%}",
+        ["row", *(f"PFLOP: {kind}" for kind in KINDS), "GPUs", *(f"GPU-hours: {kind}" for kind in HOURS)],
+        [],
+    )
+    for name, one in plans.items():
+        shape, held, taken, step, beside = one.shape, one.memory, one.work, one.tokens, one.around
+        sizes = held.parts() if held else {}
+        memory.rows.append(
+            [name, one.model, f"{shape.parameters / 1e9:.2f}" if shape else "-"]
+            + [f"{shape.trained / 1e6:,.1f}" if shape else "-"]
+            + [_short(sizes[part] / 1e9) if sizes else "-" for part in PARTS]
+        )
+        counts = [step.rollouts, step.turns, step.sampled, step.trained, step.stored]
+        counts += [one.steps * step.sampled, one.steps * step.trained, beside.profiled, beside.evaluated]
+        tokens.rows.append([name, str(one.steps), *map(_count, counts)])
+        if taken is None:  # the policy's shape is unknown
+            work.rows.append([name, *["-"] * 7, str(one.gpus), *["-"] * 4])
+            continue
+        hours = taken.gpu_hours
+        trained = hours["forward"] + hours["backward"] + hours["reference"]
+        rest = hours["predictor"] + hours["profile"] + hours["evaluation"]
+        work.rows.append(
+            [name, *(_short(taken.flops[kind] / 1e15) for kind in KINDS), str(one.gpus)]
+            + [_short(value) for value in (hours["sampling"], trained, rest, hours["total"])]
+        )
+    return [memory, tokens, work]
+
+
+def notes(plans: Mapping[str, Plan], gpu: Gpu, cannot: Mapping[str, str]) -> list[str]:
+    """Where the lengths are from, and what is missing; what several rows share is told once."""
+    told: dict[str, list[str]] = {}
+    for name, one in plans.items():
+        known = one.lengths
+        says = ", ".join(
+            f"{key} {getattr(known, key):.0f} ({known.source[key]})"
+            for key in ("opening", "reply", "observation", "demonstrated", "episode")
+            if key in known.source
+        )
+        told.setdefault(f"Lengths: {says}.", []).append(name)
+    for name, reason in cannot.items():
+        told.setdefault(f"Missing: {reason}", []).append(name)
+    for name, one in plans.items():
+        for reason in one.missing:
+            told.setdefault(f"Missing: {reason}", []).append(name)
+    lines = [f"{text} [{', '.join(names)}]" for text, names in told.items()]
+    return sorted(lines, key=lambda line: line.startswith("Missing"))
+
+
+def _count(value: float) -> str:
+    return f"{value / 1e6:,.2f} M" if value >= 1e6 else f"{value:,.0f}"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,179 @@
+"""How much a run samples and trains on, before it has run.
+
+What the allocator would do is asked of the allocator itself: it is shown states and finished rollouts of the expected length,
+all as likely to succeed as to fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.config import build
+from turnwise.evaluation.skills import SKILLS
+from turnwise.planning.lengths import Lengths
+from turnwise.types import Rewards, RolloutTree, State, Task, Turn
+
+ANSWER = 24  # tokens of an answer to an out-of-domain item (evaluation.suites.answer_skills)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Of one iteration; no rule that leaves groups out of the update is counted on.
+
+    Attributes:
+        states: that are played.
+        rollouts: begun at states and at turns of other rollouts.
+        turns: replies that are sampled.
+        sampled: tokens of them.
+        prefilled: tokens whose keys and values the engine computes beside those: histories once, observations.
+        before: tokens that stand before the first action at a state, mean.
+        context: tokens that a sampled token sees, mean.
+        histories: that the engine holds at a time.
+        history: tokens of one of them at the end.
+        samples: drawn at a time from one history.
+        depth: turns of a rollout.
+        trained: tokens in the loss.
+        stored: tokens that stand in the packed rows of the update.
+        row: tokens of such a row.
+    """
+
+    states: int
+    rollouts: int
+    turns: float
+    sampled: float
+    prefilled: float
+    before: float
+    context: float
+    histories: int
+    history: float
+    samples: float
+    depth: float
+    trained: float
+    stored: float
+    row: float
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Sampled beside training: ``profiled`` tokens once (states=pivots; ``demonstrated`` turns a trajectory), ``evaluated`` by
+    all ``evaluations`` together.
+
+    ``context``: tokens that a token of an evaluated episode sees, mean; ``history``: those of such an episode at its end.
+    """
+
+    profiled: float
+    profiled_prefill: float
+    demonstrated: float
+    evaluations: int
+    evaluated: float
+    evaluated_prefill: float
+    context: float
+    history: float
+
+
+def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
+    """Tokens of one iteration."""
+    states = int(cfg.rollout.states)
+    from_experts = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
+    spoken = lengths.spoken + lengths.observation
+    if cfg.allocator is None:  # demonstrations: whole trajectories
+        spine = lengths.opening + lengths.demonstrated * spoken - lengths.observation
+        turns = lengths.demonstrated * states
+        return Tokens(states, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, turns * lengths.spoken, states * spine, spine)
+    before = lengths.opening + ((lengths.demonstrated - 1) / 2 * spoken if from_experts else 0)
+    depth = min(float(cfg.rollout.turns or lengths.episode), lengths.episode)
+    roots, continued = _allocated(cfg, states, depth)
+    rollouts, turns = roots + len(continued), roots * depth + sum(continued)
+    sampled = turns * lengths.reply
+    grown = (depth - 1) / 2 * (lengths.reply + lengths.observation)
+    answered = max(0.0, turns - rollouts) * lengths.observation  # nothing is answered after the last turn
+    if depth == 1:
+        spines = min(states, int(cfg.rollout.trajectories or ceil(states / lengths.demonstrated)))
+        spines = spines if from_experts else states
+        each = states / spines
+        spine = before if each <= 1 else lengths.opening + lengths.demonstrated * each / (each + 1) * spoken
+        histories, history, samples = spines, spine, rollouts / spines
+        shared, own = spine, sampled / spines
+    else:
+        histories, history, samples = rollouts, before + depth * (lengths.reply + lengths.observation), 1.0
+        spines, spine = states, before
+        shared, own = before, (sampled + answered) / states
+    stored, row = _packed(spines, shared, own, turns / spines, float(cfg["update"].row_tokens))
+    return Tokens(
+        states=states,
+        rollouts=rollouts,
+        turns=turns,
+        sampled=sampled,
+        prefilled=spines * spine + answered,
+        before=before,
+        context=before + grown + lengths.reply / 2,
+        histories=histories,
+        history=history,
+        samples=samples,
+        depth=depth,
+        trained=sampled,
+        stored=stored,
+        row=row,
+    )
+
+
+def _packed(trees: int, shared: float, own: float, pieces: float, longest: float) -> tuple[float, float]:
+    """Stored tokens and the length of a row: a row that is full is closed, and what its tree shares stands in the next again."""
+    rows = max(1, ceil(own / max(longest - shared, own / max(pieces, 1))))
+    return trees * (rows * shared + own), shared + own / rows
+
+
+def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[float]]:
+    """Rollouts from roots, and the turns of each continuation, as the run's allocator would spend them."""
+    allocator = build(cfg, "allocator", value=_even, reward=_alternating)
+    shown = [State(f"planned/{i}", Task("", str(i), "train"), (0,)) for i in range(states)]
+    counts = allocator(shown)
+    whole = max(1, round(depth))
+    continued: list[float] = []
+    trees = []
+    for state, count in zip(shown, counts, strict=True):
+        tree = RolloutTree(state)
+        for _ in range(count):
+            parent = -1
+            for _ in range(whole):
+                tree.turns.append(Turn(parent, [0], [0.0]))
+                parent = len(tree.turns) - 1
+        trees.append(tree)
+    for tree, branches in zip(trees, allocator.expand(trees), strict=True):
+        for turn, count in branches.items():
+            continued += [depth - len(tree.path(turn)) / whole * depth] * count
+    return sum(counts), continued
+
+
+def _even(trees: Sequence[RolloutTree]) -> list[list[float]]:
+    return [[0.5] * (1 + len(tree.turns)) for tree in trees]
+
+
+def _alternating(tree: RolloutTree) -> Rewards:
+    return {"total": [float(i % 2) for i, _ in enumerate(tree.leaves())]}
+
+
+def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
+    """Sampled by the profile of ``trajectories`` demonstrations and by the evaluations before, during and after training."""
+    k = int(OmegaConf.select(cfg, "states.k", default=0) or 0)
+    spine = lengths.opening + lengths.demonstrated * (lengths.spoken + lengths.observation)
+    epochs, every = int(cfg.trainer.max_epochs), int(cfg.eval.every)
+    times = 2 + (epochs // every if every else 0)
+    episodes = int(cfg.eval.tasks) * (int(cfg.eval.attempts) + 1)
+    items = len(SKILLS) * int(cfg.eval["items"])
+    turn = lengths.reply + lengths.observation
+    history = lengths.opening + lengths.episode * turn
+    return Around(
+        profiled=k * trajectories * lengths.demonstrated * lengths.reply,
+        profiled_prefill=trajectories * spine if k else 0.0,
+        demonstrated=lengths.demonstrated,
+        evaluations=times,
+        evaluated=times * (episodes * lengths.episode * lengths.reply + items * ANSWER),
+        evaluated_prefill=times * episodes * (lengths.opening + lengths.episode * lengths.observation),
+        context=(lengths.opening + history) / 2,
+        history=history,
+    )

@@ -1,0 +1,150 @@
+"""What the notebooks show: a paper's entries, runs by name, one metric of several runs, a rollout tree as lines.
+
+Everything is read from the folders that runs left; nothing is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import InputError
+from turnwise.papers.jobs import ask
+from turnwise.papers.table import find_sweep, sweep_names
+from turnwise.reports.compare import Interval
+from turnwise.reports.headline import signed
+from turnwise.reports.run import Run, read_run
+from turnwise.reports.summary import Entry, read_entry
+from turnwise.reports.svg import SERIES, Figure, canvas, label, standalone, to_svg, whole_iterations
+from turnwise.reports.tables import Table, to_markdown
+from turnwise.reports.verdict import Paired
+from turnwise.reports.views import Branch, Step, TreeView
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Markdown, as a notebook displays it."""
+
+    markdown: str
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure, as a notebook displays it."""
+
+    figure: Figure
+
+    def _repr_svg_(self) -> str:
+        return standalone(self.figure)
+
+
+def shown(*tables: Table) -> Text:
+    """Tables with their notes."""
+    return Text(to_markdown(tables))
+
+
+def drawn(figure: Figure | None) -> Drawing | Text:
+    """A figure, or the line that there is none."""
+    return Text("*No run has logged this yet.*") if figure is None else Drawing(figure)
+
+
+def paper_entries(
+    paper: str,
+    conf: Path,
+    outputs: Path,
+    over_seeds: Interval,
+    over_tasks: Paired,
+    scale: str = "tiny",
+    gates: Mapping[str, Any] | None = None,
+) -> list[Entry]:
+    """Every table and figure of a paper, with the runs that are there (:func:`turnwise.reports.summary.read_entry`).
+
+    Raises:
+        InputError: no sweep file is of that paper.
+    """
+    papers = {name: find_sweep(name, conf).paper for name in sweep_names(conf)}
+    names = [name for name, of in papers.items() if of == paper]
+    if not names:
+        raise InputError(f"paper {paper!r}: conf/sweep/ has {', '.join(sorted(set(papers.values())))}")
+    asked = [ask([f"sweep={name}", f"scale={scale}"], conf) for name in names]
+    return [read_entry(one, outputs, over_seeds, over_tasks, gates) for one in asked]
+
+
+def runs_under(outputs: Path, name: str) -> dict[str, Run]:
+    """Finished runs below ``outputs/name`` by their path below ``outputs``, e.g. ``pivotrl/tab4/full/seed0``."""
+    found = sorted(path.parent for path in (outputs / name).rglob("result.json") if ".old-" not in path.parent.name)
+    return {folder.relative_to(outputs).as_posix(): read_run(folder) for folder in found}
+
+
+def curves(runs: Mapping[str, Run], metric: str, title: str) -> Figure | None:
+    """A metric of ``metrics.jsonl`` over training, a line a run; None where no run logged it twice."""
+    lines = {name: run.series(metric) for name, run in runs.items()}
+    lines = {name: points for name, points in lines.items() if len(points[0]) > 1}
+    if not lines:
+        return None
+    with canvas(7.4, 3.1) as figure:
+        axes = figure.add_subplot()
+        for number, (name, (x, y)) in enumerate(lines.items()):
+            style = ("-", "--", ":", "-.")[number // len(SERIES) % 4]  # four colours, then four more in another stroke
+            axes.plot(x, y, style, color=SERIES[number % len(SERIES)], label=label(name))
+        axes.set_ylabel(metric)
+        whole_iterations(axes)
+        axes.legend(loc="best")
+        ends = "; ".join(f"{name} from {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in lines.items())
+        alt = f"{title}: {ends}."
+        return Figure(title, to_svg(figure, "curves", alt), alt)
+
+
+def tree_lines(view: TreeView) -> list[str]:
+    """A rollout tree as text: a line a turn, indented by its depth, with its reward and its advantage."""
+    head = f"{view.title}: {view.samples} samples"
+    lines = [head + (f", mean reward {view.mean:.2f}" if view.mean is not None else "")]
+    if view.expert is not None:
+        lines.append(f"expert: {_one_line(view.expert)}")
+    for branch in view.branches:
+        lines += _branch(branch, 0)
+    return lines
+
+
+def _branch(branch: Branch, depth: int) -> Iterator[str]:
+    for step in branch.steps:
+        yield "  " * depth + f"- {_one_line(step.text)}{_facts(step)}"
+        depth += 1
+    for further in branch.branches:
+        yield from _branch(further, depth)
+
+
+def _facts(step: Step) -> str:
+    facts = [f"{step.times} times"] if step.times > 1 else []
+    facts += [f"reward {step.reward:.2f}"] if step.reward is not None else []
+    facts += [f"advantage {step.advantage:+.2f}"] if step.advantage is not None else []
+    facts += ["episode ends"] if step.done else []
+    return f"  [{', '.join(facts)}]" if facts else ""
+
+
+def _one_line(text: str, limit: int = 100) -> str:
+    line = " ".join(text.split()) or "(empty)"
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+def changes(runs: Mapping[str, Run]) -> Table:
+    """What each run won in its world and what it kept outside, in points."""
+    rows = [
+        [name, signed(run.result.in_domain.delta), signed(run.result.ood.mean_change)]
+        for name, run in runs.items()
+        if run.result is not None
+    ]
+    return Table("Change since the base policy, points", ["run", "held out", "out of domain"], rows)
+
+
+def judged(runs: Mapping[str, Run]) -> Table:
+    """What the judge of each run was asked."""
+    counts = {name: run.result.judge for name, run in runs.items() if run.result is not None and run.result.judge}
+    keys = ("asked", "failed", "cached")
+    rows = [[name, *(f"{judge.get(key, 0):,.0f}" for key in keys)] for name, judge in counts.items()]
+    return Table("Questions to the judge", ["run", "asked", "failed", "from the cache"], rows)

@@ -1,0 +1,80 @@
+"""A world's failures as the one fault that rollouts know: whatever it raises, and a step that never ends.
+
+A failure of the world is never a reward of 0, and it does not end a run: the rollout is invalid and begun again. What a person
+can put right (:class:`~turnwise.errors.InputError`) still ends it with its message.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+import traceback
+from types import FrameType, TracebackType
+
+from turnwise.envs.base import EnvironmentFault
+from turnwise.errors import InputError
+
+_LOG = logging.getLogger(__name__)
+_told: set[str] = set()  # where faults came from that were logged: one of each place is enough
+
+
+class _Late(BaseException):
+    """Raised by the alarm; no ``except Exception`` of a world swallows it."""
+
+
+class guarded:  # noqa: N801 - a context manager is read as a verb
+    """What this block raises, and a block that takes longer than ``seconds``, is a fault of the world.
+
+    Time is watched in the main thread, where signals arrive: worlds that wait for others (workers, sandboxes, servers) have
+    limits of their own, below it.
+
+    Args:
+        seconds: None: no limit.
+        passing: exceptions that say something else and are let through, as ``InputError`` is.
+
+    Raises:
+        EnvironmentFault: in place of any other exception; the first from each place is logged.
+    """
+
+    __slots__ = ("_armed", "_began", "_handler", "_left", "_passing", "_seconds")
+    _passing: tuple[type[Exception], ...]
+
+    def __init__(self, seconds: float | None = None, *, passing: tuple[type[Exception], ...] = ()) -> None:
+        self._seconds, self._passing, self._armed = seconds, (EnvironmentFault, InputError, *passing), False
+
+    def __enter__(self) -> None:
+        if self._seconds is not None and threading.current_thread() is threading.main_thread():
+            self._began, self._handler = time.monotonic(), signal.signal(signal.SIGALRM, self._ring)
+            self._armed = True
+            self._left, _ = signal.setitimer(signal.ITIMER_REAL, self._seconds)  # another's alarm goes on afterwards
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._armed:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except _Late as late:  # it rang just now
+                error = late
+            self._armed = False
+            signal.signal(signal.SIGALRM, self._handler)
+            if self._left:
+                rest = self._left - (time.monotonic() - self._began)
+                signal.setitimer(signal.ITIMER_REAL, max(0.001, rest))
+        if isinstance(error, _Late):
+            raise _fault(f"no answer within {self._seconds:g} s", None) from None
+        if isinstance(error, Exception) and not isinstance(error, self._passing):
+            raise _fault(f"{type(error).__name__}: {error}", error) from error
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        if self._armed:
+            raise _Late
+
+
+def _fault(what: str, error: Exception | None) -> EnvironmentFault:
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else None
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    if place not in _told:
+        _told.add(place)
+        _LOG.warning("a world failed: %.500s%s; its rollout is begun again", what, place)
+    return EnvironmentFault(what)

@@ -1,0 +1,56 @@
+"""An alarm where the engine's log-probs are not the trainer's."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+
+logger = logging.getLogger(__name__)
+
+
+class MismatchAlarm(Callback):
+    """Watches ``train/mismatch_mean``, the mean of |log pi - log pi_sampler| over the tokens of an update.
+
+    On-policy it measures numerics alone, which are small (docs/engines.md). What is far above them is a mistake: other weights,
+    another temperature, log-probs of another distribution.
+    Logs ``train/mismatch_alarms``, the updates above the threshold so far, and warns when one is.
+
+    Args:
+        threshold: nats; the default is what NeMo-RL watches for, in terms of e^x - 1: 2 %.
+    """
+
+    def __init__(self, threshold: float = 0.02) -> None:
+        if not threshold > 0:
+            raise ValueError(f"threshold must be above 0, got {threshold}")
+        self.threshold = threshold
+        self.alarms = 0
+        self._warned = False
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        metrics: dict[str, float] = pl_module.last_metrics  # type: ignore[assignment]
+        if "mismatch_mean" not in metrics:
+            return
+        wrong = not metrics["mismatch_mean"] <= self.threshold  # NaN is wrong too
+        self.alarms += wrong
+        metrics["mismatch_alarms"] = float(self.alarms)
+        if wrong and not self._warned:  # once until it is well again
+            logger.warning(
+                "iteration %d: the engine's log-probs differ from the trainer's by %.3g nats a token on average (at most %.3g), "
+                "above callbacks.mismatch.threshold=%g; the same weights, dtype and temperature on both sides? loss=corrected "
+                "weighs small differences",
+                trainer.current_epoch,
+                metrics["mismatch_mean"],
+                metrics["mismatch_max"],
+                self.threshold,
+            )
+        self._warned = wrong
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"alarms": self.alarms}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.alarms = state_dict["alarms"]

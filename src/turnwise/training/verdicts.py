@@ -1,0 +1,95 @@
+"""What the verifiers said of single actions, by domain: how many they accept, and what an exact match would have missed.
+
+The miss rate is Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2.2). A domain is the name of a world;
+dialogues of no world are ``dialogues``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from turnwise.rollouts.collect import Experience
+from turnwise.states.base import Profile
+from turnwise.types import Rewards, RolloutTree, State
+
+VERIFIER = "verifier/"  # of its metrics and counters
+_COUNTED = ("judged", "accepted", "exact", "missed")
+
+
+def domain_of(state: State) -> str:
+    """The domain whose verifier judges the actions of a state."""
+    return state.task.env or "dialogues"
+
+
+def count_verdicts(experience: Experience) -> Counter[str]:
+    """``<domain>/judged``, ``accepted``, ``exact`` and ``missed``: actions of a collection that have both verdicts.
+
+    A failed world judges nothing: its leaves are in no count.
+    """
+    counts: Counter[str] = Counter()
+    for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
+        _count(counts, domain_of(tree.state), _verdicts(tree, rewards))
+    return counts
+
+
+def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> Counter[str]:
+    """The same of a profile, by state id."""
+    counts: Counter[str] = Counter()
+    for state in states:
+        if state.id in profiles:
+            found = profiles[state.id]
+            _count(counts, domain_of(state), zip(found.functional, found.strict))
+    return counts
+
+
+def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
+    """Shares of all judged actions, and the miss rate by domain; what has nothing to be a share of is left out."""
+    domains = sorted({key.partition("/")[0] for key in counts})
+    total = {name: sum(counts.get(f"{domain}/{name}", 0) for domain in domains) for name in _COUNTED}
+    if not total["judged"]:
+        return {}
+    metrics = {"accepted": total["accepted"] / total["judged"], "exact": total["exact"] / total["judged"]}
+    if total["accepted"]:
+        metrics["miss_rate"] = total["missed"] / total["accepted"]
+    for domain in domains:
+        if accepted := counts.get(f"{domain}/accepted", 0):
+            metrics[f"miss_rate/{domain}"] = counts.get(f"{domain}/missed", 0) / accepted
+    return {VERIFIER + name: value for name, value in metrics.items()}
+
+
+def verifier_result(played: Mapping[str, float], profiled: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Domain -> counts and shares of the actions of the run, and ``profile``, the same of the base policy's profile."""
+    domains = sorted({key.partition("/")[0] for key in (*played, *profiled)})
+    result: dict[str, dict[str, Any]] = {}
+    for domain in domains:
+        sides = [{name: int(side.get(f"{domain}/{name}", 0)) for name in _COUNTED} for side in (played, profiled)]
+        told = [_shares(side) for side in sides]
+        result[domain] = told[0] | ({"profile": told[1]} if told[1] else {})
+    return result
+
+
+def _shares(counts: Mapping[str, int]) -> dict[str, Any]:
+    if not counts["judged"]:
+        return {}
+    rate = {"miss_rate": round(counts["missed"] / counts["accepted"], 4)} if counts["accepted"] else {}
+    return {"judged": counts["judged"], "accepted": counts["accepted"], "exact": counts["exact"], **rate}
+
+
+def _count(counts: Counter[str], domain: str, verdicts: Iterable[tuple[float, float]]) -> None:
+    for functional, strict in verdicts:
+        if functional != functional or strict != strict:
+            continue
+        counts[f"{domain}/judged"] += 1
+        counts[f"{domain}/accepted"] += functional >= 1
+        counts[f"{domain}/exact"] += strict >= 1
+        counts[f"{domain}/missed"] += functional >= 1 and strict < 1
+
+
+def _verdicts(tree: RolloutTree, rewards: Rewards) -> list[tuple[float, float]]:
+    """(functional, strict) of each action: as a reward names both, else as the world wrote them on the turns."""
+    if "functional" in rewards and "strict" in rewards:
+        return list(zip(rewards["functional"], rewards["strict"], strict=True))
+    infos = [turn.info for place, turn in enumerate(tree.turns) if place not in tree.invalid]
+    return [(info["functional"], info["strict"]) for info in infos if "functional" in info and "strict" in info]

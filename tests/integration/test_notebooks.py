@@ -1,0 +1,106 @@
+"""The notebooks on real runs, small ones: they execute, and show the numbers of the Markdown page and of the HTML page."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from turnwise.config import compose_config
+from turnwise.training.main import run
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = [
+    "policy.model=tiny",
+    "env.horizon=6",
+    "data.trajectories=6",
+    "rollout.states=4",
+    "rollout.trajectories=null",
+    "rollout.sampling.max_tokens=8",
+    "eval.tasks=2",
+    "eval.attempts=1",
+    "eval.items=1",
+    "trainer.max_epochs=2",
+]
+RUNS = {
+    "pivotrl/tab4/full": ["method=pivotrl", "states.keep=all", "states.k=2", "allocator.group_size=4"],
+    "pivotrl/tab4/sft": ["method=sft"],
+    "trace/tab5/trace_8b": ["method=trace", "allocator.budget=8"],
+    "selective/tab5/baseline": ["method=grpo", "allocator.group_size=4", "env.horizon=12"],
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real runs under the names that rows of the papers' tables have."""
+    folder = tmp_path_factory.mktemp("runs") / "outputs"
+    for name, overrides in RUNS.items():
+        places = [f"name='{name}'", f"paths.out={folder / name}/seed0", f"paths.cache={folder / 'cache'}"]
+        run(compose_config([*SMALL, *overrides, *places], ROOT / "conf"))
+    return folder
+
+
+def executed(name: str, outputs: Path, **variables: str) -> list[str]:
+    """What the cells of a notebook showed, as Markdown, text or the beginning of a drawing."""
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    places = {"TURNWISE_OUTPUTS": str(outputs), "PYTHONPATH": str(ROOT / "src"), **variables}
+    client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(ROOT / "notebooks")}})
+    client.execute(env={**os.environ, **places})
+    shown = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            data: Any = output.get("data", {})
+            assert output.output_type != "error"
+            shown.append(data.get("text/markdown") or data.get("image/svg+xml", "")[:200] or output.get("text", ""))
+    return shown
+
+
+def test_pivotrl_shows_the_numbers_of_the_pages(outputs: Path, tmp_path: Path, capsys) -> None:
+    spec = importlib.util.spec_from_file_location("report_of_notebooks", ROOT / "scripts" / "report.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    page, web = tmp_path / "page.md", tmp_path / "page.html"
+    asked = ["sweep=pivotrl_tab4", f"outputs={outputs}", "--markdown", str(page), "--html", str(web)]
+    assert script.main(asked) == 0
+    capsys.readouterr()
+    shown = executed("pivotrl", outputs)
+    lines = {line for text in shown for line in text.splitlines()}
+    table = [line for line in page.read_text().splitlines() if line.startswith("|")]
+    assert len(table) > 8 and set(table) <= lines
+    assert any("63.81" in line and "| 0 |" in line for line in table)  # the paper's number beside that of seed 0
+    html = web.read_text()
+    for line in table:
+        if not line.startswith("| ---"):
+            assert all(
+                cell.strip() in html for cell in line.strip("|").split("|") if ">" not in cell and "`" not in cell
+            )
+    assert any(text.startswith("<svg") for text in shown)
+    assert any("turns have mixed outcomes" in text for text in shown)
+
+
+@pytest.mark.parametrize("name", ["trace", "selective", "awpo"])
+def test_a_papers_notebook(name: str, outputs: Path) -> None:
+    groups = outputs / "selective" / "tab5" / "baseline" / "seed0"
+    shown = executed(name, outputs, TURNWISE_GROUPS=str(groups) if name == "selective" else "")
+    text = "\n".join(shown)
+    assert "The papers' directions, scale tiny" in text
+    if name == "awpo":
+        assert "not_run" in text and "No run has logged this yet" in text
+    else:
+        assert any(part.startswith("<svg") for part in shown)
+    if name == "selective":
+        assert "T1. Threshold sweep" in text
+
+
+def test_rollouts_are_inspected(outputs: Path) -> None:
+    text = "\n".join(executed("inspect_rollouts", outputs, TURNWISE_RUN=str(outputs / "pivotrl/tab4/full/seed0")))
+    assert "samples, mean reward" in text and "advantage" in text
+    assert "before: " in text and "after: " in text

@@ -1,0 +1,115 @@
+"""scripts/prepare_data.py as a program: what it writes, what it says, how it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from turnwise.data.trajectories import read_trajectories, write_trajectories
+from turnwise.envs.household import HouseholdEnv
+from turnwise.envs.search import SearchEnv
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "prepare_data.py"
+spec = importlib.util.spec_from_file_location("prepare_data", SCRIPT)
+prepare_data = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(prepare_data)
+
+TOOL = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+
+
+def talk(said):
+    return {"conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": said}], "tools": [TOOL]}
+
+
+def run(capsys, *arguments):
+    status = prepare_data.main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def test_it_counts_by_reason_with_lines(tmp_path, capsys):
+    path, out = tmp_path / "x.jsonl", tmp_path / "folder" / "out.jsonl"
+    lines = [json.dumps(talk(said)) for said in ("[f(a=1)]", "[f(a='x')]", "fine", "[f(a=2.5)]")]
+    path.write_text("\n".join([*lines, "{", ""]) + "\n")
+    status, said, _ = run(capsys, path, "--out", out)
+    assert status == 0
+    result = json.loads(said.splitlines()[-1])
+    assert result == {
+        "read": 6,
+        "written": 2,
+        "unusable": 4,
+        "reasons": {
+            "call does not fit its tool": {"count": 2, "places": [f"{path}:2", f"{path}:4"]},
+            "broken JSON": {"count": 1, "places": [f"{path}:5"]},
+            "empty line": {"count": 1, "places": [f"{path}:6"]},
+        },
+        "out": str(out),
+    }
+    assert "x.jsonl:2, 4" in said and "arguments.a must be integer" in said
+    first, second = read_trajectories(out).trajectories
+    assert first.messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
+    assert second.messages[1]["content"] == "fine"
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "said"),
+    [
+        (None, [], "no such trajectory file"),
+        ('[{"messages": 1},\n{]', [], "x.json: line 2: broken JSON"),
+        ("[]", [], "no usable trajectory"),
+        ('[{"text": 1}]', [], "x.json:1: no conversation"),
+        (json.dumps([talk("yes"), {}]), ["--strict"], "1 bad trajectories and --strict is given"),
+        (json.dumps([talk("yes")]), ["--out", "x.csv"], "ends in .jsonl or .parquet"),
+    ],
+)
+def test_what_cannot_be_done_leaves_no_file_and_status_2(tmp_path, capsys, make, arguments, said):
+    path, out = tmp_path / "x.json", tmp_path / "out.jsonl"
+    if make is not None:
+        path.write_text(make)
+    status, _, error = run(capsys, path, "--out", out, *arguments)
+    assert status == 2
+    assert said in error
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_an_option_that_does_not_exist_ends_with_status_2(capsys):
+    with pytest.raises(SystemExit) as caught:
+        prepare_data.main(["x.json", "--out", "y.jsonl", "--calls", "python"])
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("world", [HouseholdEnv(), SearchEnv(level="full")], ids=lambda world: world.name)
+def test_our_trajectories_come_back_as_they_were_through_datasets_too(tmp_path, capsys, monkeypatch, world, ending):
+    tasks = world.tasks("train", 4)
+    ours = [world.demonstrate(task, quality) for task, quality in zip(tasks, ("good", "clumsy") * 2)]
+    written, again, out = (tmp_path / f"{name}.{ending}" for name in ("a", "b", "c"))
+    write_trajectories(written, ours)
+    datasets = pytest.importorskip("datasets")
+    kind = "json" if ending == "jsonl" else "parquet"
+    loaded = datasets.load_dataset(kind, data_files=str(written), split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded["id"][:] == [trajectory.id for trajectory in ours]
+    loaded.to_json(str(again)) if ending == "jsonl" else loaded.to_parquet(str(again))
+    status, said, _ = run(capsys, again, "--out", out)
+    assert status == 0 and json.loads(said.splitlines()[-1])["unusable"] == 0
+    bare = [(t.id, t.messages, t.tools, t.task, t.success) for t in ours]
+    assert [(t.id, t.messages, t.tools, t.task, t.success) for t in read_trajectories(out).trajectories] == bare
+
+
+def test_imported_calls_are_one_schema_for_columnar_readers(tmp_path, capsys):
+    path, out = tmp_path / "x.json", tmp_path / "out.parquet"
+    with_id = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    openai = {
+        "tools": [TOOL],
+        "messages": [{"role": "user", "content": "?"}, {"role": "assistant", "tool_calls": [with_id]}],
+    }
+    path.write_text(json.dumps([talk("[f(a=1), f()]"), openai, talk("no")]))
+    assert run(capsys, path, "--out", out)[0] == 0
+    messages = pyarrow.parquet.read_table(out)["messages"].to_pylist()
+    assert [call["function"]["arguments"] for call in messages[0][1]["tool_calls"]] == ['{"a": 1}', "{}"]
+    assert messages[1][1]["tool_calls"][0]["id"] == "c"
+    assert messages[2][1]["tool_calls"] is None

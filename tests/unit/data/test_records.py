@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from turnwise.data import records
+from turnwise.data.records import UnusableError, read_records
+from turnwise.errors import InputError
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(values), st.sampled_from([None, 1, "\t"]), st.integers(1, 9))
+def test_an_array_gives_its_items_wherever_the_reads_end(tmp_path, monkeypatch, items, indent, chunk):
+    monkeypatch.setattr(records, "_CHUNK", chunk)
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(items, indent=indent, ensure_ascii=False), encoding="utf-8")
+    assert [record for _, record in read_records(path)] == items
+
+
+def test_items_are_placed_by_their_number(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('\ufeff[\n {"a":\n  1},\n\n 2, "\\n"\n]\n\n', encoding="utf-8")
+    assert list(read_records(path)) == [(f"{path}:1", {"a": 1}), (f"{path}:2", 2), (f"{path}:3", "\n")]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1,\n2", ": line 2: broken JSON array, the end of the file where , or ] belongs"),
+        ("[1\n2]", ": line 2: broken JSON array, '2' where , or ] belongs"),
+        ('[1,\n{"a": nope}]', ": line 2: broken JSON"),
+        ("[1, NaN]", "NaN is not JSON"),
+        ("[1]\n[2]", ": line 2: '[' after the end of the array"),
+        ("[" * 100_000, ": line 1: nested too deeply"),
+        ("[1,]", ": line 1: broken JSON"),
+    ],
+)
+def test_a_broken_array_says_where(tmp_path, text, said):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        list(read_records(path))
+    assert said in str(caught.value)
+
+
+def test_an_array_that_is_no_utf8(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_bytes(b'["\xff"]')
+    with pytest.raises(InputError, match="not UTF-8"):
+        list(read_records(path))
+
+
+def test_an_item_above_the_limit_is_left_out(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(["a" * 50, "b"]))
+    (_, first), (_, second) = read_records(path, limit=40)
+    assert isinstance(first, UnusableError) and first.reason == "too long"
+    assert second == "b"
+    monkeypatch.setattr(records, "_CHUNK", 5)
+    with pytest.raises(InputError, match="line 1: the record that begins here has no end within 10 bytes"):
+        list(read_records(path, limit=10))
+
+
+def test_an_array_is_never_whole_in_memory(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps([{"messages": "x" * 1000}] * 12_000))
+    assert path.stat().st_size > 11 << 20
+    tracemalloc.start()
+    assert sum(1 for _ in read_records(path)) == 12_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6 << 20
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet"])
+def test_the_bytes_told_are_those_of_the_file(tmp_path, kind):
+    path = tmp_path / f"x.{kind}"
+    rows = [{"id": str(i)} for i in range(700)]
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text(json.dumps(rows) if kind == "json" else "".join(json.dumps(row) + "\n" for row in rows))
+    told: list[int] = []
+    assert [record for _, record in read_records(path, on_bytes=told.append)] == rows
+    assert sum(told) == path.stat().st_size

@@ -1,0 +1,180 @@
+"""The engine over real HTTP: what is asked, what comes back, and whose weights wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.vllm.faults import ServerError
+
+Make = Callable[..., Any]
+SAMPLING = Sampling(max_tokens=8)
+
+
+def expected(served: ModuleType, name: str, prompt: list[int], seed: int, most: int = 8) -> Sample:
+    ids, logprobs = served.written(name, prompt, seed, most)
+    return Sample(ids, logprobs, truncated=ids[-1] != served.END)
+
+
+def name_of(server: Any) -> str:
+    (name,) = server.adapters
+    return str(name)
+
+
+def change(policy: Any) -> None:
+    """As an update does."""
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.01)
+
+
+def test_histories_go_out_as_ids_and_actions_come_back_as_ids(
+    served: ModuleType, make_engine: Make, policy: Any
+) -> None:
+    with served.serve() as server:
+        engine = make_engine(server.url)
+        engine.load_weights(policy, 3)
+        root = engine.open([4, 5, 6])
+        forks = [engine.fork(root) for _ in range(4)]
+        told: list[tuple[int, Sample]] = []
+        samples = engine.sample(forks, SAMPLING, [11, 12, 13, 2**64 - 1], lambda i, sample: told.append((i, sample)))
+        name = name_of(server)
+        assert engine.version == 3 and name.startswith("v3-")
+        seeds = [11, 12, 13, 2**63 - 1]  # a seed has 64 bits, vLLM's has a sign
+        assert samples == [expected(served, name, [4, 5, 6], seed) for seed in seeds]
+        assert sorted(told, key=lambda pair: pair[0]) == list(enumerate(samples))
+        engine.extend(forks[0], [7, 8])
+        (second,) = engine.sample(forks[:1], SAMPLING, [14])
+        assert second == expected(served, name, [4, 5, 6, *samples[0].ids, 7, 8], 14)
+        assert {
+            key: server.bodies[-1][key] for key in ("temperature", "top_p", "top_k", "min_p", "stop_token_ids")
+        } == {
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "stop_token_ids": [served.END],
+        }
+
+
+def test_each_version_has_a_name_of_its_own_and_the_one_before_is_unloaded(
+    served: ModuleType, make_engine: Make, policy: Any, tmp_path: Path
+) -> None:
+    with served.serve() as server:
+        engine = make_engine(server.url)
+        names = []
+        for version in range(4):
+            engine.load_weights(policy, version)
+            names.append(name_of(server))
+            change(policy)
+        assert len(set(names)) == 4
+        assert server.unloaded == names[:3]
+        assert sorted(folder.name for folder in (tmp_path / "engine" / "weights").iterdir()) == sorted(names[2:])
+        # a version whose update was skipped has equal weights, and a name of its own all the same
+        engine.load_weights(policy, 4)
+        four = name_of(server)
+        engine.load_weights(policy, 5)
+        assert four.startswith("v4-") and name_of(server).startswith("v5-")
+        engine.shutdown()
+        assert not server.adapters
+
+
+def test_nothing_goes_on_under_the_next_version(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    with served.serve() as server:
+        engine = make_engine(server.url)
+        engine.load_weights(policy, 0)
+        node = engine.open([4, 5])
+        engine.sample([node], SAMPLING, [0])
+        engine.load_weights(policy, 1)
+        for use in (lambda: engine.sample([node], SAMPLING, [1]), lambda: engine.fork(node)):
+            with pytest.raises(RuntimeError, match="allow_stale"):
+                use()
+        engine.close([node])  # as a player does that ends
+
+
+def test_stale_histories_go_on_where_that_is_allowed(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    with served.serve() as server:
+        engine = make_engine(server.url, allow_stale=True)
+        engine.load_weights(policy, 0)
+        node = engine.open([4, 5])
+        (first,) = engine.sample([node], SAMPLING, [0])
+        engine.load_weights(policy, 1)
+        (second,) = engine.sample([node], SAMPLING, [1])
+        assert second == expected(served, name_of(server), [4, 5, *first.ids], 1)
+        assert server.bodies[-1]["cache_salt"] != server.bodies[-2]["cache_salt"]
+
+
+def test_full_weights_are_reloaded_and_checked(served: ModuleType, make_engine: Make, make_model: Make) -> None:
+    model = make_model("qwen3", lora=False)
+    with served.serve() as server:
+        engine = make_engine(server.url)
+        engine.load_weights(model, 0)
+        folder, mark = server.weights, server.weight_version
+        assert Path(folder).name == mark and (Path(folder) / "model-head.safetensors").exists()
+        (first,) = engine.sample([engine.open([4])], SAMPLING, [0])
+        assert first == expected(served, folder, [4], 0)
+        # the server is begun again behind our back: nothing that it writes now may count
+        server.weights, server.weight_version = "base", "default"
+        (second,) = engine.sample([engine.open([4])], SAMPLING, [0])
+        assert second == first and server.weights == folder
+        assert engine.report()["faults/missing"] == 1
+
+
+def test_several_servers_share_the_states(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    with served.serve() as one, served.serve() as two:
+        engine = make_engine(one.url, two.url)
+        engine.load_weights(policy, 0)
+        assert one.adapters == two.adapters
+        nodes = [engine.open([4, i]) for i in range(20)]
+        twins = [engine.fork(node) for node in nodes]
+        samples = engine.sample([*nodes, *twins], SAMPLING, list(range(40)))
+        assert samples[:20] == [expected(served, name_of(one), [4, i], i) for i in range(20)]
+        asked = [{tuple(b["prompt"]) for b in server.bodies if "seed" in b} for server in (one, two)]
+        assert all(asked) and not asked[0] & asked[1]  # a state's rollouts share keys and values at one server
+
+
+def test_another_base_model_is_told(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    with served.serve() as server:
+        engine = make_engine(server.url)
+        engine.load_weights(policy, 0)
+        assert engine.said == []
+        other = make_engine(server.url)
+        other.model = "Qwen/Qwen3-4B"
+        other.load_weights(policy, 0)
+        assert other.said == [f"vLLM at {server.url} serves policy, and this run adapts Qwen/Qwen3-4B"]
+
+
+def test_the_key_comes_from_the_environment(
+    served: ModuleType, make_engine: Make, policy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNWISE_VLLM_KEY", "secret")
+    with served.serve(key="secret") as server:
+        engine = make_engine(server.url)
+        engine.load_weights(policy, 0)
+        engine.sample([engine.open([4])], SAMPLING, [0])
+        assert "secret" not in repr(vars(engine))
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "http://user:pass@host", "http://host?key=1", "nonsense"])
+def test_a_bad_address_is_refused_before_anything_starts(make_engine: Make, url: str) -> None:
+    with pytest.raises(ValueError, match="url must"):
+        make_engine(url)
+
+
+def test_a_missing_environment_is_told_with_the_remedy(make_engine: Make) -> None:
+    with pytest.raises(ServerError, match=r"(?s)no such file.*requirements-vllm\.txt"):
+        make_engine()
+
+
+def test_weights_come_first(served: ModuleType, make_engine: Make) -> None:
+    with served.serve() as server:
+        engine = make_engine(server.url)
+        with pytest.raises(RuntimeError, match="load_weights"):
+            engine.sample([engine.open([4])], SAMPLING, [0])

@@ -1,0 +1,184 @@
+"""The engine against a real HTTP server that fails in every way, is away, or is the wrong one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.vllm.faults import ServerError
+from turnwise.engines.vllm.patience import Patience
+
+Make = Callable[..., Any]
+SAMPLING = Sampling(max_tokens=8)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for it; a machine may be slow."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def expected(served: ModuleType, name: str, prompt: list[int], seed: int, most: int = 8) -> Sample:
+    ids, logprobs = served.written(name, prompt, seed, most)
+    return Sample(ids, logprobs, truncated=ids[-1] != served.END)
+
+
+def name_of(server: Any) -> str:
+    (name,) = server.adapters
+    return str(name)
+
+
+KINDS = {
+    "refuse": "unreachable",
+    "cut": "unreachable",
+    "stream": "garbage",
+    "hang": "timeout",
+    "429": "rate_limited",
+    "500": "server_error",
+    "503": "server_error",
+    "408": "timeout",
+    "garbage": "garbage",
+    "list": "garbage",
+    "short": "garbage",
+    "other_prompt": "garbage",
+    "no_logprobs": "garbage",
+}
+
+
+@pytest.mark.parametrize("fault", KINDS)
+def test_a_fault_is_asked_again_and_changes_nothing(
+    served: ModuleType, make_engine: Make, policy: Any, fault: str
+) -> None:
+    def sometimes(path: str, nth: int) -> str | None:
+        return fault if path == "/v1/completions" and nth > 2 and nth % 3 == 0 else None  # two are the examination
+
+    patience = Patience(attempts=6, attempt_limit=0.5 if fault == "hang" else 20.0, backoff=0.01, health_limit=5.0)
+    with served.serve(fault=sometimes) as server:
+        engine = make_engine(server.url, patience=patience)
+        engine.load_weights(policy, 0)
+        # seeds whose actions have several tokens, so that one that is cut short is seen
+        seeds = [s for s in range(60) if len(served.written(name_of(server), [4, 5], s, 8)[0]) > 1][:12]
+        samples = engine.sample([engine.open([4, 5]) for _ in seeds], SAMPLING, seeds)
+        assert samples == [expected(served, name_of(server), [4, 5], seed) for seed in seeds]
+        report = engine.report()
+        assert report["requests"] == 12
+        assert report[f"faults/{KINDS[fault]}"] == report["retries"] > 0
+
+
+def test_a_server_that_always_fails_is_told_in_one_message(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    with served.serve(fault=lambda path, nth: "500" if path == "/v1/completions" and nth > 2 else None) as server:
+        engine = make_engine(server.url)
+        engine.load_weights(policy, 0)
+        with pytest.raises(ServerError, match=f"vLLM at {server.url} failed a request 3 times.*status 500"):
+            engine.sample([engine.open([4])], SAMPLING, [0])
+
+
+def test_retry_after_is_kept(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    with served.serve(fault=lambda path, nth: "429:0.3" if path == "/v1/completions" and nth == 3 else None) as server:
+        engine = make_engine(server.url)
+        engine.load_weights(policy, 0)
+        began = time.monotonic()
+        engine.sample([engine.open([4])], SAMPLING, [0])
+        assert time.monotonic() - began >= 0.3
+
+
+def test_a_refusal_is_not_asked_again(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    with served.serve(fault=lambda path, nth: "400" if path == "/v1/completions" and nth == 3 else None) as server:
+        engine = make_engine(server.url)
+        engine.load_weights(policy, 0)
+        with pytest.raises(ServerError, match=r"refuses a request.*status 400.*as asked"):
+            engine.sample([engine.open([4])], SAMPLING, [0])
+        assert server.seen["/v1/completions"] == 3
+
+
+@pytest.mark.parametrize("how", ["from on_sample", "from another thread"])
+def test_a_closed_node_is_cancelled_at_the_server(served: ModuleType, make_engine: Make, policy: Any, how: str) -> None:
+    slow = {1, 2}
+    with served.serve(delay=lambda body: 20.0 if body.get("seed") in slow else 0.0) as server:
+        engine = make_engine(server.url)
+        engine.load_weights(policy, 0)
+        nodes = [engine.open([4]) for _ in range(3)]
+        began = time.monotonic()
+        if how == "from on_sample":
+            samples = engine.sample(nodes, SAMPLING, [0, 1, 2], lambda i, sample: engine.close(nodes[1:]))
+        else:
+            thread = threading.Timer(0.3, engine.close, (nodes[1:],))
+            thread.start()
+            samples = engine.sample(nodes, SAMPLING, [0, 1, 2])
+            thread.join()
+        assert time.monotonic() - began < 10
+        assert samples[0] == expected(served, name_of(server), [4], 0)
+        assert samples[1:] == [Sample([], [], truncated=True)] * 2
+        asked = {body["seed"] for body in server.bodies if "seed" in body} & slow
+        until(lambda: {body["seed"] for body in server.dropped} == asked)
+
+
+def test_an_error_of_the_caller_cancels_what_is_under_way(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(place: int, sample: Sample) -> None:
+        until(lambda: len([body for body in server.bodies if "seed" in body]) == 3)
+        raise Stop
+
+    with served.serve(delay=lambda body: 20.0 if body.get("seed") else 0.0) as server:
+        engine = make_engine(server.url)
+        engine.load_weights(policy, 0)
+        with pytest.raises(Stop):
+            engine.sample([engine.open([4]) for _ in range(3)], SAMPLING, [0, 1, 2], stop)
+        until(lambda: {body["seed"] for body in server.dropped} == {1, 2})
+
+
+def test_a_server_that_comes_back_empty_gets_its_adapter_again(
+    served: ModuleType, make_engine: Make, policy: Any
+) -> None:
+    with served.serve() as server:
+        engine = make_engine(server.url)
+        engine.load_weights(policy, 0)
+        name, port = name_of(server), server.server_address[1]
+        node = engine.open([4, 5])
+        (first,) = engine.sample([node], SAMPLING, [0])
+    engine_thread: list[list[Sample]] = []
+    thread = threading.Thread(target=lambda: engine_thread.append(engine.sample([node], SAMPLING, [1])))
+    thread.start()
+    until(lambda: any("is away" in line for line in engine.said))
+    with served.serve(port=port) as again:
+        thread.join(timeout=30)
+        assert again.adapters.keys() == {name}
+    assert engine_thread == [[expected(served, name, [4, 5, *first.ids], 1)]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"key": "secret"}, "TURNWISE_VLLM_KEY"),
+        ({"mode": "raw_logprobs"}, "processed_logprobs"),
+        ({"max_model_len": 32}, "max-model-len is 32, and the run needs 64"),
+    ],
+)
+def test_a_server_that_does_not_fit_is_refused(
+    served: ModuleType, make_engine: Make, policy: Any, settings: dict[str, Any], message: str
+) -> None:
+    with served.serve(**settings) as server, pytest.raises(ServerError, match=message):
+        make_engine(server.url).load_weights(policy, 0)
+
+
+def test_an_examination_is_tried_again(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    with served.serve(fault=lambda path, nth: "500" if path == "/v1/models" and nth == 1 else None) as server:
+        make_engine(server.url).load_weights(policy, 0)
+        assert server.adapters
+
+
+def test_a_server_that_is_not_there_is_told(make_engine: Make, policy: Any, served: ModuleType) -> None:
+    with served.serve() as server:
+        url = server.url
+    with pytest.raises(ServerError, match=f"no vLLM server answers at {url}.*serve.py"):
+        make_engine(url, patience=Patience(away_limit=0.1, backoff=0.01)).load_weights(policy, 0)

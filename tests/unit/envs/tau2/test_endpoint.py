@@ -1,0 +1,117 @@
+"""A model as the user: what it is asked, what is kept, and a fault where it does not answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.tau2 import EndpointUser, Tau2Env
+from turnwise.judges.client import ChatClient
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+
+@pytest.fixture
+def server():
+    """A chat endpoint that says what ``answers`` holds, in turn, and keeps what it was asked; an int is a status."""
+    asked, answers = [], []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            answer = answers.pop(0)
+            body = {"choices": [{"message": {"content": answer}, "finish_reason": "stop"}]}
+            data = json.dumps(body).encode()
+            self.send_response(answer if isinstance(answer, int) else 200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}/v1", asked, answers
+        running.shutdown()
+
+
+@pytest.fixture
+def make(server, tmp_path):
+    users = []
+
+    def build(**client):
+        quick = {"attempts": 2, "backoff": 0.01, "give_up_after": 100} | client
+        users.append(EndpointUser(ChatClient(server[0], **quick), cache=str(tmp_path / "user.sqlite")))
+        return Tau2Env(format="bfcl_python", user="endpoint", endpoint=users[-1])
+
+    yield build
+    for user in users:
+        user.close()
+
+
+def test_the_model_is_told_its_part_and_ends_the_conversation(server, make, task):
+    _, asked, answers = server
+    answers += ["Hi, cancel my flights.", "I am Amelia.", "Thanks! ###STOP###"]
+    env = make()
+    session = env.reset(task("airline", "39"))
+    assert session.opening()[-1] == {"role": "user", "content": "Hi, cancel my flights."}
+    assert session.step("Who are you?").observation == "I am Amelia."
+    session.step("get_user_details(user_id='amelia_davis_8890')")
+    step = session.step("Goodbye.")
+    assert (step.observation, step.done, step.won) == ("", True, False)
+    system, *others = asked[-1]["messages"]
+    assert (
+        "User Simulation Guidelines" in system["content"]
+        and "You want to cancel all of your upcoming flights" in system["content"]
+    )
+    assert [message["role"] for message in others] == ["user", "assistant", "user", "assistant", "user"]
+    assert others[-1]["content"] == "Goodbye." and "amelia_davis_8890" not in json.dumps(others)  # no call is shown
+
+
+def test_a_conversation_that_is_played_again_asks_nothing(server, make, task):
+    _, asked, answers = server
+    answers += ["Hi.", "Yes."]
+    first = make().reset(task("airline", "39"))
+    said = [first.opening()[-1], first.step("Who are you?").observation]
+    again = make().reset(task("airline", "39"))
+    assert said == [again.opening()[-1], again.fork().step("Who are you?").observation] and len(asked) == 2
+
+
+def test_a_user_that_does_not_answer_is_a_fault_and_nothing_is_kept(server, make, task):
+    _, _, answers = server
+    env = make()
+    for broken in ([500, 500], [404], ["  "]):
+        answers[:] = broken
+        with pytest.raises(EnvironmentFault, match="the model that plays the user did not answer"):
+            env.reset(task("airline", "39"))
+    answers[:] = ["Hi."]
+    assert env.reset(task("airline", "39")).opening()[-1]["content"] == "Hi."
+
+
+def test_a_message_is_accepted_where_the_expert_writes_one_too(server, make, task):
+    _, asked, answers = server
+    answers += ["Hi."]
+    env = make()
+    session = env.reset(task("airline", "39"))
+    assert env.accepts(session, "Who are you?", "Could you tell me your name?")
+    assert not env.accepts(session, "Who are you?", "get_user_details(user_id='amelia_davis_8890')")
+    assert len(asked) == 1  # a verifier asks no model
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"model": ""}, "model must name"),
+        ({"temperature": -1}, "temperature must be at least 0"),
+        ({"max_tokens": 3}, "max_tokens must be at least 16"),
+        ({"extra": {"messages": []}}, "extra must not set messages"),
+    ],
+)
+def test_a_wrong_setting_is_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        EndpointUser(ChatClient("http://127.0.0.1:1/v1"), **wrong)

@@ -1,0 +1,282 @@
+"""The benchmark's tasks as episodes: splits, what is paid for nothing, the experts, what ends an episode and how it is scored."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from transformers import AutoTokenizer
+
+from turnwise.data.chat import ChatTokens
+from turnwise.data.toolcalls.write import write_calls
+from turnwise.envs.base import tools_of
+from turnwise.envs.tau2 import Tau2Env, by_domain, package
+from turnwise.envs.tau2.problem import Gold, Reference, missing, problem_of
+from turnwise.envs.tools import as_written
+from turnwise.errors import InputError
+from turnwise.tiny.load import ASSETS
+from turnwise.types import Task, ToolCall
+
+ASK = "Could you tell me who you are, and everything else that I should know?"
+YES = "I cancel #W8268610 and send #W2702727 to 1234 Elm St. Do you confirm?"
+CANCEL = "cancel_pending_order(order_id='#W8268610', reason='no longer needed')"
+FIND = "find_user_id_by_name_zip(first_name='Yusuf', last_name='Taylor', zip='95154')"
+MOVE = (
+    "modify_pending_order_address(order_id='#W2702727', address1='1234 Elm St', address2='', city='Springfield', "
+    "state='IL', country='USA', zip='62701')"
+)
+HOME = (
+    "modify_user_address(user_id='yusuf_taylor_7149', address1='1234 Elm St', address2='', city='Springfield', state='IL', "
+    "country='USA', zip='62701')"
+)
+TOLD = "The refund is $164.28, the other order stays at $625.60."
+TICKET = "[service_issue]airplane_mode_on|lock_sim_card_pin[PERSONA:Easy]"  # a locked SIM card: only a person can help
+
+
+@pytest.mark.parametrize("name", ["inspect_evals", "inspect_ai"])
+def test_without_the_package_the_message_says_how_to_install_it(monkeypatch, name):
+    monkeypatch.setattr(package, "find_spec", lambda asked: None if asked == name else object())
+    with pytest.raises(
+        InputError, match=rf"env=tau2 needs {name.replace('_', '-')}, .*make tau2.*requirements-tau2\.txt"
+    ):
+        Tau2Env()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"domains": []}, "domains: name some of airline"),
+        ({"domains": ["banking"]}, "domains: name some of airline"),
+        ({"user": "person"}, "user: must be scripted or endpoint, got 'person'"),
+        ({"user": "endpoint"}, "user: endpoint needs the settings"),
+        ({"horizon": 0}, "horizon: an episode has at least one turn"),
+        ({"format": "xml"}, "format: must be one of"),
+        ({"kept": 0}, "kept must be at least 1"),
+        ({"patience": 0}, "patience: at least one reply"),
+    ],
+)
+def test_a_wrong_setting_is_named(installed, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Tau2Env(**arguments)
+
+
+def test_the_splits_are_the_shipped_ones_without_what_is_paid_for_nothing(world):
+    assert {domain: len(names) for domain, names in world.left_out.items()} == {
+        "airline": 19,
+        "retail": 7,
+        "telecom": 0,
+    }
+    counts = {"train": 160, "seen": 46, "unseen": 46}
+    names = {split: [task.id for task in world.tasks(split, count)] for split, count in counts.items()}
+    shipped = {s: {f"{d}/{n}" for d in package.DOMAINS for n in package.splits(d)[s]} for s in ("train", "test")}
+    free = {f"{domain}/{name}" for domain, found in world.left_out.items() for name in found}
+    assert set(names["train"]) == shipped["train"] - free
+    assert {*names["seen"], *names["unseen"]} == shipped["test"] - free and not set(names["seen"]) & set(
+        names["unseen"]
+    )
+    assert Counter(name.partition("/")[0] for name in shipped["train"] | shipped["test"]) == {
+        "airline": 50,
+        "retail": 114,
+        "telecom": 114,
+    }
+
+
+@pytest.mark.parametrize(
+    "domain", ["retail", *(pytest.param(each, marks=pytest.mark.slow) for each in ("airline", "telecom"))]
+)
+def test_the_tasks_left_out_are_those_that_pay_for_doing_nothing(installed, domain):
+    paid = {name for name in package.records(domain) if Reference.of(problem_of(domain, name)).free}
+    assert paid == set(package.FREE[domain])
+    assert Tau2Env(domains=[domain], free=True).left_out == {domain: ()}
+
+
+def test_lists_of_tasks_are_reproducible_and_bounded(installed):
+    env = Tau2Env(domains=["airline"], free=True)
+    names = [task.id for task in env.tasks("train", 30)]
+    assert [task.id for task in env.tasks("train", 5)] == names[:5] and len(set(names)) == 30
+    assert [task.id for task in env.tasks("train", 30, seed=1)] != names
+    with pytest.raises(ValueError, match=r"split seen of tau2 \(airline\) has 10 tasks, 11 were asked for: lower data"):
+        env.tasks("seen", 11)
+    with pytest.raises(ValueError, match="split must be train, seen or unseen, got 'test'"):
+        env.tasks("test", 1)
+
+
+def test_a_task_of_something_else_is_refused(world):
+    for other in (
+        Task("bfcl", "x", "train"),
+        Task("tau2", "x", "train", {"domain": "mock", "task": "1"}),
+        Task("tau2", "x", "train", {"domain": "retail", "task": "999"}),
+    ):
+        with pytest.raises(ValueError, match=r"made for env|has no task"):
+            world.reset(other)
+
+
+@pytest.mark.parametrize("form", ["hermes", "qwen_xml", "llama_json", "bfcl_python"])
+@pytest.mark.parametrize(("domain", "name"), [("airline", "39"), ("retail", "59"), ("telecom", TICKET)])
+def test_the_expert_wins_in_every_format(installed, task, domain, name, form):
+    env = Tau2Env(format=form)
+    for quality in ("good", "clumsy"):
+        trajectory = env.demonstrate(task(domain, name), quality)
+        assert trajectory.success, quality
+        assert (form == "bfcl_python") != bool(trajectory.tools)
+    session = env.reset(task(domain, name))
+    for message in env.demonstrate(task(domain, name)).messages:
+        if message["role"] == "assistant":
+            action = as_written(message, form)
+            assert env.accepts(session, action, action), action
+            session.step(action)
+    assert session.won and session.fault == ""
+
+
+@pytest.mark.slow
+def test_the_experts_win_every_task_and_the_verifier_accepts_all_that_the_good_one_does(world):
+    for split, count in (("train", 160), ("seen", 46), ("unseen", 46)):
+        for each in world.tasks(split, count):
+            assert world.demonstrate(each, "clumsy").success, each.id
+            session = world.reset(each)
+            for message in world.demonstrate(each).messages:
+                if message["role"] == "assistant":
+                    action = as_written(message, world.format)
+                    assert world.accepts(session, action, action), (each.id, action)
+                    session.step(action)
+            assert session.won, each.id
+
+
+def play(session, *actions):
+    """The last step."""
+    steps = [session.step(action) for action in actions]
+    return steps[-1]
+
+
+def test_an_order_is_cancelled_and_what_had_to_be_told_is_told(world, task):
+    session = world.reset(task("retail", "59"))
+    assert "Yusuf Taylor" in play(session, ASK).observation
+    assert play(session, FIND, CANCEL, MOVE).reward == 0 and not session.done
+    step = play(session, TOLD)
+    assert (step.observation, step.reward, step.done, step.won) == ("", 1.0, True, True)
+    with pytest.raises(RuntimeError, match="the episode is over"):
+        session.step(TOLD)
+
+
+@pytest.mark.parametrize(
+    ("actions", "fault"),
+    [
+        ([CANCEL, MOVE], "not_said"),
+        ([CANCEL], "database"),
+        ([CANCEL, MOVE.replace("1234", "12"), TOLD], "database"),
+        ([CANCEL, MOVE, HOME, TOLD], "database"),
+    ],
+)
+def test_what_is_missing_or_too_much_is_named(world, task, actions, fault):
+    session = world.reset(task("retail", "59"))
+    play(session, *actions)
+    while not session.done:  # the user's patience ends
+        step = session.step("Thank you for calling.")
+    assert step.done and not step.won and step.reward == 0 and step.info["fault"] == fault
+
+
+def test_at_the_horizon_an_episode_is_lost_whatever_its_state(installed, task):
+    env = Tau2Env(format="bfcl_python", horizon=3)
+    session = env.reset(task("retail", "59"))
+    step = play(session, CANCEL, MOVE, FIND)
+    assert step.done and not step.won and step.info["fault"] == "unfinished"
+
+
+def test_a_ticket_is_worked_on_alone_and_ended_by_a_call(world, task):
+    session = world.reset(task("telecom", TICKET))
+    system, ticket = session.opening()
+    assert "<ticket>" in ticket["content"] and "555-123-2002" in ticket["content"]
+    assert "Telecom Agent Policy" in system["content"] and "toggle_airplane_mode()" in system["content"]
+    assert "nobody reads this" in play(session, "Hello, how can I help you?").observation
+    assert "call done alone" in play(session, "[done(), check_sim_status()]").observation
+    twin = session.fork()
+    assert "locked" in play(session, "check_sim_status()").observation
+    step = play(session, "transfer_to_human_agents(summary='locked SIM')", "done()")
+    assert step.won and step.reward == 1
+    assert play(twin, "done()").info["fault"] == "action_missing"
+
+
+def test_what_cannot_be_read_costs_a_turn_and_says_why(installed, task):
+    env = Tau2Env()
+    session = env.reset(task("retail", "59"))
+    before = session.world.state()
+    for action in (
+        "",
+        "<think>",
+        "<tool_call>{</tool_call>",
+        "x" * 70_000,
+        '<tool_call>{"name": "f", "arguments": {}}</tool_call>',
+    ):
+        step = session.step(action)
+        assert step.observation.startswith("Error: ") and len(step.observation) < 700
+        assert [message["role"] for message in step.shown] == ["tool"]
+    assert session.turns == 5 and session.world.state() == before and session.said == ()
+
+
+def test_calls_in_one_reply_are_answered_one_by_one(installed, task):
+    env = Tau2Env()
+    session = env.reset(task("retail", "59"))
+    calls = [ToolCall("get_order_details", {"order_id": name}) for name in ("#W2702727", "#W8268610")]
+    step = session.step("Let me see. " + write_calls(calls, "hermes"))
+    assert [json.loads(str(message["content"]))["order_id"] for message in step.shown] == ["#W2702727", "#W8268610"]
+    assert session.said == ()  # the benchmark's user reads nothing that stands beside a call
+
+
+def test_the_policy_can_be_left_out(installed, task):
+    with_rules, without = (
+        Tau2Env(rules=rules).reset(task("airline", "39")).opening()[0]["content"] for rules in (True, False)
+    )
+    assert package.policy("airline") in with_rules and "<policy>" not in without
+
+
+def test_required_calls_are_compared_as_the_benchmark_does(installed):
+    call = ToolCall("f", {"ids": ["1", "2"], "note": "x"})
+    assert Gold(call).matches(ToolCall("f", {"note": "x", "ids": ["2", "1"]}))
+    assert not Gold(call).matches(ToolCall("f", {"ids": ["1", "2"]}))
+    assert Gold(call, ("ids",)).matches(ToolCall("f", {"ids": ["2", "1"], "note": "y"}))
+    assert Gold(call, ()).matches(ToolCall("f", {})) and not Gold(call, ()).matches(ToolCall("g", {}))
+    transfer = Gold(ToolCall("transfer_to_human_agents", {"summary": "x"}))
+    assert transfer.matches(ToolCall("transfer_to_human_agents", {"summary": "y"}))
+
+
+def test_what_is_told_is_looked_for_without_commas_and_capitals():
+    assert missing(["1628", "Polyester"], ["It is $1,628.", "POLYESTER"]) == []
+    assert missing(["1628", "10"], ["It is 16,28"]) == ["10"]
+
+
+def test_other_references_are_played_again_when_they_are_needed(installed, task):
+    env = Tau2Env(domains=["retail"], kept=1)
+    first = env.reset(task("retail", "59")).reference
+    assert env.reset(task("retail", "59")).reference is first
+    env.reset(task("retail", "3"))
+    again = env.reset(task("retail", "59")).reference
+    assert again is not first and again.goal == first.goal == Reference.of(problem_of("retail", "59")).goal
+
+
+def test_success_is_the_mean_of_the_domains():
+    assert by_domain({"retail/1": [1, 0], "retail/2": [1], "airline/1": [0]}) == {
+        "airline": 0.0,
+        "retail": 0.75,
+        "overall": 0.375,
+    }
+    for wrong in ({}, {"multi_turn_base_1": [1]}):
+        with pytest.raises(ValueError, match="no task of tau2"):
+            by_domain(wrong)
+
+
+@pytest.mark.parametrize(("domain", "name"), [("retail", "59"), ("telecom", TICKET)])
+def test_rollout_and_demonstration_have_the_same_tokens(installed, task, domain, name):
+    chat = ChatTokens(AutoTokenizer.from_pretrained(ASSETS))
+    env = Tau2Env(rules=False)
+    trajectory = env.demonstrate(task(domain, name), "clumsy")
+    spine = chat.spine(trajectory.messages, trajectory.tools)
+    session = env.reset(task(domain, name))
+    ids = chat.prompt(session.opening(), tools_of(session))
+    for start, stop in spine.turns:
+        assert ids == list(spine.ids[:start])
+        action = list(spine.ids[start:stop])
+        step = session.step(chat.decode(action))
+        if not step.done:
+            ids += action + chat.bridge(step.shown)
+    assert session.won

@@ -1,0 +1,98 @@
+"""The user by rule: it tells what it is asked for, agrees when asked to, and ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnwise.envs.tau2.user import STOP, TRANSFERRED, ScriptedUser, asks, facts, first_person
+
+SCENARIO = {
+    "persona": None,
+    "instructions": {
+        "domain": "retail",
+        "reason_for_call": "You want to return your lamp.",
+        "known_info": "You are Ada Poe.\nYour zip code is 19122.",
+        "unknown_info": "You do not remember your email address.",
+        "task_instructions": "You prefer a refund to your gift card. If the agent offers you an exchange, refuse it. .",
+    },
+}
+
+
+@pytest.fixture
+def talk():
+    return ScriptedUser().begin(SCENARIO)
+
+
+def answer(talk, message, **known):
+    return ScriptedUser().reply(talk, message, **{"transferred": False, "satisfied": False, **known})
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("You are Ada and your cat is yours.", "I am Ada and my cat is mine."),
+        ("You've lost it; you'd like the agent to call you.", "I've lost it; I'd like the agent to call me."),
+        ("You name is Ada. Are you sure you were there yourself?", "My name is Ada. Am I sure I was there myself?"),
+        ("The youth offers you a refund", "The youth offers me a refund"),
+    ],
+)
+def test_instructions_are_said_in_the_first_person(told, said):
+    assert first_person(told) == said
+
+
+def test_the_facts_are_the_sentences_that_say_something():
+    known, others = facts(SCENARIO)
+    assert known == ["I am Ada Poe.", "My zip code is 19122.", "I do not remember my email address."]
+    assert others == ["I prefer a refund to my gift card.", "If the agent offers me an exchange, refuse it."]
+    assert facts({"instructions": "Fix the phone."}) == ([], [])
+
+
+def test_it_begins_with_the_reason_and_tells_what_it_is_asked_for(talk):
+    assert talk.last == "I want to return my lamp." and not talk.ended
+    assert (
+        answer(talk, "What is your zip code?").last
+        == "I am Ada Poe. My zip code is 19122. I do not remember my email address."
+    )
+    assert answer(talk, "To a gift card?").last == "I prefer a refund to my gift card."
+    assert answer(talk, "Well?").last == "I am Ada Poe."  # no word in common: the next fact
+    everything = answer(talk, "Please tell me everything.")
+    assert len(everything.told) == 5 and everything.last.endswith("refuse it.")
+    again = answer(everything, "What is your name?")
+    assert again.last == "I have told you all that I know. Please go on." and again.idle == 1
+
+
+def test_a_fact_is_told_once(talk):
+    first = answer(talk, "Which refund?")
+    assert first.last == "I prefer a refund to my gift card." and "refund" not in answer(first, "Which refund?").last
+
+
+def test_it_agrees_only_where_it_is_asked_to(talk):
+    assert answer(talk, "Shall I return the lamp?").agreed
+    assert answer(talk, "Do you confirm?").last == "Yes, please."
+    for message in ("I will proceed.", "Which lamp?"):
+        assert not answer(talk, message).agreed
+    assert answer(answer(talk, "Shall I?"), "Which lamp?").agreed  # and does not take it back
+
+
+def test_remarks_bring_nothing_and_after_some_of_them_it_ends(talk):
+    for idle in (1, 2):
+        talk = answer(talk, "One moment.")
+        assert (talk.idle, talk.ended, talk.told) == (idle, False, frozenset())
+    assert answer(talk, "Who are you?").idle == 0
+    over = answer(talk, "One moment.")
+    assert over.ended and over.messages[-1] == ("user", STOP) and over.last == ""
+
+
+def test_it_ends_when_all_is_done_and_after_a_transfer(talk):
+    assert answer(talk, "Done.", satisfied=True).messages[-1][1] == STOP
+    assert answer(talk, "Please hold on.", transferred=True).messages[-1][1] == TRANSFERRED
+
+
+def test_a_question_is_a_question_in_either_form():
+    assert all(map(asks, ("Who?", "Please provide your name.", "could you tell me your zip code")))
+    assert not any(map(asks, ("Thank you.", "I tell you.", "")))
+
+
+def test_patience_has_a_floor():
+    with pytest.raises(ValueError, match="patience: at least one reply, got 0"):
+        ScriptedUser(0)

@@ -1,0 +1,144 @@
+"""The databases behind the benchmark's tools: shared, never leaked into, alike in every replay, a fault where they fail."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.tau2 import package
+from turnwise.envs.tau2.package import DOMAINS, toolbox
+from turnwise.envs.tau2.world import FAILED, World, pristine
+from turnwise.types import ToolCall
+
+pytestmark = pytest.mark.usefixtures("installed")
+USER = "yusuf_rossi_9620"
+HOME = {"address1": "1 Elm St", "address2": "", "city": "Rome", "state": "NY", "country": "USA", "zip": "13440"}
+REFUEL = ToolCall("refuel_data", {"customer_id": "C1001", "line_id": "L1002", "gb_amount": 1.5})
+
+
+def call(world, name, **arguments):
+    return world.call(ToolCall(name, arguments))
+
+
+def moved():
+    world = World.fresh("retail")
+    assert '"city":"Rome"' in call(world, "modify_user_address", user_id=USER, **HOME)
+    return world
+
+
+def test_an_episode_keeps_its_changes_to_itself():
+    world = moved()
+    assert list(world.state()["RetailAgentTools:RetailTools:db"]["users"]) == [USER]
+    for other in (World.fresh("retail"), World("retail", pristine("retail"))):
+        assert '"city":"Philadelphia"' in call(other.fork(), "get_user_details", user_id=USER)
+        assert other.same_state(World.fresh("retail")) and not other.same_state(world)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_fork_parts_ways_in_both_directions(domain):
+    changes = {
+        "airline": ToolCall("cancel_reservation", {"reservation_id": "8C8K4E"}),
+        "retail": ToolCall("modify_user_address", {"user_id": USER, **HOME}),
+        "telecom": ToolCall("toggle_airplane_mode", {}),
+    }
+    world = World.fresh(domain)
+    before, twin = world.state(), world.fork()
+    assert not twin.call(changes[domain]).startswith(FAILED)
+    assert world.state() == before != twin.state()
+    world.call(changes[domain])
+    assert world.same_place(twin)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_nothing_that_is_called_reaches_what_episodes_share(domain):
+    """Random calls with values out of the databases; a fresh state is the shipped one afterwards, to the last record."""
+    rng = random.Random(domain)
+    shipped = package.opener(domain)  # loads the databases again, into another store
+    store = World(domain, type(pristine(domain))())
+    store.within(shipped)
+    values = {
+        "airline": ["8C8K4E", "LU15PA", "amelia_davis_8890", "gift_card_1647044", "HAT110", "2024-05-24", "economy", 1],
+        "retail": ["#W8268610", "#W2702727", USER, "credit_card_9513926", ["9083642334"], "no longer needed"],
+        "telecom": ["C1001", "L1002", "B1001", "messaging", "storage", "2g_only", 1.0, True],
+    }[domain]
+    for _ in range(10):
+        world = World.fresh(domain)
+        for tool in rng.sample(toolbox(domain).tools, 8):
+            function = tool["function"]
+            given = {name: rng.choice(values) for name in function["parameters"]["properties"]}
+            assert isinstance(call(world, function["name"], **given), str)
+    for name, value in store.store.items():
+        if hasattr(value, "model_dump"):
+            fresh = World.fresh(domain).store.get(name)
+            for field in type(value).model_fields:
+                told, true = getattr(fresh, field), getattr(value, field)
+                assert dict(told.items()) == true if isinstance(true, dict) else told == true
+
+
+def test_what_a_tool_raises_is_an_answer():
+    world = World.fresh("retail")
+    assert call(world, "get_order_details", order_id="#W0") == "Error: Order not found"
+    assert call(world, "calculate", expression="1 / 0").startswith("Error: Cannot evaluate expression")
+    assert call(world, "calculate", expression="__import__('os')") == "Error: Invalid characters in expression"
+    assert call(world, "get_order_details", order_id=5).startswith(
+        "Error: call of 'get_order_details': arguments.order_id"
+    )
+    assert "Error: calls 'nothing'" in call(world, "nothing")
+    assert len(call(world, "x" * 9000)) < 600
+    airline = World.fresh("airline")
+    broken = {"reservation_id": "8C8K4E", "cabin": "economy", "flights": [{"no": 1}], "payment_id": "x"}
+    assert call(airline, "update_reservation_flights", **broken).startswith("Error: ")  # pydantic's words
+
+
+def test_a_database_that_cannot_be_used_is_a_fault_and_no_answer(monkeypatch):
+    world = World.fresh("telecom")
+    monkeypatch.setattr(world.store.get("TelecomAgentTools:TelecomAgentTools:db"), "lines", [])
+    world.store.get("TelecomUserTools:TelecomUserTools:db").surroundings.phone_number = "555-123-2002"
+    for name in ("check_status_bar", "toggle_data"):
+        with pytest.raises(EnvironmentFault, match="telecom: the databases cannot be used"):
+            call(world, name)
+
+
+def test_a_bill_that_a_call_draws_up_has_the_same_number_in_every_replay():
+    seen = []
+    for _ in range(2):
+        world = World.fresh("telecom")
+        database = world.store.get("TelecomAgentTools:TelecomAgentTools:db")
+        database.bills = [bill for bill in database.bills if bill.status != "Draft"]  # else that one gets the charge
+        known = {bill.bill_id for bill in database.bills}
+        for customer in database.customers:
+            customer.bill_ids = [name for name in customer.bill_ids if name in known]
+        assert world.call(REFUEL).startswith('{"message"')
+        (drawn,) = [bill for bill in database.bills if bill.bill_id not in known]
+        assert drawn.bill_id in next(each for each in database.customers if each.customer_id == "C1001").bill_ids
+        seen.append((drawn.bill_id, world.call(ToolCall("get_bills_for_customer", {"customer_id": "C1001"}))))
+    assert seen[0] == seen[1]
+
+
+def test_a_broken_vpn_is_broken_in_one_episode_only():
+    """The original breaks the default that later connections use, and the default is shared within an episode."""
+    world = World.fresh("telecom")
+    tools = world.opened()
+    world.within(tools.user_tools.break_vpn)
+    fork = world.fork()
+    for each in (world, fork):
+        assert "POOR" in call(each, "check_vpn_status")
+        call(each, "disconnect_vpn")
+        call(each, "connect_vpn")
+        assert "POOR" in call(each, "check_vpn_status")
+    fresh = World.fresh("telecom")
+    call(fresh, "connect_vpn")
+    assert "EXCELLENT" in call(fresh, "check_vpn_status")
+
+
+def test_the_phone_learns_at_once_what_the_company_changed():
+    world = World.fresh("telecom")
+    world.store.get("TelecomUserTools:TelecomUserTools:db").surroundings.phone_number = "555-123-2002"
+    world.opened()
+    call(world, "enable_roaming", customer_id="C1001", line_id="L1002")
+    before = world.state()
+    call(world, "check_status_bar")
+    assert world.state() == before
+    assert before["TelecomUserTools:TelecomUserTools:db"]["surroundings"]["roaming_allowed"]

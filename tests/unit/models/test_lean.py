@@ -1,0 +1,59 @@
+"""The lean forward pass against the library's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from turnwise.models.attention import Causal, backbone, use_tree_attention
+from turnwise.models.lean import Lean, forward_of
+
+
+def qwen2() -> Any:
+    """The family with biases."""
+    torch.manual_seed(3)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=97,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            intermediate_size=64,
+        )
+    )
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen2"])
+def test_hidden_states_are_the_models_own(make_model: Callable[..., Any], family: str) -> None:
+    model = qwen2() if family == "qwen2" else make_model(family, False)
+    use_tree_attention(model)
+    ids = torch.randint(0, 97, (3, 11), generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(11)[None] + torch.tensor([[0], [40], [7]])
+    forward = forward_of(model)
+    assert isinstance(forward, Lean)
+    with torch.no_grad():
+        want = backbone(model)(input_ids=ids, position_ids=positions, use_cache=False, plan=Causal()).last_hidden_state
+    torch.testing.assert_close(forward(ids, positions, Causal()), want, rtol=1e-5, atol=1e-5)
+
+
+def test_what_it_does_not_know_runs_as_it_is(make_model: Callable[..., Any]) -> None:
+    adapted, halved, unknown = (
+        make_model("qwen3", True),
+        make_model("qwen3", False).bfloat16(),
+        make_model("llama", False),
+    )
+    unknown.config.model_type = "unheard_of"
+    for model in (adapted, halved, unknown):
+        use_tree_attention(model.get_base_model() if hasattr(model, "get_base_model") else model)
+        forward = forward_of(model)
+        assert not isinstance(forward, Lean)
+        ids = torch.arange(5)[None]
+        assert forward(ids, ids, Causal()).shape == (1, 5, 32)

@@ -1,0 +1,48 @@
+"""What is counted on tensors without memory, against what autograd really keeps."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from turnwise.models.attention import PackedTree
+from turnwise.models.policy import load_policy
+from turnwise.models.score import score
+from turnwise.planning.activations import activation_bytes
+from turnwise.planning.architectures import architecture
+from turnwise.settings import Lora
+from turnwise.tiny.load import tiny_path
+
+
+@pytest.mark.parametrize(("rank", "rows", "tokens", "scored"), [(16, 2, 192, 100), (0, 1, 256, 256)])
+def test_the_shipped_policy_keeps_what_was_counted(
+    rank: int, rows: int, tokens: int, scored: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnwise.models.score.plan_of", PackedTree)  # what an accelerator runs, and plans are of
+    model, _ = load_policy(tiny_path(), rank=rank, alpha=32)
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        if x.untyped_storage().data_ptr() not in own:
+            kept[x.untyped_storage().data_ptr()] = x
+        return x
+
+    ids = torch.zeros(rows, tokens, dtype=torch.long)
+    flat = torch.zeros(scored, dtype=torch.long)
+    packed = SimpleNamespace(ids_BS=ids, position_BS=ids, end_BS=ids + tokens, source_U=flat, target_U=flat)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        score(model, packed, entropy=True)
+    real = sum(x.untyped_storage().nbytes() for x in kept.values())
+    counted = activation_bytes(architecture("tiny"), "float32", Lora(r=rank), rows, tokens, scored, autocast=False)
+    assert counted == pytest.approx(real, rel=0.01)
+
+
+def test_activations_grow_with_rows_and_layers() -> None:
+    source, lora = architecture("Qwen/Qwen3-0.6B"), Lora(r=0)
+    one, two = (activation_bytes(source, "bfloat16", lora, rows, 1024, 1024, autocast=True) for rows in (1, 2))
+    assert 1.9 * one < two <= 2 * one
+    # at the least the inputs of seven matrices a layer, in bfloat16: 3 x 1024 + 2048 + 2 x 1024 + 3072 numbers a token
+    assert one > 28 * 1024 * 2 * (1024 + 2048 + 1024 + 3072)

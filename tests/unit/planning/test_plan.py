@@ -1,0 +1,89 @@
+"""Memory, work and what is missing of a run, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnwise.planning import flops
+from turnwise.planning.hours import Gpu
+from turnwise.planning.plan import plan
+
+SMALL = ["rollout.states=8", "rollout.trajectories=4", "data.trajectories=20", "trainer.max_epochs=3"]
+
+
+def test_the_shipped_policy(composed, gpu) -> None:
+    found = plan(composed("method=local", *SMALL), gpu)
+    weights, adapter = 4 * 1_808_448, 4 * 221_184
+    assert found.memory is not None and found.work is not None and found.shape is not None
+    assert found.memory.weights == weights + adapter
+    assert found.memory.gradients == adapter and found.memory.optimiser == 2 * adapter
+    assert found.memory.copy == weights and found.memory.predictor == 0
+    spines = -(-round(found.tokens.history) // 128) * 128
+    played = 64 * (-(-round(found.around.history) // 128) * 128)  # episodes that are evaluated together
+    assert found.memory.cache == max(4 * spines, played) * 3072  # 2 x 4 layers x 2 heads x 48 x 4 bytes
+    assert found.memory.peak < 1e9
+    assert found.missing == ()
+    taken = found.work.flops
+    step = found.tokens
+    once = flops.forward(found.shape, step.stored, step.row, step.trained)
+    assert taken["forward"] == pytest.approx(3 * once)
+    assert taken["reference"] == taken["forward"]  # kl_beta is above 0
+    assert taken["total"] == pytest.approx(sum(value for name, value in taken.items() if name != "total"))
+    assert found.record()["tokens"]["all"]["sampled"] == 3 * step.sampled
+
+
+def test_hours_are_work_over_what_the_gpu_gives(composed, gpu) -> None:
+    found = plan(composed("method=grpo", "scale=paper", "policy=qwen3_4b", "trainer.max_epochs=2"), gpu)
+    assert found.work is not None
+    for part in ("forward", "backward"):
+        assert found.work.gpu_hours[part] == pytest.approx(found.work.flops[part] / (989e12 * 0.4) / 3600)
+    slower = Gpu("h100", 80.0, 989.0, 3.35, utilisation=0.2, bandwidth_utilisation=0.5)
+    assert slower.seconds(1e15) == 2 * gpu.seconds(1e15) == pytest.approx(1e15 / (989e12 * 0.2))
+    assert gpu.seconds(1.0, 3.35e12) == 2.0  # bound by memory
+
+
+def test_a_step_of_decoding_reads_the_weights_at_least(composed, gpu) -> None:
+    """One history at a time: as many steps as there are tokens to write, each with all weights."""
+    cfg = composed("method=grpo", "scale=paper", "policy=qwen3_4b", "engine.memory_gb=0.1", "trainer.max_epochs=1")
+    found = plan(cfg, gpu)
+    assert found.work is not None and found.shape is not None
+    rounds = found.tokens.histories * found.tokens.depth * found.lengths.reply
+    assert found.work.gpu_hours["sampling"] * 3600 > rounds * found.shape.weight_bytes / (3.35e12 * 0.5)
+
+
+def test_a_base_row_trains_nothing(composed, gpu) -> None:
+    found = plan(composed("method=sft", "trainer.max_epochs=0"), gpu)
+    assert found.memory is not None and found.work is not None
+    assert found.memory.gradients == found.memory.activations == 0
+    assert found.work.flops["total"] == found.work.flops["evaluation"] > 0
+
+
+def test_what_is_missing_is_told_with_the_way_out(composed, gpu, monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("TURNWISE_JUDGE_KEY", raising=False)
+    overrides = ["method=awpo", "scale=paper_awpo", "judge=endpoint", "data.file=nowhere.jsonl", "trainer.devices=8"]
+    told = "\n".join(plan(composed(*overrides), gpu).missing)
+    assert "data.file: nowhere.jsonl is not there" in told
+    assert "policy.model: the weights of Qwen/Qwen3-4B are not on this machine; hf download Qwen/Qwen3-4B" in told
+    assert "TURNWISE_JUDGE_KEY is not set" in told
+    assert "on a GPU of 80 GB; most of it" in told and "lower update.batch_tokens" in told
+    assert "set policy.dtype=float32" in told
+    assert "set trainer.devices=1" in told
+
+
+def test_a_model_of_unknown_shape_is_planned_as_far_as_it_goes(composed, gpu) -> None:
+    found = plan(composed("method=grpo", "policy.model=nobody/model"), gpu)
+    assert found.shape is None and found.work is None and found.tokens.sampled > 0
+    assert "nobody/model" in found.missing[0]
+    assert found.record()["memory_gb"] is None
+
+
+def test_a_gated_model_asks_for_a_licence(composed, gpu) -> None:
+    found = plan(composed("method=grpo", "scale=paper", "policy.model=meta-llama/Llama-3.2-3B-Instruct"), gpu)
+    assert any("licence and a token (HF_TOKEN)" in reason for reason in found.missing)
+
+
+@pytest.mark.parametrize("wrong", [{"memory_gb": 0}, {"utilisation": 1.5}, {"bandwidth_utilisation": 0}])
+def test_a_gpu_out_of_range_is_refused(wrong) -> None:
+    whole = {"name": "x", "memory_gb": 80.0, "peak_tflops": 1.0, "bandwidth_tb_s": 1.0}
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Gpu(**(whole | wrong))

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+
+import pytest
+
+from turnwise.endpoints import check_url, is_local, key_from, retry_after
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "https://host/v1", "http://[::1]:80/v1"])
+def test_addresses(url: str) -> None:
+    check_url(url, "KEY")
+
+
+@pytest.mark.parametrize(
+    "url", ["host:80", "ftp://host", "http://", "", "http://u:p@host", "http://h?k=1", "http://h#f"]
+)
+def test_what_is_none_is_refused_without_its_secrets(url: str) -> None:
+    with pytest.raises(ValueError, match="url must") as caught:
+        check_url(url, "KEY")
+    assert "u:p" not in str(caught.value) and "k=1" not in str(caught.value)
+
+
+def test_local_is_this_machine() -> None:
+    assert is_local("http://127.0.0.1:8000/v1") and is_local("http://localhost") and is_local("http://[::1]:1")
+    assert not is_local("http://10.0.0.1") and not is_local("http://0.0.0.0:8000")
+
+
+def test_retry_after_in_both_forms() -> None:
+    assert retry_after("2.5") == 2.5 and retry_after("0") == 0 and retry_after("-3") == 0
+    assert retry_after(formatdate(time.time() + 100, usegmt=True)) == pytest.approx(100, abs=5)
+    assert retry_after(formatdate(time.time() - 100, usegmt=True)) == 0
+    assert [retry_after(value) for value in (None, "", "soon", "nan")] == [None] * 4
+
+
+def test_an_empty_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "")
+    assert key_from("SOME_KEY") is None
+    monkeypatch.setenv("SOME_KEY", "k")
+    assert key_from("SOME_KEY") == "k"

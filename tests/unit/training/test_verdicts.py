@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from turnwise.rewards.functional import Functional
+from turnwise.rewards.toolcalls import ToolCalls
+from turnwise.rollouts.collect import Experience
+from turnwise.states.base import Profile
+from turnwise.training.recorder import Recorder
+from turnwise.training.verdicts import count_profile, count_verdicts, verifier_metrics, verifier_result
+from turnwise.types import RolloutTree, State, Task, Turn
+
+
+def local(env, *verdicts, invalid=()):
+    """A state whose actions were judged (functional, strict)."""
+    tree = RolloutTree(State(f"{env}/{verdicts}", Task(env, "t", "train"), (1,)), invalid=set(invalid))
+    for functional, strict in verdicts:
+        tree.turns.append(Turn(-1, [1], [0.0], "a", info={"functional": functional, "strict": strict}))
+    return tree
+
+
+def experience(*trees, reward=Functional()):  # noqa: B008 - a frozen dataclass without fields
+    return Experience(list(trees), [reward(tree) for tree in trees])
+
+
+HOUSE = local("household", (1.0, 1.0), (1.0, 0.0), (1.0, 0.0), (0.0, 0.0))
+SHELL = local("terminal", (1.0, 0.0), (0.0, 0.0))
+
+
+def test_shares_and_miss_rates_by_hand():
+    counts = count_verdicts(experience(HOUSE, SHELL))
+    assert verifier_metrics(counts) == {
+        "verifier/accepted": 4 / 6,
+        "verifier/exact": 1 / 6,
+        "verifier/miss_rate": 3 / 4,
+        "verifier/miss_rate/household": 2 / 3,
+        "verifier/miss_rate/terminal": 1.0,
+    }
+
+
+def test_a_failed_world_judges_nothing():
+    broken = local("household", (1.0, 1.0), (0.0, 0.0), invalid={1})
+    broken.turns[1].info.clear()
+    assert count_verdicts(experience(broken)) == {
+        "household/judged": 1,
+        "household/accepted": 1,
+        "household/exact": 1,
+        "household/missed": 0,
+    }
+
+
+def test_dialogues_of_no_world_are_judged_by_their_reward():
+    def said(a):
+        return f'<tool_call>{{"name": "f", "arguments": {{"a": "{a}"}}}}</tool_call>'
+
+    state = State("d", Task("", "t", "train"), (1,), expert=said("x"))
+    tree = RolloutTree(
+        state, [Turn(-1, [1], [0.0], text) for text in (said("x"), said(" x "), said("y"), "no", said("x"))]
+    )
+    tree.invalid = {4}
+    counts = count_verdicts(experience(tree, reward=ToolCalls()))
+    assert verifier_metrics(counts)["verifier/miss_rate/dialogues"] == 1 / 2
+    assert counts["dialogues/judged"] == 4
+
+
+def test_nothing_accepted_has_no_miss_rate_and_nothing_judged_no_metric():
+    assert verifier_metrics(count_verdicts(experience(local("a", (0.0, 0.0))))) == {
+        "verifier/accepted": 0.0,
+        "verifier/exact": 0.0,
+    }
+    tree = RolloutTree(State("s", Task("a", "t", "train"), (1,)), [Turn(-1, [1], [0.0], info={"won": True})])
+    assert verifier_metrics(count_verdicts(experience(tree, reward=lambda tree: {"total": [1.0]}))) == {}
+
+
+def test_a_result_tells_the_run_and_the_profile_apart():
+    profiles = {"x": Profile((1.0, 1.0, 0.0), (1.0, 0.0, 0.0))}
+    states = [State(name, Task("household", "t", "train"), (1,)) for name in ("x", "without")]
+    profiled = count_profile(profiles, states)
+    assert verifier_result(count_verdicts(experience(HOUSE)), profiled) == {
+        "household": {
+            "judged": 4,
+            "accepted": 3,
+            "exact": 1,
+            "miss_rate": pytest.approx(2 / 3, abs=1e-4),
+            "profile": {"judged": 3, "accepted": 2, "exact": 1, "miss_rate": 0.5},
+        }
+    }
+    assert verifier_result({}, {}) == {}
+    assert verifier_result({}, profiled)["household"]["profile"]["judged"] == 3
+
+
+def test_counts_outlive_a_restart(tmp_path):
+    recorder, resumed = Recorder(tmp_path, None), Recorder(tmp_path, None)
+    recorder.counters |= {"verifier/household/judged": 4}
+    resumed.load_state_dict(recorder.state_dict())
+    assert resumed.verdicts == {"household/judged": 4}
+    assert not any(math.isnan(value) for value in resumed.counters.values())
