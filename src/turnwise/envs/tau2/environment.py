@@ -67,7 +67,9 @@ class Tau2Env:
         if kept < 1:
             raise ValueError(f"kept must be at least 1, got {kept}")
         if mistakes is not None and mistakes.early:
-            raise ValueError("mistakes.early: tau2's expert has none, an early goodbye ends the conversation; set it to 0")
+            raise ValueError(
+                "mistakes.early: tau2's expert has none, an early goodbye ends the conversation; set it to 0"
+            )
         root()  # says how to install what is missing, before anything is asked of it
         self.domains, self.free, self.rules = tuple(dict.fromkeys(domains)), free, rules
         self.horizon = check_horizon(horizon)
