@@ -38,10 +38,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="checkpoints and the finished policy; default outputs/<base>")
     parser.add_argument("--ship", action="store_true", help="write the finished policy into the package")
     parser.add_argument("--every", type=int, default=200, help="steps between evaluations and checkpoints")
-    parser.add_argument("--tasks", type=int, default=48, help="tasks of each world of an evaluation on the way")
+    parser.add_argument(
+        "--tasks", type=int, default=48, help="tasks of each world of an evaluation on the way; 0: none"
+    )
     parser.add_argument(
         "--final-tasks", type=int, default=256, help="tasks of each world of the final figures, half of them unseen"
     )
+    parser.add_argument(
+        "--device", default="cpu", help="where it is trained, such as cuda; it is measured on the cores"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="processes that draw demonstrations meanwhile")
     parser.add_argument("--until", type=int, help="stop at this step of the schedule; the next call goes on")
     for field in dataclasses.fields(Recipe):
         flag = f"--{field.name.replace('_', '-')}"
@@ -77,7 +83,7 @@ def main() -> None:
     else:
         tokenizer = make_tokenizer(mixture, recipe, (ASSETS / "chat_template.jinja").read_text())
         tokenizer.save_pretrained(shelf)
-    run = Run(recipe, mixture, tokenizer, out)
+    run = Run(recipe, mixture, tokenizer, out, args.device, args.workers)
     run.load()
 
     def measured(run: Run, tasks: int, items: int, *modes: str) -> dict[str, Any]:
@@ -89,11 +95,12 @@ def main() -> None:
 
     def on_the_way(run: Run) -> dict[str, Any]:
         export(run, out / "latest")
-        return measured(run, args.tasks, 20, "sampled")
+        return measured(run, args.tasks, 20, "sampled") if args.tasks else {}
 
     run.train(on_the_way, args.every, args.until)
     if run.step < recipe.total:
         return
+    run.model.cpu()
     final = measured(run, args.final_tasks, 200, "greedy", "sampled")
     folder = BASES[args.base] if args.ship else out / "policy"
     export(run, folder)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,7 +74,7 @@ def write_card(
         tokens=run.tokens,
         steps=run.step,
         minutes=run.seconds / 60,
-        machine=f"{os.cpu_count()} CPU cores, {platform.machine()}, {recipe.threads} threads",
+        machine=run.machine,
         tasks=tasks,
         items=items,
         worlds="\n".join(rows),

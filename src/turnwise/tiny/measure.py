@@ -45,7 +45,7 @@ def measure(
     """
     chat = ChatTokens(tokenizer)
     engine = TreeEngine(chat.stop_ids, copy=False)
-    engine.load_weights(deepcopy(model).eval(), version=0)
+    engine.load_weights(deepcopy(model).cpu().eval(), version=0)
     half = tasks // 2
     found: dict[str, dict[str, Figures]] = {}
     for name, env in worlds.items():

@@ -8,10 +8,13 @@ read a list of the household within its 1,200 steps (docs/results.md).
 from __future__ import annotations
 
 import os
+import platform
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -193,30 +196,60 @@ def _draw_in_worker(recipe: Recipe, number: int) -> list[list[list[Document]]]:
 
 
 def batches(
-    mixture: Mixture, tokenizer: Any, recipe: Recipe, start: int
+    mixture: Mixture, tokenizer: Any, recipe: Recipe, start: int, workers: int = 1
 ) -> Generator[list[list[Document]], None, None]:
-    """Micro-batches of steps ``start`` and after; the next pool is drawn in another process meanwhile."""
+    """Micro-batches of steps ``start`` and after; the next pools are drawn in other processes meanwhile."""
     spawn = get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_start_worker, initargs=(mixture, tokenizer)) as pool:
-        number, skip = divmod(start, _POOL)
-        ahead: Future = pool.submit(_draw_in_worker, recipe, number)
-        while True:
-            current, number = ahead.result(), number + 1
-            ahead = pool.submit(_draw_in_worker, recipe, number)
-            yield from current[skip:]
-            skip = 0
+    number, skip = divmod(start, _POOL)
+    last = -(-recipe.total // _POOL)  # pools there are
+    start_worker = partial(_start_worker, mixture, tokenizer)
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=start_worker) as pool:
+        ahead: deque[Future] = deque()
+        try:
+            while number < last:
+                while len(ahead) < min(2 * workers, last - number):
+                    ahead.append(pool.submit(_draw_in_worker, recipe, number + len(ahead)))
+                current, number = ahead.popleft().result(), number + 1
+                yield from current[skip:]
+                skip = 0
+        finally:
+            for future in ahead:
+                future.cancel()
 
 
 class Run:
-    """A training run that can be saved and taken up again."""
+    """A training run that can be saved and taken up again.
 
-    def __init__(self, recipe: Recipe, mixture: Mixture, tokenizer: Any, folder: Path) -> None:
+    Args:
+        folder: of its checkpoint.
+        device: where the model is trained, as PyTorch names it.
+        workers: processes that draw documents ahead.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        mixture: Mixture,
+        tokenizer: Any,
+        folder: Path,
+        device: str = "cpu",
+        workers: int = 1,
+    ) -> None:
         self.recipe, self.mixture, self.tokenizer, self.folder = recipe, mixture, tokenizer, folder
-        self.model = make_model(recipe, tokenizer)
+        self.device, self.workers = device, workers
+        self.model = make_model(recipe, tokenizer).to(device)
         self.optimisers = optimisers(self.model, recipe.muon_lr, recipe.adam_lr)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.history: list[dict[str, Any]] = []
         folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def machine(self) -> str:
+        """What it is trained on, for the card."""
+        cores = f"{os.cpu_count()} CPU cores, {platform.machine()}"
+        if self.device == "cpu":
+            return f"{cores}, {self.recipe.threads} threads"
+        return f"{torch.cuda.get_device_name(self.device)}; {cores}, {self.workers} of them drawing demonstrations"
 
     @property
     def path(self) -> Path:
@@ -237,7 +270,7 @@ class Run:
         """Take up what ``save`` left, if anything."""
         if not self.path.is_file():
             return False
-        state = torch.load(self.path, weights_only=True)
+        state = torch.load(self.path, weights_only=True, map_location=self.device)
         self.model.load_state_dict(state["model"])
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
@@ -249,7 +282,7 @@ class Run:
         """Train to the last step, evaluating and saving every ``every`` steps; ``seconds`` leaves evaluation out."""
         recipe, threads = self.recipe, Threads(self.recipe.threads)
         bar = tqdm(total=recipe.total, initial=self.step, desc="tiny", unit="step", mininterval=5, smoothing=0.1)
-        source = batches(self.mixture, self.tokenizer, recipe, self.step)
+        source = batches(self.mixture, self.tokenizer, recipe, self.step, self.workers)
         end = min(recipe.total, until or recipe.total)
         while self.step < end:
             began = time.perf_counter()

@@ -13,7 +13,7 @@ from typing import Any
 
 from turnwise.envs import apibank, bfcl, math, search, software, terminal
 from turnwise.envs.apibank.generated import OfficeTasks
-from turnwise.envs.base import Environment
+from turnwise.envs.base import Environment, Quality
 from turnwise.envs.bfcl.generated import TinyTasks
 from turnwise.tiny import names
 from turnwise.tiny.copying import copy_documents
@@ -22,7 +22,7 @@ from turnwise.tiny.recipe import Recipe
 from turnwise.types import Message
 
 _LONG = 24  # turns of an episode of the errant experts: many more than they need
-_SHELF = 16  # draws of demonstrations kept for reuse: commands in a sandbox are dear
+_SHELF = 4  # draws of demonstrations kept for reuse: commands in a sandbox are dear
 _DIALOGUE = apibank.Mistakes(wrong=0.16, unknown=0.14, missing=0.14, repeat=0.1, look=0.08, early=0.16)
 
 
@@ -117,9 +117,9 @@ class ToolWorlds:
     )
 
     def texts(self, seed: int) -> Iterable[str]:
-        """Of 200 demonstrations a world."""
+        """Of 80 demonstrations a world."""
         for world in self.worlds:
-            for messages in _demonstrations(world, False, 200, seed, 0):
+            for messages in _drawn(world, False, "clumsy", 80, seed):
                 yield from (m["content"] for m in messages)
 
     def demonstrations(self, tokenizer: Any, count: int, seed: int, errant: bool, other: float) -> Iterator[Document]:
@@ -152,19 +152,23 @@ def _demonstrations(world: str, errant: bool, count: int, draw: int, epoch: int)
     """Of training tasks; those that take a sandbox come back in every epoch."""
     if world in _BOXED:
         return _kept(world, errant, count, draw)
-    return _drawn(world, errant, count, draw + _SHELF * epoch)
+    return _drawn(world, errant, _quality(errant), count, draw + _SHELF * epoch)
 
 
 @lru_cache(maxsize=4 * _SHELF)
 def _kept(world: str, errant: bool, count: int, draw: int) -> tuple[tuple[Message, ...], ...]:
-    return _drawn(world, errant, count, draw)
+    return _drawn(world, errant, _quality(errant), count, draw)
 
 
-def _drawn(world: str, errant: bool, count: int, draw: int) -> tuple[tuple[Message, ...], ...]:
+def _quality(errant: bool) -> Quality:
+    return "clumsy" if errant else "good"
+
+
+def _drawn(world: str, errant: bool, quality: Quality, count: int, draw: int) -> tuple[tuple[Message, ...], ...]:
     environments = _environments(world, errant)
     found = []
     for i, environment in enumerate(environments):
         share = count // len(environments) + (i < count % len(environments))
         for number, task in enumerate(environment.tasks("train", share, draw)):
-            found.append(environment.demonstrate(task, quality="clumsy", seed=draw * 1000 + number).messages)
+            found.append(environment.demonstrate(task, quality, draw * 1000 + number).messages)
     return tuple(found)
