@@ -59,7 +59,7 @@ test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same 
 test-vllm: $(VENV)/.dev ## engine=vllm over vLLM itself (TURNWISE_VLLM_PYTHON=..., by default .venv-vllm/bin/python; minutes)
 	TURNWISE_VLLM_PYTHON=$${TURNWISE_VLLM_PYTHON:-.venv-vllm/bin/python} $(BIN)/python -m pytest tests/conformance/test_vllm.py $(ARGS)
 
-tiny: setup ## rebuild a shipped policy from its recipe; ARGS="--base tiny_tools --ship" puts the one for tools into the package
+tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
 	$(BIN)/python scripts/make_tiny.py $(ARGS)
 
 clean: ## remove environments and caches; outputs/ stays

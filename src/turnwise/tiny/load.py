@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from turnwise.errors import InputError
+
 _SHELF = Path(__file__).resolve().parents[1] / "assets"
 BASES: Mapping[str, Path] = {name: _SHELF / name for name in ("tiny", "tiny_tools")}
-"""Name that ``policy.model`` takes -> folder. ``tiny`` knows the household, ``tiny_tools`` the worlds of tools."""
+"""Name that ``policy.model`` takes -> folder. ``tiny`` knows the household and is shipped; ``tiny_tools``, for worlds of tools,
+is to be built.
+"""
 ASSETS = BASES["tiny"]
 
 
@@ -16,9 +20,11 @@ def tiny_path(name: str = "tiny") -> Path:
 
     Raises:
         KeyError: no base of that name is shipped.
-        FileNotFoundError: the weights are not there.
+        InputError: the weights are not there; the message says how to build them.
     """
     folder = BASES[name]
     if not (folder / "model.safetensors").is_file():
-        raise FileNotFoundError(f"no model.safetensors in {folder}; reinstall, or rebuild it with scripts/make_tiny.py")
+        raise InputError(
+            f"base {name}: no model.safetensors in {folder}; build it: python scripts/make_tiny.py --base {name} --ship"
+        )
     return folder

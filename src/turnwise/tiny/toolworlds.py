@@ -87,11 +87,13 @@ WORLDS: Mapping[str, Callable[[bool], list[Environment]]] = {
 def _recipe() -> Recipe:
     return Recipe(
         steps=800,
+        layers=3,
+        mlp=256,
         reading=0,
         settling=120,
         demonstrations=24,
-        drills=12,
-        skills=8,
+        drills=8,
+        skills=6,
         other_weight=0.0,
         vocabulary=2048,
         theta=1e6,
@@ -103,7 +105,7 @@ def _recipe() -> Recipe:
 class ToolWorlds:
     """See ``turnwise.tiny.mixture.Mixture``."""
 
-    worlds: tuple[str, ...] = tuple(WORLDS)
+    worlds: tuple[str, ...] = ("bfcl", "apibank", "math")
     recipe: Recipe = field(default_factory=_recipe)
     name: str = "tiny_tools"
     max_tokens: int = 40
@@ -117,8 +119,8 @@ class ToolWorlds:
     )
 
     def texts(self, seed: int) -> Iterable[str]:
-        """Of 80 demonstrations a world."""
-        for world in self.worlds:
+        """Of 80 demonstrations of each of the six worlds."""
+        for world in WORLDS:
             for messages in _drawn(world, False, "clumsy", 80, seed):
                 yield from (m["content"] for m in messages)
 

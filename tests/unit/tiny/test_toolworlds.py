@@ -1,4 +1,4 @@
-"""The mixture of the worlds of tools, and the base that is shipped for them."""
+"""The mixture of the worlds of tools, and the base that is made of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from turnwise.config import compose_config
 from turnwise.envs.apibank.generated import HELD_OUT, TRAINING, OfficeTasks
 from turnwise.envs.bfcl.generated import TinyTasks
 from turnwise.envs.bfcl.requests import Names
+from turnwise.errors import InputError
 from turnwise.tiny import names
 from turnwise.tiny.load import BASES, tiny_path
-from turnwise.tiny.toolworlds import WORLDS, ToolWorlds
+from turnwise.tiny.toolworlds import ToolWorlds
 
 CONF = Path(__file__).parents[3] / "conf"
 LIGHT = ToolWorlds(worlds=("apibank", "search"))  # neither a sandbox nor an extra
@@ -23,7 +24,7 @@ LIGHT = ToolWorlds(worlds=("apibank", "search"))  # neither a sandbox nor an ext
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(tiny_path("tiny_tools"))
+    return AutoTokenizer.from_pretrained(tiny_path())
 
 
 @pytest.mark.parametrize("errant", [False, True])
@@ -69,16 +70,21 @@ def test_the_held_out_splits_keep_their_names():
     assert plain.tasks("train", 5, 0) != made_up.tasks("train", 5, 0)
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_the_env_names_its_base(world):
-    cfg = compose_config([f"env={world}"], CONF)
+def test_the_base_names_policy_and_predictor():
+    cfg = compose_config(["env=apibank", "base=tiny_tools"], CONF)
     assert cfg.policy.model == "tiny_tools" and cfg.rollout.sampling.max_tokens == ToolWorlds().max_tokens
-    other = compose_config([f"env={world}", "policy=qwen3_4b", "predictor=tiny"], CONF)
+    other = compose_config(["base=tiny_tools", "policy=qwen3_4b", "predictor=tiny"], CONF)
     assert (other.policy.model, other.predictor.model) == ("Qwen/Qwen3-4B", "tiny_tools")
+    assert compose_config(["env=apibank"], CONF).policy.model == "tiny"
 
 
-def test_every_base_has_its_configuration_and_its_files():
+def test_every_base_has_its_configuration():
     assert {path.stem for path in (CONF / "base").glob("*.yaml")} == set(BASES)
-    for name in BASES:
-        assert compose_config([f"base={name}"], CONF).policy.model == name
-        assert (tiny_path(name) / "tokenizer.json").is_file()
+
+
+def test_a_base_that_is_not_built_says_how_to_build_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(BASES, "tiny_tools", tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(
+        InputError, match=r"base tiny_tools: no model\.safetensors .* make_tiny\.py --base tiny_tools --ship"
+    ):
+        tiny_path("tiny_tools")
