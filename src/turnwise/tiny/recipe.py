@@ -1,6 +1,6 @@
 """The training loop of a tiny base policy: settings, model, resumable steps. What it is trained on is a mixture's affair.
 
-Three stretches: imitation of the clumsy expert with the skills among it; reading drills, with a little of the rest so that it
+Three stretches: imitation of an expert with the skills among it; reading drills, with a little of the rest so that it
 is not forgotten; imitation of an expert that errs more, at a falling rate. Imitation alone did not teach this model to
 read a list of the household within its 1,200 steps (docs/results.md).
 """

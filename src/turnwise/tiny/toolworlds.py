@@ -1,6 +1,6 @@
 """The mixture of the base that knows the worlds of tools at their tiny levels.
 
-Each world's clumsy expert is imitated first, then one that errs far more and has the turns to put it right. Every mistake is
+Each world's good expert is imitated first, then a clumsy one that errs often and has the turns to put it right. Every mistake is
 one that the world's verifier of single turns refuses, so that a base which makes them knows better than it acts.
 """
 
@@ -22,7 +22,7 @@ from turnwise.tiny.recipe import Recipe
 from turnwise.types import Message
 
 _LONG = 24  # turns of an episode of the errant experts: many more than they need
-_SHELF = 4  # draws of demonstrations kept for reuse: commands in a sandbox are dear
+_SHELF = 16  # draws of demonstrations kept for reuse: commands in a sandbox are dear
 _DIALOGUE = apibank.Mistakes(wrong=0.16, unknown=0.14, missing=0.14, repeat=0.1, look=0.08, early=0.16)
 
 
@@ -105,22 +105,22 @@ def _recipe() -> Recipe:
 class ToolWorlds:
     """See ``turnwise.tiny.mixture.Mixture``."""
 
-    worlds: tuple[str, ...] = ("bfcl", "apibank", "math")
+    worlds: tuple[str, ...] = tuple(WORLDS)
     recipe: Recipe = field(default_factory=_recipe)
     name: str = "tiny_tools"
     max_tokens: int = 40
-    about: str = "clumsy demonstrations of six worlds of tools"
+    about: str = "demonstrations of six worlds of tools"
     stretches: str = (
         "It begins with heads that copy, set by hand (`src/turnwise/tiny/induction.py`). Two stretches\n"
-        "(`src/turnwise/tiny/recipe.py`): imitation of the clumsy experts with the skills and drills in copying among it;\n"
-        "imitation of experts that err far more (`src/turnwise/tiny/toolworlds.py`). Demonstrations come from the train splits\n"
+        "(`src/turnwise/tiny/recipe.py`): imitation of the good experts with the skills and drills in copying among it;\n"
+        "imitation of clumsy ones that err often (`src/turnwise/tiny/toolworlds.py`). Demonstrations come from the train splits\n"
         "alone, those of search from other editions of the encyclopaedia, and skills from their train items alone. Half of the\n"
         "demonstrations of bfcl and apibank have made-up names."
     )
 
     def texts(self, seed: int) -> Iterable[str]:
-        """Of 80 demonstrations of each of the six worlds."""
-        for world in WORLDS:
+        """Of 80 demonstrations a world."""
+        for world in self.worlds:
             for messages in _drawn(world, False, "clumsy", 80, seed):
                 yield from (m["content"] for m in messages)
 

@@ -18,7 +18,7 @@ from turnwise.tiny.household import Household
 from turnwise.tiny.load import ASSETS, tiny_path
 from turnwise.tiny.measure import figures, lists_seen, measure, reads
 from turnwise.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
-from turnwise.tiny.recipe import Recipe, Run, draw_pool, make_model
+from turnwise.tiny.recipe import Recipe, Run, batches, draw_pool, make_model
 from turnwise.tiny.tokenizer import build_tokenizer
 
 RECIPE = Recipe(steps=8, reading=8, settling=2, demonstrations=4, skills=4, hidden=48, layers=2, mlp=64)
@@ -79,6 +79,12 @@ def test_threads_give_the_gradient_of_the_weighted_mean(tokenizer, pool):
     assert loss == pytest.approx(float(whole.detach()), rel=1e-5)
     for parameter, other in zip(model.parameters(), threaded, strict=True):
         assert torch.allclose(parameter.grad, other, atol=1e-6)
+
+
+@pytest.mark.slow  # it starts two interpreters
+def test_documents_do_not_depend_on_who_draws_them_or_on_where_a_run_is_taken_up(tokenizer):
+    wanted = [step for number in range(3) for step in draw_pool(MIXTURE, tokenizer, RECIPE, number)]
+    assert list(batches(MIXTURE, tokenizer, RECIPE, 3, workers=2)) == wanted[3:]
 
 
 def test_orthogonalised_matrices_keep_their_directions():
