@@ -12,7 +12,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from turnwise.tiny.recipe import Recipe, Run, make_tokenizer
 from turnwise.tiny.toolworlds import ToolWorlds
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
-MIXTURES: Mapping[str, type[Mixture]] = {"tiny": Household, "tiny_tools": ToolWorlds}
+MIXTURES: Mapping[str, Callable[[], Mixture]] = {"tiny": Household, "tiny_tools": ToolWorlds}
 
 
 def arguments() -> argparse.Namespace:

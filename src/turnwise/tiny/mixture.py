@@ -15,12 +15,35 @@ if TYPE_CHECKING:
 class Mixture(Protocol):
     """The documents of one base. It travels to the process that draws them, so it can be pickled."""
 
-    name: str  # of the shipped base
-    recipe: Recipe  # its settings
-    worlds: tuple[str, ...]  # names of environments
-    max_tokens: int  # of a reply
-    about: str  # the card's words for what it is trained on
-    stretches: str  # and for how
+    @property
+    def name(self) -> str:
+        """Of the base."""
+        ...
+
+    @property
+    def recipe(self) -> Recipe:
+        """Its settings."""
+        ...
+
+    @property
+    def worlds(self) -> tuple[str, ...]:
+        """Names of environments."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Of a reply."""
+        ...
+
+    @property
+    def about(self) -> str:
+        """The card's words for what it is trained on."""
+        ...
+
+    @property
+    def stretches(self) -> str:
+        """And for how."""
+        ...
 
     def texts(self, seed: int) -> Iterable[str]:
         """What the tokenizer's vocabulary is counted on, toy skills aside."""
