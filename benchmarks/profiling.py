@@ -43,7 +43,7 @@ def main() -> None:
     trajectories = long_trajectories(work.environment, args.trajectories, args.turns, args.seed)
     states, turns = states_by_turn(trajectories, work.chat)
     model = model_of(args.shape, args.dtype, device)
-    prefilled: dict[str, int] = {}
+    prefilled: dict[str, float] = {}
 
     def contender(name: str, parts: list[list[State]], note: str) -> Contender:
         engine = Lanes(work.chat.stop_ids)
