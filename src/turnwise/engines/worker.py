@@ -98,6 +98,8 @@ class Worker:
 
     def ask(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], listened: bool) -> None:
         """Let it sample; the answer comes over :attr:`connection` and is read by :meth:`take`."""
+        if self._asked is not None and self._process is not None:
+            self._end()  # its last answer was never taken: who asked was interrupted
         self._asked, self._told = Asked(list(nodes), sampling, list(seeds), listened), set()
         self._lost = 0
         if self._process is None:

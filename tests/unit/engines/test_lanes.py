@@ -149,6 +149,24 @@ def test_a_process_killed_while_it_samples_tells_nothing_twice(
     assert same([samples], [expected]) and sorted(told) == list(range(6))
 
 
+def test_an_answer_that_nobody_took_is_no_answer_to_the_next_question(
+    make_model: MakeModel, lanes: Callable[..., Lanes]
+) -> None:
+    rng = random.Random(5)
+    model = make_model("qwen3", False)
+    engine, one = lanes(model), one_of(model)
+    histories = [ids(rng, 12) for _ in range(6)]
+
+    def interrupt(place: int, sample: Sample) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.sample([engine.open(h) for h in histories], DRAWN, list(range(6)), interrupt)
+    engine.load_weights(model, 1)
+    samples = engine.sample([engine.open(h) for h in histories], DRAWN, list(range(6, 12)))
+    assert same([samples], [one.sample([one.open(h) for h in histories], DRAWN, list(range(6, 12)))])
+
+
 def test_processes_that_die_again_and_again_end_the_run(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
     engine = lanes(make_model("qwen3", False), lanes=2)
     assert engine._workers is not None
@@ -213,6 +231,7 @@ def runs(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_process_ends_with_its_owner_and_holds_nothing_of_it(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     owner = subprocess.run(
