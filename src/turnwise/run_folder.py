@@ -28,8 +28,9 @@ _SHOWN_ONLY = (
     "table",
     "judge.client",  # the same model may answer at another address
     "judge.cache",
-    "engine.lanes",
     "engine.urls",  # and the same weights
+    "engine.lanes",
+    "rollout.world_threads",
     "engine.key_variable",
     "engine.patience",
     *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "eager")),
