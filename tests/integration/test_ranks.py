@@ -47,6 +47,19 @@ def finish(overrides: list[str]) -> None:
     assert out.count("Report:") == 1  # one process speaks
 
 
+def kill_when(overrides: list[str], reached: Callable[[], bool]) -> None:
+    """Start the run and kill all its processes at once, as soon as ``reached`` says so."""
+    process, deadline = start(overrides), time.monotonic() + 240
+    try:
+        while not reached():
+            assert process.poll() is None, process.communicate()[1][-3000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
 def rows(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
@@ -98,12 +111,33 @@ def test_two_processes_are_one(small: Callable[..., list[str]], tmp_path: Path) 
 
     # both killed after the first update; one process goes on
     overrides = small("pivotrl", *SETTINGS, RATE, out="moved")
-    process = start([*overrides, "trainer.devices=2"])
-    checkpoint, deadline = tmp_path / "moved" / "checkpoints" / "last.ckpt", time.monotonic() + 200
-    while not checkpoint.exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    kill_when([*overrides, "trainer.devices=2"], (tmp_path / "moved" / "checkpoints" / "last.ckpt").exists)
     finish(overrides)
     assert_same_run(tmp_path / "one", tmp_path / "moved")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [4, 0], ids=["lora", "full"])
+def test_shards_are_the_whole_and_go_on_in_another_number(
+    rank: int, small: Callable[..., list[str]], random_policy: Path, tmp_path: Path
+) -> None:
+    """FSDP2 over two processes, killed after its first checkpoint and gone on with by one, against one that has no shards."""
+    settings = ("name=shards", "eval.attempts=0", "eval.items=1", "eval.tasks=2", "trainer.max_epochs=2", RATE)
+    sharded = "trainer.strategy={_target_:turnwise.training.sharding.FullySharded,offload:false}"
+    overrides = {out: small("sft", *settings, f"policy.lora.r={rank}", out=out) for out in ("one", "shards")}
+    finish(overrides["one"])
+    checkpoint = tmp_path / "shards" / "checkpoints" / "last.ckpt"
+    kill_when([*overrides["shards"], "trainer.devices=2", sharded], checkpoint.exists)
+    assert len(list(checkpoint.glob("*.distcp"))) == 2  # a part a process
+    finish([*overrides["shards"], sharded])
+
+    file = "adapter/adapter_model.safetensors" if rank else "model/model.safetensors"
+    weights = [load_file(tmp_path / out / file) for out in ("one", "shards")]
+    assert weights[0].keys() == weights[1].keys()
+    base = load_file(random_policy / "model.safetensors")
+    assert rank or any(
+        (weights[0][name] - base[name]).abs().max() > 1e-4 for name in base
+    )  # there was something to learn
+    for name, tensor in weights[0].items():
+        assert (tensor - weights[1][name]).abs().max() < 1e-5, name
+    assert_same(rows(tmp_path / "one"), rows(tmp_path / "shards"))
