@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,8 +87,8 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
         else:
             with whole(path / _RECORD) as part:
                 part.write_text(OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False), encoding="utf-8")
-        for part in path.rglob(f".*{PART}"):
-            part.unlink()  # a killed start was writing it
+        for part in list(path.rglob(f".*{PART}")):
+            shutil.rmtree(part) if part.is_dir() else part.unlink()  # a killed start was writing it
         try:
             yield RunFolder(path, config_hash(cfg), resumed, finished=(path / "result.json").exists())
         except InputError:

@@ -58,8 +58,8 @@ SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines outside the run'
 class Run:
     """The parts of one run, built once, and the steps that use them."""
 
-    def __init__(self, cfg: DictConfig, phases: Phases, ranks: Ranks) -> None:
-        self.cfg, self.phases, self.ranks = cfg, phases, ranks
+    def __init__(self, cfg: DictConfig, phases: Phases, ranks: Ranks | None = None) -> None:
+        self.cfg, self.phases, self.ranks = cfg, phases, ranks or Ranks()
         self.folder, self.seed = Path(cfg.paths.out), int(cfg.seed)
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
@@ -89,17 +89,17 @@ class Run:
             clip_norm=update.clip_norm,
             temperature=self.settings["rollout"].sampling.temperature or 1.0,
             recompute=update.recompute,
-            ranks=ranks,
+            ranks=self.ranks,
         )
         self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.tell)
         self.engine = self.player.engine
         self.opening = openings(self.env, self.chat)
         self.histories: dict[str, Sequence[Message]] = {}
         self.steps: dict[str, Step] = {}  # for the judge
-        self.recorder = Recorder(self.folder, self.messages, writes=ranks.first)
+        self.recorder = Recorder(self.folder, self.messages, writes=self.ranks.first)
         suites = self.settings["eval"]
         self.measure = Measure(
-            self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, ranks
+            self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
         )
         self.problems: Sequence[Any] = ()
         self.profiled: Mapping[str, float] = {}  # verdicts on the base policy's actions, by domain

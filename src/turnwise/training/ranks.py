@@ -10,11 +10,15 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from lightning import Fabric
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.fabric.strategies import DDPStrategy, SingleDeviceStrategy
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
+
+from turnwise.errors import InputError
 
 T = TypeVar("T")
 
@@ -121,6 +125,11 @@ def joined(trainer: DictConfig) -> Iterator[Ranks]:
     if isinstance(alone.strategy, SingleDeviceStrategy):
         yield Ranks()
         return
+    if not alone.strategy.cluster_environment.creates_processes_externally and _in_multirun():
+        raise InputError(
+            "trainer.devices: the processes of a run begin with the command of their first one, which here is that of many runs; "
+            "add hydra/launcher=slurm_8gpu, which starts a run's processes itself, or start one run at a time"
+        )
     # gloo beside NCCL: norms of shards that are kept on the CPU travel by it
     backend = "gloo" if alone.device.type == "cpu" else f"cpu:gloo,{alone.device.type}:nccl"
     fabric = Fabric(strategy=DDPStrategy(process_group_backend=backend), **asked)
@@ -134,7 +143,11 @@ def joined(trainer: DictConfig) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def environments() -> list[SLURMEnvironment]:
+def _in_multirun() -> bool:
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def environments() -> list[Any]:
     """Lightning's plugins for where the processes run.
 
     Under Slurm its own requeueing is off: it saves in the middle of whatever the signal interrupts, half an update too. The

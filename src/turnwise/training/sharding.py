@@ -80,8 +80,8 @@ class FullySharded(ModelParallelStrategy):
         dcp.save(tensors, checkpoint_id=part)
         if self.is_global_zero:
             torch.save(checkpoint, part / _REST)
-            shutil.rmtree(old, ignore_errors=True)
             if path.exists():
+                shutil.rmtree(old, ignore_errors=True)
                 path.rename(old)
             part.rename(path)
             shutil.rmtree(old, ignore_errors=True)
@@ -92,7 +92,8 @@ class FullySharded(ModelParallelStrategy):
         path = Path(checkpoint_path)
         assert self.model is not None
         optimizer = self.optimizers[0]
-        weights = get_model_state_dict(self.model, options=TRAINED)
+        trained = {name for name, p in self.model.named_parameters() if p.requires_grad}  # a tied head has a second name
+        weights = {k: v for k, v in get_model_state_dict(self.model, options=TRAINED).items() if k in trained}
         states = get_optimizer_state_dict(self.model, optimizer, options=TRAINED)
         tensors = {"weights": weights, "optimizer": states}
         dcp.load(tensors, checkpoint_id=path)
@@ -128,7 +129,9 @@ class Whole:
 
     def save_pretrained(self, folder: Any, **options: Any) -> None:
         """As the model's own."""
-        self.model.save_pretrained(folder, state_dict=self.state, **options)
+        tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
+        state = {name: value for name, value in self.state.items() if name not in tied}
+        self.model.save_pretrained(folder, state_dict=state, **options)
 
 
 def is_sharded(model: nn.Module) -> bool:

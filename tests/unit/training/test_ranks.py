@@ -41,7 +41,7 @@ def test_one_alone_meets_nobody() -> None:
 
 
 def state(i: int) -> State:
-    return State(str(i), Task("toy", str(i), "train"), (7, 8, 9 + i))
+    return State(str(i), Task("toy", str(i), "train"), (7 + i, 8, 9))
 
 
 def test_a_budget_that_is_spent_is_not_spent_again_on_a_share() -> None:
@@ -62,7 +62,7 @@ def test_shares_of_an_update_add_up_to_it(make_model, world: int) -> None:
     credits = [spread(tree, {0: 1.0, 1: -0.5}) for tree in trees]
     model = make_model("qwen3", True)
     module = PolicyModule(model, Clipped(kl_beta=0.1))
-    update = pack(trees, credits, batch_tokens=16)
+    update = pack(trees, credits, batch_tokens=16)  # a row each
     assert len(update.batches) == 5
 
     def passed(part):
