@@ -101,7 +101,7 @@ def _sharded(cfg: Mapping[str, Any]) -> list[str]:
     if _value(cfg, "trainer", "strategy", "_target_") != "turnwise.training.sharding.FullySharded":
         return []
     mistakes = []
-    inside = _part(cfg, "engine") == "TreeEngine"
+    inside = _part(cfg, "engine") in ("TreeEngine", "Lanes")
     if inside and _value(cfg, "engine", "copy") is False:
         mistakes.append(
             "engine.copy: the live weights are in shards, which nobody can sample from; set engine.copy=true"
