@@ -92,7 +92,8 @@ class FullySharded(ModelParallelStrategy):
         path = Path(checkpoint_path)
         assert self.model is not None
         optimizer = self.optimizers[0]
-        trained = {name for name, p in self.model.named_parameters() if p.requires_grad}  # a tied head has a second name
+        # a tied head has a second name, which was not saved
+        trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
         weights = {k: v for k, v in get_model_state_dict(self.model, options=TRAINED).items() if k in trained}
         states = get_optimizer_state_dict(self.model, optimizer, options=TRAINED)
         tensors = {"weights": weights, "optimizer": states}
