@@ -92,7 +92,8 @@ class Update:
     """One update: an AdamW step over the whole collection, ``batch_tokens`` packed tokens a pass in rows of ``row_tokens``.
 
     The rate rises over ``warmup`` steps, stays, and falls linearly to 0 over the last share ``decay`` of the run's updates;
-    gradients are clipped to the norm ``clip_norm``.
+    gradients are clipped to the norm ``clip_norm``. ``recompute`` keeps a layer's input alone until the backward pass, which
+    computes the layer again: a third more work for a fraction of the memory.
     """
 
     learning_rate: float
@@ -102,6 +103,7 @@ class Update:
     weight_decay: float = 0.0
     row_tokens: int = 2048
     batch_tokens: int = 8192
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_norm"):

@@ -27,11 +27,14 @@ class Recorder(Callback):
     """Writes one line of metrics an iteration, then the rollouts of every ``rollouts_every``-th.
 
     The counters travel in the checkpoint. After a resume, lines of iterations that the checkpoint does not know are cut off,
-    so that a run that was killed and one that was not leave the same files.
+    so that a run that was killed and one that was not leave the same files. Every process of a run has one and counts the
+    whole run; only one of them ``writes``.
     """
 
-    def __init__(self, folder: Path, messages: Any, rollouts_every: int = 1, trees: int = 4) -> None:
-        self.folder, self.messages = folder, messages
+    def __init__(
+        self, folder: Path, messages: Any, rollouts_every: int = 1, trees: int = 4, writes: bool = True
+    ) -> None:
+        self.folder, self.messages, self.writes = folder, messages, writes
         self.rollouts_every, self.trees = rollouts_every, trees
         self.counters: dict[str, float] = {
             "turns": 0,
@@ -71,6 +74,8 @@ class Recorder(Callback):
         self.counters |= state_dict
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self.writes:
+            return
         cut_lines(
             self.folder / "metrics.jsonl",
             lambda row: row["phase"] != "train" or row["iteration"] < trainer.current_epoch,
@@ -127,7 +132,7 @@ class Recorder(Callback):
             "train/path_tokens": update.path_tokens,
             "seconds/rollout": seconds,
         }
-        if iteration % self.rollouts_every == 0:
+        if self.writes and iteration % self.rollouts_every == 0:
             rows = [
                 tree_record(iteration, self.messages, experience, i) for i in _spread(len(experience.trees), self.trees)
             ]
@@ -147,6 +152,8 @@ class Recorder(Callback):
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Append one line to ``metrics.jsonl``. An evaluation that stands there already is not written again."""
         path = self.folder / "metrics.jsonl"
+        if not self.writes:
+            return
         if phase == "eval" and any((row["phase"], row["iteration"]) == (phase, iteration) for row in read_lines(path)):
             return
         row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
