@@ -16,7 +16,7 @@ from turnwise.evaluation.suites import Evaluation, answer_skills, play_tasks
 from turnwise.rollouts.play import Player
 from turnwise.settings import Evaluation as Settings
 from turnwise.training.module import PolicyModule
-from turnwise.training.outcome import commit, load_evaluation, save_evaluation
+from turnwise.training.outcome import commit, read_evaluation, save_evaluation
 from turnwise.training.progress import Phases
 from turnwise.types import Message, Task
 
@@ -66,8 +66,8 @@ class Measure:
     def named(self, name: str) -> Evaluation:
         """The evaluation of that name: read back if an earlier start of this run has finished it."""
         path = self.folder / "evaluation" / f"{name}.jsonl"
-        if path.exists():
-            return load_evaluation(path)
+        if (before := read_evaluation(path)) is not None:
+            return before
         total = self.settings.tasks * (1 + self.settings.attempts) + 8 * self.settings.items
         with self.phases.phase(f"evaluate {name}", total) as advance:
             found = self(advance)
@@ -80,10 +80,11 @@ class Measure:
             return self.named("base")
         own = self.folder / "evaluation" / "base.jsonl"
         shared = cache / f"base-{key}.jsonl"
-        if shared.exists() and not own.exists():
-            save_evaluation(own, load_evaluation(shared))
+        known = read_evaluation(shared)
+        if known is not None and not own.exists():
+            save_evaluation(own, known)
         found = self.named("base")
-        if not shared.exists():
+        if known is None:
             save_evaluation(shared, found)
         return found
 
