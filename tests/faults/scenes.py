@@ -8,7 +8,7 @@ from pathlib import Path
 
 EVERYWHERE = [
     "policy.model=tiny",
-    "logger=null",
+    "logger.wandb=null",
     "trainer.max_epochs=5",
     "eval.tasks=2",
     "eval.attempts=0",

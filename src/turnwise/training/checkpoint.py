@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ def newest(folder: Path, tell: Callable[[str], None]) -> Path | None:
         why = damage(path)
         if why is None:
             if bad:
-                (folder / LAST).replace(folder / DAMAGED)
+                with suppress(FileNotFoundError):  # another process of the run has done so
+                    (folder / LAST).replace(folder / DAMAGED)
                 tell(f"{bad[0]}; it is now {DAMAGED}, and the run goes on from the one before it, {path}")
             return path
         bad.append(f"{path} is damaged ({why})")

@@ -139,7 +139,7 @@ def read_evaluation(path: Path) -> Evaluation | None:
         return load_evaluation(path)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError):  # no JSON, or other keys
+    except (ValueError, TypeError, RecursionError):  # no JSON, or other keys
         logger.warning("%s is damaged; the evaluation is made again", path)
         return None
 
