@@ -136,7 +136,10 @@ def tear(trial: Trial) -> None:
     start.clear()
     run = trial.folder / "run"
     there = [name for name in TORN if (run / name).is_file() and (run / name).stat().st_size]
-    for name in trial.rng.sample(there, min(len(there), trial.rng.randint(1, 2))):
+    chosen = trial.rng.sample(there, min(len(there), trial.rng.randint(1, 2)))
+    if "result.json" in there and "result.json" not in chosen:
+        chosen.append("result.json")  # a finished run is not started again, and looks at nothing
+    for name in chosen:
         trial.story.append(f"{name}: {damage_file(run / name, trial.rng)}")
     before = run / "checkpoints" / "before.ckpt"
     if "checkpoints/last.ckpt" in "".join(trial.story) and before.exists() and trial.rng.random() < 0.2:

@@ -82,6 +82,11 @@ def descendants(pid: int) -> Iterator[int]:
             yield from descendants(child)
 
 
+def _die_with_parent() -> None:
+    """A campaign that is killed leaves nothing that runs on."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
 def _cold(overrides: list[str], log: Path) -> int:
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT / "src")}
     with log.open("wb") as stream:
@@ -93,6 +98,7 @@ def _cold(overrides: list[str], log: Path) -> int:
             stdout=stream,
             stderr=stream,
             process_group=0,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has no threads
         ).pid
 
 
@@ -108,7 +114,7 @@ def _forked(overrides: list[str], log: Path) -> int:
     try:
         with suppress(OSError):
             os.setpgid(0, 0)
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        _die_with_parent()
         atexit._clear()  # the campaign's are not the run's
         for number, file, flags in ((0, os.devnull, os.O_RDONLY), (1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
             os.dup2(os.open(file, flags, 0o644), number)
@@ -146,7 +152,7 @@ class Judge:
 
     def start(self) -> None:
         command = [sys.executable, str(ROOT / "benchmarks" / "judge_server.py"), "--port", str(self.port)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # ends with its input
         assert self.process.stdout is not None
         self.process.stdout.readline()
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(self.url, timeout=60).read()

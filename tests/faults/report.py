@@ -33,7 +33,9 @@ def campaign(records: list[dict[str, Any]]) -> str:
     total = sum(rows.values(), Counter())
     lines = ["| scene | fault | runs | starts | right | lost | wrong | unclear |", "|---|---|---|---|---|---|---|---|"]
     for (scene, fault), row in [*sorted(rows.items()), (("all", ""), total)]:
-        lines.append(f"| {scene} | {fault} | {row['runs']} | {row['starts']} | {' | '.join(str(row[v]) for v in VERDICTS)} |")
+        lines.append(
+            f"| {scene} | {fault} | {row['runs']} | {row['starts']} | {' | '.join(str(row[v]) for v in VERDICTS)} |"
+        )
     hours = sum(record["seconds"] for record in records) / 3600
     codes = ", ".join(sorted({record["code"] for record in records}))
     return "\n".join(
