@@ -4,8 +4,8 @@ python tests/faults/fuzz.py --minutes 10 --seed 1
 
 Texts are drawn from valid ones by cutting, repeating, splicing, nesting and by pieces that parsers have trouble with. A case that
 takes more than LIMIT seconds of processor time hangs. What was found lies in --out, one JSON object a line. The last line
-printed is one JSON object: `cases`, `crashes`, `hangs`, `minutes` and the cases of each parser. The exit status is 1 where something
-was found.
+printed is one JSON object: `cases`, `crashes`, `hangs`, `minutes` and the cases of each parser. The exit status is 1 where
+something was found.
 """
 
 from __future__ import annotations
