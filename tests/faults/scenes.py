@@ -37,10 +37,11 @@ class Scene:
 SCENES = {
     scene.name: scene
     for scene in (
-        Scene(  # demonstrations, profile, single turns from demonstrated states
+        Scene(  # demonstrations, profile, single turns from demonstrated states, sampled in two processes
             "pivots",
             (
                 "method=pivotrl",
+                "engine.lanes=2",
                 "env.horizon=6",
                 "data.trajectories=4",
                 "states.keep=all",
@@ -50,7 +51,7 @@ SCENES = {
                 "rollout.sampling.max_tokens=8",
                 "update.learning_rate=0.01",
             ),
-            ("trainer", "job", "torn", "disk"),
+            ("trainer", "job", "worker", "torn", "disk"),
         ),
         Scene(  # whole episodes, whose commands run in worker processes in the sandbox
             "sandbox",
