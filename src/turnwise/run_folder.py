@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config import ConfigError
 from turnwise.errors import InputError
 from turnwise.files import PART, whole
+
+logger = logging.getLogger(__name__)
 
 _RECORD = "config.yaml"
 # what names a run or shows it, and changes nothing that it computes
@@ -35,6 +38,7 @@ _SHOWN_ONLY = (
     "engine.key_variable",
     "engine.patience",
     *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "eager")),
+    "update.max_skips",  # when a run gives up; one that goes on is the same
     "callbacks.progress",
     "callbacks.checkpoint.dirpath",
     "trainer.enable_progress_bar",
@@ -54,7 +58,7 @@ class RunFolder:
     path: Path
     config_hash: str
     resumed: bool  # a run of this very configuration was begun here
-    finished: bool  # and it has a result
+    finished: bool  # and it has a result that can be read
 
 
 def config_hash(cfg: DictConfig) -> str:
@@ -92,11 +96,23 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
         for part in list(path.rglob(f".*{PART}")):
             shutil.rmtree(part) if part.is_dir() else part.unlink()  # a killed start was writing it
         try:
-            yield RunFolder(path, config_hash(cfg), resumed, finished=(path / "result.json").exists())
+            yield RunFolder(path, config_hash(cfg), resumed, _has_result(path))
         except InputError:
             if [entry.name for entry in path.iterdir()] == [_RECORD]:
                 (path / _RECORD).unlink()
             raise
+
+
+def _has_result(path: Path) -> bool:
+    """A result that cannot be read is made again: all that it says is still there."""
+    result = path / "result.json"
+    try:
+        return isinstance(json.loads(result.read_bytes()), dict)
+    except FileNotFoundError:
+        return False
+    except (ValueError, RecursionError):
+        logger.warning("%s is damaged; it is written again", result)
+        return False
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -33,7 +33,7 @@ from turnwise.rollouts.judged import Judged
 from turnwise.run_folder import config_hash
 from turnwise.states.pivots import summarise
 from turnwise.tiny.load import tiny_path
-from turnwise.training.checkpoint import WholeCheckpointIO
+from turnwise.training.checkpoint import LAST, WholeCheckpointIO, newest
 from turnwise.training.collection import Collection
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.module import PolicyModule
@@ -87,6 +87,7 @@ class Run:
             steps=self.cfg.trainer.max_epochs,
             weight_decay=update.weight_decay,
             clip_norm=update.clip_norm,
+            max_skips=update.max_skips,
             temperature=self.settings["rollout"].sampling.temperature or 1.0,
             recompute=update.recompute,
             ranks=self.ranks,
@@ -174,7 +175,8 @@ class Run:
 
     def fit(self, states: list[State]) -> None:
         """Lightning's Trainer over iterations; goes on from the last checkpoint if there is one."""
-        checkpoint = latest(self.folder / "checkpoints" / "last.ckpt")
+        folder = self.folder / "checkpoints"
+        checkpoint = newest(folder, self.phases.tell) or latest(folder / LAST)
         epochs = int(self.cfg.trainer.max_epochs)
         every = self.settings["eval"].every
         loggers = [instantiate(logger) for logger in (self.cfg.logger or {}).values() if logger]
@@ -209,9 +211,8 @@ class Run:
                 enable_model_summary=False,
             )
             try:
-                trainer.fit(
-                    self.module, data, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True
-                )
+                trainer.fit(self.module, data, ckpt_path=str(checkpoint) if checkpoint else None, weights_only=True)
+                self.recorder.check()
             finally:  # a sweep runs many in one process: the next one must not write into this one's W&B run
                 if self.parts["judge"] is not None:
                     self.parts["judge"].close()

@@ -17,7 +17,7 @@ from turnwise.evaluation.suites import Evaluation, answer_skills, play_tasks
 from turnwise.rollouts.play import Player
 from turnwise.settings import Evaluation as Settings
 from turnwise.training.module import PolicyModule
-from turnwise.training.outcome import commit, load_evaluation, save_evaluation
+from turnwise.training.outcome import commit, read_evaluation, save_evaluation
 from turnwise.training.progress import Phases
 from turnwise.training.ranks import Ranks
 from turnwise.training.sharding import is_sharded
@@ -76,8 +76,9 @@ class Measure:
     def named(self, name: str) -> Evaluation:
         """The evaluation of that name: read back if an earlier start of this run has finished it."""
         path = self.folder / "evaluation" / f"{name}.jsonl"
-        if self.ranks.tell(path.exists()):
-            return load_evaluation(path)
+        before = self.ranks.tell(read_evaluation(path) if self.ranks.first else None)
+        if before is not None:
+            return before
         total = self.settings.tasks * (1 + self.settings.attempts) + len(SKILLS) * self.settings.items
         with self.phases.phase(f"evaluate {name}", total) as advance:
             found = self(lambda done: advance(done * (1 if self.ranks.served else self.ranks.world)))
@@ -91,10 +92,11 @@ class Measure:
             return self.named("base")
         own = self.folder / "evaluation" / "base.jsonl"
         shared = cache / f"base-{key}.jsonl"
-        if self.ranks.first and shared.exists() and not own.exists():
-            save_evaluation(own, load_evaluation(shared))
+        known = read_evaluation(shared) if self.ranks.first else None
+        if known is not None and not own.exists():
+            save_evaluation(own, known)
         found = self.named("base")
-        if self.ranks.first and not shared.exists():
+        if self.ranks.first and known is None:
             save_evaluation(shared, found)
         return found
 

@@ -6,6 +6,7 @@ interrupted profile goes on where it stopped, and a finished one is read back.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from turnwise.rollouts.play import Player
 from turnwise.states.pivots import Profile
 from turnwise.training.ranks import Ranks
 from turnwise.types import State
+
+logger = logging.getLogger(__name__)
 
 SHARD = 2048  # samples played and written together
 
@@ -95,13 +98,20 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
-    return [row for shard in _shards(folder) for row in pq.read_table(shard).to_pylist()]
+    rows = []
+    for shard in _shards(folder):
+        try:
+            rows += pq.read_table(shard).to_pylist()
+        except (pa.ArrowException, OSError, ValueError):
+            shard.replace(shard.with_suffix(".damaged"))
+            logger.warning("%s is damaged; its states are profiled again", shard)
+    return rows
 
 
 def _append(folder: Path, rows: list[dict[str, Any]]) -> None:
     """A shard appears whole or not at all."""
     if not rows:
         return
-    path = folder / f"shard-{len(_shards(folder)):05d}.parquet"
+    path = folder / f"shard-{max((int(shard.stem[6:]) for shard in _shards(folder)), default=-1) + 1:05d}.parquet"
     with whole(path) as part:
         pq.write_table(pa.Table.from_pylist(rows), part)

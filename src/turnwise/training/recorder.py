@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from turnwise.rollouts.pack import Update
 from turnwise.training.branches import branch_metrics, trajectories
 from turnwise.training.verdicts import VERIFIER, count_verdicts, verifier_metrics
 from turnwise.types import Message, RolloutTree
+
+logger = logging.getLogger(__name__)
 
 JUDGE = "judge/"  # of its metrics and counters
 
@@ -44,6 +47,8 @@ class Recorder(Callback):
             "retries": 0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
+            "rows": 0,  # of metrics.jsonl, one an iteration
+            "trees": 0,  # written down
         }
         self._pending: dict[str, float] = {}
         self._judge: dict[str, float] = {}  # its last report, of this process alone
@@ -137,6 +142,7 @@ class Recorder(Callback):
                 tree_record(iteration, self.messages, experience, i) for i in _spread(len(experience.trees), self.trees)
             ]
             append_lines(self.folder / "rollouts" / "train.jsonl", rows)
+            self.counters["trees"] += len(rows)
         self._update_began = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -146,8 +152,22 @@ class Recorder(Callback):
         metrics |= self._pending | {"seconds/update": seconds}
         metrics |= predictor_share(metrics)
         self.write(trainer.current_epoch, "train", metrics)
+        self.counters["rows"] += 1
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.current_epoch)  # type: ignore[arg-type]
+
+    def check(self) -> None:
+        """Tell of records that are gone since they were written. They cannot be had back, and no later number needs them."""
+        rows = sum(row["phase"] == "train" for row in read_lines(self.folder / "metrics.jsonl"))
+        trees = len(read_lines(self.folder / "rollouts" / "train.jsonl"))
+        for name, found, written in (("metrics.jsonl", rows, "rows"), ("rollouts/train.jsonl", trees, "trees")):
+            if found != self.counters[written]:
+                logger.warning(
+                    "%s: %d of the %d records of training are there; it was damaged, and the run's result does not need them",
+                    self.folder / name,
+                    found,
+                    self.counters[written],
+                )
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Append one line to ``metrics.jsonl``. An evaluation that stands there already is not written again."""
@@ -243,13 +263,18 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file of JSON lines; what a kill tore off is left out."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    """The whole lines of a file of JSON lines; what a kill tore off is left out, and damage elsewhere is told."""
+    rows: list[dict[str, Any]] = []
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if isinstance(row, dict) and "iteration" in row:
+            rows.append(row)
+        elif number < len(lines):
+            logger.warning("%s: line %d is damaged and left out", path, number)
     return rows
 
 
