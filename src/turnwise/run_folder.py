@@ -28,6 +28,7 @@ _SHOWN_ONLY = (
     "table",
     "judge.client",  # the same model may answer at another address
     "judge.cache",
+    "engine.lanes",
     "engine.urls",  # and the same weights
     "engine.key_variable",
     "engine.patience",

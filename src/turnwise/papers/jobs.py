@@ -19,6 +19,7 @@ _NAMELESS = (
     "judge.cache",
     "judge.client.url",
     "engine.urls",
+    "engine.lanes",
     "engine.local.python",
     "logger",
     "callbacks.progress",

@@ -144,7 +144,7 @@ class Player:
         for t in tree.path(turn):
             ids += tree.turns[t].action_ids + tree.turns[t].observation_ids
             actions.append(tree.turns[t].text)
-        origin = self.engine.open(ids)
+        origin = self.engine.open(ids, near=state.task.id)
         opened.append(origin)
         first = len(tree.turns)  # a number no earlier branch of this tree has had
         rollouts: list[_Rollout] = []
