@@ -80,7 +80,7 @@ class Collection:
         )
 
     def __call__(self, iteration: int) -> Update:
-        began, before = time.monotonic(), asdict(self.player.tally)
+        began, cpu_began, before = time.monotonic(), time.process_time(), asdict(self.player.tally)
         if self.sampled:
             self.player.engine.load_weights(self.module.model, self.module.version)
         experience = self.collector.collect(iteration, self.memory)
@@ -97,7 +97,7 @@ class Collection:
         }
         if self.sampled:
             learned |= {f"engine/{name}": value for name, value in self.player.engine.report().items()}
-        self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned)
+        self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned, cpu_began)
         return packed
 
     def _play(self, states: Sequence[State], key: object) -> list[RolloutTree]:

@@ -41,10 +41,11 @@ class Recorder(Callback):
             "retries": 0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
+            "cpu_seconds": 0.0,
         }
         self._pending: dict[str, float] = {}
         self._judge: dict[str, float] = {}  # its last report, of this process alone
-        self._update_began = 0.0
+        self._update_began = self._cpu_began = 0.0
 
     @property
     def reward(self) -> float | None:
@@ -89,6 +90,7 @@ class Recorder(Callback):
         seconds: float,
         judge: Mapping[str, float],
         learned: Mapping[str, float] = MappingProxyType({}),
+        cpu_began: float | None = None,
     ) -> None:
         """Called by the collection when its rollouts are done.
 
@@ -98,6 +100,7 @@ class Recorder(Callback):
             seconds: that it took.
             judge: the report of the judge since this process began; empty where there is none.
             learned: metrics of what learned from it beside the policy.
+            cpu_began: the process's CPU clock (``time.process_time``) when the iteration began; None: now.
         """
         for name, value in cost.items():
             self.counters[name] += value
@@ -132,13 +135,16 @@ class Recorder(Callback):
                 tree_record(iteration, self.messages, experience, i) for i in _spread(len(experience.trees), self.trees)
             ]
             append_lines(self.folder / "rollouts" / "train.jsonl", rows)
+        self._cpu_began = time.process_time() if cpu_began is None else cpu_began
         self._update_began = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seconds = time.monotonic() - self._update_began
+        cpu = time.process_time() - self._cpu_began
         self.counters["update_seconds"] += seconds
+        self.counters["cpu_seconds"] += cpu
         metrics = {f"train/{name}": value for name, value in pl_module.last_metrics.items()}  # type: ignore[union-attr, operator]
-        metrics |= self._pending | {"seconds/update": seconds}
+        metrics |= self._pending | {"seconds/update": seconds, "cpu/iteration": cpu}
         metrics |= predictor_share(metrics)
         self.write(trainer.current_epoch, "train", metrics)
         for logger in trainer.loggers:
@@ -219,6 +225,7 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
                 "observation": turn.observation,
                 "reward": turn.reward,
                 "done": turn.done,
+                "tokens": len(turn.action_ids),
                 "logprob": round(sum(turn.logprobs), 4),
                 "advantage": round(advantage, 4),
                 "info": turn.info,
