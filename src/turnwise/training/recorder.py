@@ -187,7 +187,8 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
         ]
         metrics["train/reward_mean"] = sum(means) / len(means)
         metrics["train/reward_std"] = sum(stds) / len(stds)
-        metrics["train/effective_groups"] = sum(std > 1e-6 for std in stds) / len(stds)
+        mixed = sum(std > 1e-6 for std in stds)
+        metrics["train/groups_mixed"], metrics["train/effective_groups"] = mixed, mixed / len(stds)
     turns = [turn for tree in experience.trees for turn in tree.turns]
     if turns:
         metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)
