@@ -65,8 +65,8 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str
 def _groups(path: Path) -> dict[tuple[str, str], Played]:
     """(file within the folder, state) -> the tree of iteration 0."""
     files = recordings(path)
-    found = {
-        (str(file.relative_to(path)) if path.is_dir() else "", row["state"]["id"]): row
+    found: dict[tuple[str, str], Played] = {
+        (str(file.relative_to(path)) if path.is_dir() else "", str(row["state"]["id"])): row
         for file in files
         for _, row in rows_of(file)
         if row.get("iteration") == 0
