@@ -114,7 +114,7 @@ def player(args: argparse.Namespace) -> Any:
     from turnwise.allocators.uniform import Uniform
     from turnwise.data.chat import ChatTokens
     from turnwise.engines.base import Sampling
-    from turnwise.engines.tree import TreeEngine
+    from turnwise.engines.lanes import Lanes
     from turnwise.envs.household import HouseholdEnv
     from turnwise.evaluation.suites import openings
     from turnwise.gates.never import Never
@@ -125,7 +125,7 @@ def player(args: argparse.Namespace) -> Any:
 
     policy, tokenizer = load_policy(str(tiny_path()))
     chat, env = ChatTokens(tokenizer), HouseholdEnv()
-    engine = TreeEngine(end_ids=chat.stop_ids)
+    engine = Lanes(end_ids=chat.stop_ids)
     engine.load_weights(policy, 0)
     plays = Player(engine, env, chat, Sampling(max_tokens=24))
     opening = openings(env, chat)

@@ -40,7 +40,7 @@ class GenerateEngine:
         self._histories: dict[int, list[int]] = {}
         self._next = 0
 
-    def open(self, ids: Sequence[int]) -> int:
+    def open(self, ids: Sequence[int], near: str | None = None) -> int:
         self._next += 1
         self._histories[self._next] = list(ids)
         return self._next

@@ -31,7 +31,7 @@ from common import (
     tokenizer_of,
 )
 from household import Work, long_trajectories, states_by_turn
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.lanes import Lanes
 from turnwise.training.profile import profile
 from turnwise.types import State
 
@@ -43,13 +43,13 @@ def main() -> None:
     trajectories = long_trajectories(work.environment, args.trajectories, args.turns, args.seed)
     states, turns = states_by_turn(trajectories, work.chat)
     model = model_of(args.shape, args.dtype, device)
-    prefilled: dict[str, int] = {}
+    prefilled: dict[str, float] = {}
 
     def contender(name: str, parts: list[list[State]], note: str) -> Contender:
-        engine = TreeEngine(work.chat.stop_ids)
+        engine = Lanes(work.chat.stop_ids)
 
         def play(chosen: list[list[State]], number: int) -> float:
-            before = engine.computed_tokens
+            before = engine.report()["computed_tokens"]
             player = work.player(engine, max_turns=1)
             samples = 0
             with tempfile.TemporaryDirectory() as folder:
@@ -57,7 +57,7 @@ def main() -> None:
                     engine.load_weights(model, number)  # every kept key and value is dropped
                     found = profile(player, part, args.k, Path(folder) / str(i), (args.seed, number))
                     samples += sum(len(one.functional) for one in found.values())
-            prefilled[name] = engine.computed_tokens - before
+            prefilled[name] = engine.report()["computed_tokens"] - before
             return samples
 
         return Contender(

@@ -41,7 +41,7 @@ from peers_generate import GenerateEngine
 from peers_served import Continuous, Vllm, serve, vllm_absent
 from turnwise.allocators.uniform import Uniform
 from turnwise.engines.base import Engine
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.lanes import Lanes
 from turnwise.gates.never import Never
 
 KEYS = {"trl": "x_trl", "generate": "x_generate", "continuous": "x_continuous", "vllm": "x_vllm_cpu"}
@@ -99,7 +99,7 @@ def main() -> None:
 
 def ours(args: argparse.Namespace, work: Work, small: Work, model: Any, on_trees: Callable[[Any], object]) -> Contender:
     """The tree engine as a run uses it. Weights are loaded inside the measured time, as in every iteration."""
-    engine = TreeEngine(work.chat.stop_ids)
+    engine = Lanes(work.chat.stop_ids)
     measured: list[Any] = []
 
     def play(part: Work, number: int) -> float:

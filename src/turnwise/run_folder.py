@@ -29,6 +29,8 @@ _SHOWN_ONLY = (
     "judge.client",  # the same model may answer at another address
     "judge.cache",
     "engine.urls",  # and the same weights
+    "engine.lanes",
+    "rollout.world_threads",
     "engine.key_variable",
     "engine.patience",
     *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "eager")),

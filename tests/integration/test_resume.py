@@ -64,6 +64,10 @@ def test_kill_nine_changes_nothing(method: str, small: Callable[..., list[str]],
     settings = ("trainer.max_epochs=6", "name=resume", "policy.model=tiny", "eval.attempts=0")
     if method == "trace":
         settings += ("allocator.budget=24",)  # fewer episodes often all end alike, and teach nothing
+    else:
+        settings += (
+            "engine.lanes=2",
+        )  # the other process ends with the run, and holds nothing that the next one needs
     finish(small(method, *settings, out="whole"))
     overrides = small(method, *settings, out="killed")
     if method == "pivotrl":

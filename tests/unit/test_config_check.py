@@ -47,7 +47,7 @@ def mistakes(*overrides: str) -> list[str]:
         ("trainer.max_epochs=many", "trainer.max_epochs: expected int or null, got 'many'"),
         (
             "+engine.batch=3",
-            "engine.batch: TreeEngine has no such parameter; it takes copy, end_ids, memory_gb, prefill_tokens",
+            "engine.batch: Lanes has no such parameter; it takes copy, end_ids, lanes, memory_gb, prefill_tokens",
         ),
     ],
 )

@@ -61,7 +61,12 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
         ("methods", ["method=trace"], ("predictor.", "advantage.zero")),
         ("methods", ["method=awpo"], ("advantage.", "reward.")),
         ("data", [], ("data.",)),
-        ("engines", ["engine=vllm", "loss=corrected"], ("engine.", "loss.correction.")),
+        ("engines", [], ("engine.lanes", "engine.memory_gb", "engine.prefill_tokens", "engine.copy")),
+        (
+            "engines",
+            ["engine=vllm", "loss=corrected"],
+            ("engine.urls", "engine.allow_stale", "engine.local.", "engine.patience.", "loss.correction."),
+        ),
         ("environments", ["env=household"], ("env.worlds", "env.horizon")),
         ("environments", ["env=search"], ("env.",)),
         ("environments", ["env=browse"], ("env.",)),

@@ -46,8 +46,11 @@ class Engine(Protocol):
 
     version: int  # of the weights that are loaded
 
-    def open(self, ids: Sequence[int]) -> int:
-        """A node that holds this history. Histories that share a prefix share its keys and values."""
+    def open(self, ids: Sequence[int], near: str | None = None) -> int:
+        """A node that holds this history. Histories that share a prefix share its keys and values.
+
+        ``near`` names what it has much in common with (its task): an engine of several parts keeps those of one name in one.
+        """
         ...
 
     def fork(self, node: int) -> int: ...

@@ -72,6 +72,21 @@ class TreeEngine:
         else:
             self._model = model
         use_tree_attention(self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model)
+        self.renew(version)
+
+    @property
+    def model(self) -> Any:
+        """What it samples from."""
+        return self._model
+
+    def twin(self) -> TreeEngine:
+        """Another engine over the same weights, which has computed nothing. It learns of new ones by :meth:`renew`."""
+        other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
+        other.budget, other._model = self.budget, self._model
+        return other
+
+    def renew(self, version: int) -> None:
+        """The weights have changed where they lie: open nodes are closed and every key and value is dropped."""
         self._forward, self._head = forward_of(self._model), head_weight(self._model)
         self.version = version
         config = self._model.config
@@ -97,7 +112,7 @@ class TreeEngine:
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
-    def open(self, ids: Sequence[int]) -> int:
+    def open(self, ids: Sequence[int], near: str | None = None) -> int:
         ids = list(ids)
         if not ids:
             raise ValueError("a history needs at least one token")

@@ -7,8 +7,11 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from turnwise.models.attention import PackedTree, Plan, backbone, head_weight
+from turnwise.models.blocks import BlockTree
 from turnwise.models.runs import RunTree
 from turnwise.tensors import selected_logprobs, selected_logprobs_and_entropy
+
+LONG = 1024  # tokens of a row, from which on blocks that see nothing are worth judging
 
 
 class PackedTokens(Protocol):
@@ -40,5 +43,9 @@ def score(
 
 def plan_of(end_BS: Tensor) -> Plan:
     """The quickest exact attention over packed trees on their device. Tensors without numbers show no runs."""
-    known = type(end_BS) is Tensor and end_BS.device.type == "cpu"
-    return RunTree(end_BS) if known else PackedTree(end_BS)
+    known = type(end_BS) is Tensor
+    if known and end_BS.device.type == "cpu":
+        return RunTree(end_BS)
+    if known and end_BS.device.type == "cuda" and end_BS.shape[1] >= LONG:
+        return BlockTree(end_BS)
+    return PackedTree(end_BS)

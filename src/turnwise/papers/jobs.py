@@ -19,6 +19,8 @@ _NAMELESS = (
     "judge.cache",
     "judge.client.url",
     "engine.urls",
+    "engine.lanes",
+    "rollout.world_threads",
     "engine.local.python",
     "logger",
     "callbacks.progress",

@@ -90,7 +90,7 @@ class VllmEngine:
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
-    def open(self, ids: Sequence[int]) -> int:
+    def open(self, ids: Sequence[int], near: str | None = None) -> int:
         ids = list(ids)
         if not ids:
             raise ValueError("a history needs at least one token")

@@ -1,0 +1,180 @@
+"""The tree engine on every core: one engine a *lane*, and a lane a core.
+
+A small model's operations take microseconds, and threads that share one wait for each other longer than that. So the lanes share
+no operation: each is a process with one thread and its part of the nodes, and none waits before its part is sampled. The first
+lane is this process itself; the others are forked and see the same weights (``engines/shared.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple
+
+import torch
+
+from turnwise.engines.base import Sample, Sampling, Told
+from turnwise.engines.shared import share
+from turnwise.engines.tree import TreeEngine
+from turnwise.engines.worker import Done, Worker
+
+
+class _Place(NamedTuple):
+    lane: int
+    node: int  # in the first lane, its engine's number; elsewhere ours
+
+
+class Lanes:
+    """Args:
+    end_ids: tokens that end an action.
+    prefill_tokens: tokens of one prefill pass of a lane, padding counted; bounds memory.
+    memory_gb: of keys and values that all lanes keep, in units of 10^9 bytes; None: no limit.
+    copy: sample from a plain copy with adapters merged in (faster); False samples from the live module, in one lane.
+    lanes: None: as many as torch uses threads, on a CPU; one on an accelerator.
+    """
+
+    def __init__(
+        self,
+        end_ids: Sequence[int],
+        prefill_tokens: int = 16384,
+        copy: bool = True,
+        memory_gb: float | None = None,
+        lanes: int | None = None,
+    ) -> None:
+        if lanes is not None and lanes < 1:
+            raise ValueError(f"lanes must be at least 1, or null for one a core; got {lanes}")
+        if lanes is not None and lanes > 1 and not copy:
+            raise ValueError(f"lanes={lanes} needs copy=true: the live module's weights are this process's alone")
+        self.lanes = lanes
+        self.version = -1
+        self._first = TreeEngine(end_ids, prefill_tokens, copy, memory_gb)
+        self._budget = self._first.budget
+        self._workers: list[Worker] | None = None  # None: no weights have come yet
+        self._clear()
+
+    def _clear(self) -> None:
+        self._places: dict[int, _Place] = {}
+        self._lane_of: dict[str, int] = {}  # by the name under which histories are opened
+        self._load = [0] * (1 + len(self._workers or ()))  # open nodes
+        self._next = 0
+
+    def load_weights(self, model: Any, version: int) -> None:
+        """Sample from these weights from now on. Open nodes are closed and every key and value is dropped."""
+        if self._workers is None:
+            count = self.lanes or _cores(model, self._first.copy)
+            self._first.budget = None if self._budget is None else max(1, self._budget // count)
+            self._workers = [Worker(self._first.twin) for _ in range(count - 1)]
+            self._first.load_weights(model, version)
+            if self._workers:
+                share(self._first.model)
+        else:
+            self._first.load_weights(model, version)
+        for worker in self._workers:
+            worker.renew(version)
+        self.version = version
+        self._clear()
+
+    def report(self) -> dict[str, float]:
+        """``computed_tokens``: of histories, decoding not counted."""
+        return {"computed_tokens": self._first.computed_tokens + sum(w.computed for w in self._workers or ())}
+
+    def shutdown(self) -> None:
+        """End the other processes. They are begun anew when they are needed."""
+        for worker in self._workers or ():
+            worker.shutdown()
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def open(self, ids: Sequence[int], near: str | None = None) -> int:
+        lane = self._lane_of.get(near) if near is not None else None
+        if lane is None:
+            lane = self._load.index(min(self._load))
+            if near is not None:
+                self._lane_of[near] = lane
+        if not ids:
+            raise ValueError("a history needs at least one token")
+        if lane == 0:
+            return self._add(0, self._first.open(ids))
+        node = self._add(lane)
+        self._worker(lane).open(node, ids)
+        return node
+
+    def fork(self, node: int) -> int:
+        lane, inner = self._places[node]
+        if lane == 0:
+            return self._add(0, self._first.fork(inner))
+        copy = self._add(lane)
+        self._worker(lane).fork(inner, copy)
+        return copy
+
+    def extend(self, node: int, ids: Sequence[int]) -> None:
+        lane, inner = self._places[node]
+        part = self._first if lane == 0 else self._worker(lane)
+        part.extend(inner, ids)
+
+    def close(self, nodes: Sequence[int]) -> None:
+        for node in nodes:
+            lane, inner = self._places.pop(node)
+            self._load[lane] -= 1
+            if lane == 0:
+                self._first.close([inner])
+            else:
+                self._worker(lane).close(inner)
+
+    def _add(self, lane: int, inner: int | None = None) -> int:
+        self._next += 1
+        self._places[self._next] = _Place(lane, self._next if inner is None else inner)
+        self._load[lane] += 1
+        return self._next
+
+    def _worker(self, lane: int) -> Worker:
+        assert self._workers is not None
+        return self._workers[lane - 1]
+
+    # -- sampling ------------------------------------------------------------------------------------------------------
+
+    def sample(
+        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
+    ) -> list[Sample]:
+        parts: dict[int, list[int]] = {}  # lane -> places in the batch
+        for place, node in enumerate(nodes):
+            parts.setdefault(self._places[node].lane, []).append(place)
+        samples: list[Any] = [None] * len(nodes)
+        asked = {self._worker(lane): places for lane, places in parts.items() if lane}
+        for worker, places in asked.items():
+            inner = [self._places[nodes[place]].node for place in places]
+            worker.ask(inner, sampling, [seeds[place] for place in places], on_sample is not None)
+        if own := parts.get(0):
+            with _threads(1 if asked else None):
+                told = None if on_sample is None else lambda i, sample: on_sample(own[i], sample)
+                inner = [self._places[nodes[place]].node for place in own]
+                for place, sample in zip(
+                    own, self._first.sample(inner, sampling, [seeds[i] for i in own], told), strict=True
+                ):
+                    samples[place] = sample
+        while asked:
+            ready = wait([worker.connection for worker in asked])
+            for worker in [worker for worker in asked if worker.connection in ready]:
+                for came in worker.take():
+                    if isinstance(came, Done):
+                        for place, sample in zip(asked.pop(worker), came.samples, strict=True):
+                            samples[place] = sample
+                    elif on_sample is not None:
+                        on_sample(asked[worker][came[0]], came[1])
+        return samples
+
+
+def _cores(model: Any, copy: bool) -> int:
+    return torch.get_num_threads() if copy and next(model.parameters()).device.type == "cpu" else 1
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """With so many threads for torch's operations; None: as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

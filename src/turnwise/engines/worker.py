@@ -1,0 +1,227 @@
+"""A process of its own that samples for another one: a tree engine on one thread, over weights that both see.
+
+It is forked, so it starts in milliseconds and holds no second copy of anything. What it is told of nodes travels with the next
+sample. One that dies is begun anew with the histories of the nodes that are open, and asked again: draws depend on seeds alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.tree import TreeEngine
+
+RESTARTS = 3  # in a row, after which something is wrong with more than the process
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a worker is to sample. It tells samples one by one only if somebody listens."""
+
+    nodes: list[int]
+    sampling: Sampling
+    seeds: list[int]
+    listened: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Its whole answer; ``computed`` is the number of tokens it has prefilled since it was started."""
+
+    samples: list[Sample]
+    computed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It cannot answer; ``error`` is the traceback."""
+
+    error: str
+
+
+class Worker:
+    """Args:
+    twin: makes the engine that it runs, in the new process.
+    """
+
+    def __init__(self, twin: Callable[[], TreeEngine]) -> None:
+        self._twin = twin
+        self._histories: dict[int, list[int]] = {}  # of open nodes
+        self._notes: list[tuple[Any, ...]] = []  # that it has not been told
+        self._asked: Asked | None = None
+        self._told: set[int] = set()  # places of the batch
+        self._version = -1
+        self._computed = [0, 0]  # by processes that are gone, and by this one
+        self._process: Any = None
+        self._lost = 0  # processes in a row
+        self.connection: Connection  # ready to be read when something of it has come
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def renew(self, version: int) -> None:
+        """The weights have changed where they lie: every node is closed."""
+        self._version, self._histories, self._notes = version, {}, [("renew", version)]
+
+    def open(self, node: int, ids: Sequence[int]) -> None:
+        self._histories[node] = list(ids)
+        self._notes.append(("open", node, list(ids)))
+
+    def fork(self, source: int, node: int) -> None:
+        self._histories[node] = list(self._histories[source])
+        self._notes.append(("fork", source, node))
+
+    def extend(self, node: int, ids: Sequence[int]) -> None:
+        self._histories[node].extend(ids)
+        self._notes.append(("extend", node, list(ids)))
+
+    def close(self, node: int) -> None:
+        del self._histories[node]
+        self._notes.append(("close", node))
+
+    @property
+    def computed(self) -> int:
+        """Tokens prefilled."""
+        return sum(self._computed)
+
+    # -- sampling ------------------------------------------------------------------------------------------------------
+
+    def ask(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], listened: bool) -> None:
+        """Let it sample; the answer comes over :attr:`connection` and is read by :meth:`take`."""
+        if self._asked is not None and self._process is not None:
+            self._end()  # its last answer was never taken: who asked was interrupted
+        self._asked, self._told = Asked(list(nodes), sampling, list(seeds), listened), set()
+        self._lost = 0
+        if self._process is None:
+            self._start()
+        else:
+            self._send()
+
+    def take(self) -> Iterator[tuple[int, Sample] | Done]:
+        """What has come: samples by their place in the batch, if somebody listens, and the whole answer once.
+
+        Raises:
+            RuntimeError: it failed, or died again and again.
+        """
+        assert self._asked is not None
+        try:
+            came = self.connection.recv()
+        except (EOFError, OSError):
+            self._again()
+            return
+        if isinstance(came, Failed):
+            raise RuntimeError(f"sampling failed in a process of its own:\n{came.error}")
+        if isinstance(came, Done):
+            self._computed[1] = came.computed
+            for node, sample in zip(self._asked.nodes, came.samples, strict=True):
+                self._histories[node].extend(sample.ids)
+            self._asked = None
+            yield came
+        elif came[0] not in self._told:
+            self._told.add(came[0])
+            yield came
+
+    def _send(self) -> None:
+        try:
+            self.connection.send((self._notes, self._asked))
+            self._notes = []
+        except OSError:
+            self._again()
+
+    def _again(self) -> None:
+        self._lost += 1
+        code = self._end()
+        if self._lost > RESTARTS:
+            raise RuntimeError(
+                f"the process that samples ended {self._lost} times in a row, the last time with exit code {code}"
+                f"{' (killed; is there memory enough?)' if code == -signal.SIGKILL else ''}; "
+                "engine.lanes=1 samples in this process instead"
+            )
+        self._start()
+
+    def _start(self) -> None:
+        context = get_context("fork")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._twin), daemon=True)
+        with warnings.catch_warnings():  # of threads that the new process does not have: it needs none of theirs
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+        theirs.close()
+        self._notes = [("renew", self._version), *(("open", node, ids) for node, ids in self._histories.items())]
+        self._send()
+
+    def _end(self) -> int | None:
+        """Let it end, and its exit code. What it has computed counts."""
+        self._computed = [sum(self._computed), 0]
+        self.connection.close()
+        self._process.join(timeout=10)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        code: int | None = self._process.exitcode
+        self._process = None
+        return code
+
+    def shutdown(self) -> None:
+        if self._process is not None:
+            self._end()
+
+
+def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
+    """The life of the process: until the other end is closed, by its owner or by its owner's death."""
+    _let_go(connection)
+    torch.set_num_threads(1)  # more would wait for threads that a forked process does not have
+    engine = twin()
+    nodes: dict[int, int] = {}  # by its owner's numbers
+    while True:
+        try:
+            notes, asked = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            for note in notes:
+                _heed(engine, nodes, *note)
+            tell = (lambda place, sample: connection.send((place, sample))) if asked.listened else None
+            samples = engine.sample([nodes[node] for node in asked.nodes], asked.sampling, asked.seeds, tell)
+            connection.send(Done(samples, engine.computed_tokens))
+        except BrokenPipeError:
+            return
+        except Exception:
+            connection.send(Failed(traceback.format_exc()))
+
+
+def _let_go(connection: Connection) -> None:
+    """Keep nothing of the owner's: no lock of a folder and no socket stays open because of this process."""
+    gc.disable()
+    gc.freeze()  # nothing of the owner's is finalised here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both; the owner decides
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    last = os.sysconf("SC_OPEN_MAX")
+    os.closerange(3, connection.fileno())
+    os.closerange(connection.fileno() + 1, last)
+
+
+def _heed(engine: TreeEngine, nodes: dict[int, int], what: str, *told: Any) -> None:
+    match what:
+        case "renew":
+            engine.renew(*told)
+            nodes.clear()
+        case "open":
+            nodes[told[0]] = engine.open(told[1])
+        case "fork":
+            nodes[told[1]] = engine.fork(nodes[told[0]])
+        case "extend":
+            engine.extend(nodes[told[0]], told[1])
+        case "close":
+            engine.close([nodes.pop(told[0])])
