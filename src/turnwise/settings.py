@@ -64,7 +64,8 @@ class Rollout:
     ``max_refills`` bounds the draws of further states where the advantage asks for a full batch, ``retries`` how often a
     rollout whose world failed is begun again. A world that takes longer than ``world_seconds`` for one answer has failed (None:
     no limit); workers, sandboxes and servers have limits of their own below it. In worlds that wait for those, ``world_threads``
-    steps are under way at once (0: one after the other).
+    steps are under way at once (0: one after the other). ``recorded`` trees of each collection are written to
+    ``rollouts/train.jsonl``.
     """
 
     states: int
@@ -76,13 +77,14 @@ class Rollout:
     retries: int = 2
     world_seconds: float | None = 120.0
     world_threads: int = 8
+    recorded: int = 4
 
     def __post_init__(self) -> None:
         if self.world_seconds is not None and not self.world_seconds > 0:
             raise ValueError(f"world_seconds must be above 0, or null for no limit, got {self.world_seconds}")
         if self.world_threads < 0:
             raise ValueError(f"world_threads must be at least 0, got {self.world_threads}")
-        _at_least(0, max_refills=self.max_refills, retries=self.retries)
+        _at_least(0, max_refills=self.max_refills, retries=self.retries, recorded=self.recorded)
         _at_least(self.sampling.max_tokens + 1, max_length=self.max_length)
         _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
 

@@ -38,6 +38,8 @@ CONF = Path(__file__).parents[2] / "conf"
             ["engine.copy", "trainer.strategy.offload"],
         ),
         (["trainer=fsdp", "callbacks=gradients"], ["callbacks.gradients"]),
+        (["experiment=composed/trace+gate", "reward.of=return", "advantage=awpo", "judge=offline"], ["judge"]),
+        (["experiment=composed/pivotrl+trace", "gate=divergence"], ["gate"]),
         (["method=grpo", "rollout.sampling.temperature=0"], ["rollout.sampling.temperature"]),
         (["method=trace", "predictor=none"], ["allocator=trace"]),
         (["method=grpo", "allocator=pcl", "rollout.states=128"], ["allocator=pcl"]),

@@ -103,7 +103,7 @@ class Collection:
         )
 
     def __call__(self, iteration: int) -> Update:
-        began, before = time.monotonic(), asdict(self.player.tally)
+        began, cpu_began, before = time.monotonic(), time.process_time(), asdict(self.player.tally)
         if self.sampled:
             self.module.hand_to(self.player.engine)
         experience = self.collector.collect(iteration, self.memory)
@@ -120,7 +120,7 @@ class Collection:
         }
         if self.sampled:
             learned |= {f"engine/{name}": n for name, n in self.ranks.add(self.player.engine.report()).items()}
-        self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned)
+        self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned, cpu_began)
         return packed.share(self.ranks.rank, self.ranks.world)
 
     def _play(self, states: Sequence[State], key: object) -> list[RolloutTree]:

@@ -97,7 +97,8 @@ class Run:
         self.opening = openings(self.env, self.chat)
         self.histories: dict[str, Sequence[Message]] = {}
         self.steps: dict[str, Step] = {}  # for the judge
-        self.recorder = Recorder(self.folder, self.messages, writes=self.ranks.first)
+        trees = self.settings["rollout"].recorded
+        self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first)
         suites = self.settings["eval"]
         self.measure = Measure(
             self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
@@ -260,6 +261,7 @@ class Run:
             "ood": out_of_domain(base, after),
             "rollout_turns": int(counters["turns"]),
             "rollout_tokens": int(counters["tokens"]),
+            "cpu_seconds": round(counters["cpu_seconds"], 2),
             "faults": {"lost": int(counters["faults"]), "retries": int(counters["retries"])},
             "bad_trajectories": len(self.problems),
             **({"judge": self.recorder.judge} if self.recorder.judge else {}),

@@ -49,10 +49,11 @@ class Recorder(Callback):
             "update_seconds": 0.0,
             "rows": 0,  # of metrics.jsonl, one an iteration
             "trees": 0,  # written down
+            "cpu_seconds": 0.0,
         }
         self._pending: dict[str, float] = {}
         self._judge: dict[str, float] = {}  # its last report, of this process alone
-        self._update_began = 0.0
+        self._update_began = self._cpu_began = 0.0
 
     @property
     def reward(self) -> float | None:
@@ -99,6 +100,7 @@ class Recorder(Callback):
         seconds: float,
         judge: Mapping[str, float],
         learned: Mapping[str, float] = MappingProxyType({}),
+        cpu_began: float | None = None,
     ) -> None:
         """Called by the collection when its rollouts are done.
 
@@ -108,6 +110,7 @@ class Recorder(Callback):
             seconds: that it took.
             judge: the report of the judge since this process began; empty where there is none.
             learned: metrics of what learned from it beside the policy.
+            cpu_began: the process's CPU clock (``time.process_time``) when the iteration began; None: now.
         """
         for name, value in cost.items():
             self.counters[name] += value
@@ -143,13 +146,16 @@ class Recorder(Callback):
             ]
             append_lines(self.folder / "rollouts" / "train.jsonl", rows)
             self.counters["trees"] += len(rows)
+        self._cpu_began = time.process_time() if cpu_began is None else cpu_began
         self._update_began = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seconds = time.monotonic() - self._update_began
+        cpu = time.process_time() - self._cpu_began
         self.counters["update_seconds"] += seconds
+        self.counters["cpu_seconds"] += cpu
         metrics = {f"train/{name}": value for name, value in pl_module.last_metrics.items()}  # type: ignore[union-attr, operator]
-        metrics |= self._pending | {"seconds/update": seconds}
+        metrics |= self._pending | {"seconds/update": seconds, "cpu/iteration": cpu}
         metrics |= predictor_share(metrics)
         self.write(trainer.current_epoch, "train", metrics)
         self.counters["rows"] += 1
@@ -208,7 +214,8 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
         ]
         metrics["train/reward_mean"] = sum(means) / len(means)
         metrics["train/reward_std"] = sum(stds) / len(stds)
-        metrics["train/effective_groups"] = sum(std > 1e-6 for std in stds) / len(stds)
+        mixed = sum(std > 1e-6 for std in stds)
+        metrics["train/groups_mixed"], metrics["train/effective_groups"] = mixed, mixed / len(stds)
     turns = [turn for tree in experience.trees for turn in tree.turns]
     if turns:
         metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)
@@ -246,6 +253,7 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
                 "observation": turn.observation,
                 "reward": turn.reward,
                 "done": turn.done,
+                "tokens": len(turn.action_ids),
                 "logprob": round(sum(turn.logprobs), 4),
                 "advantage": round(advantage, 4),
                 "info": turn.info,
