@@ -32,6 +32,7 @@ class SoftwareEnv:
     """
 
     name = "software"
+    waits = True
 
     def __init__(
         self,
