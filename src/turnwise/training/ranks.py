@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
@@ -125,7 +125,8 @@ def joined(trainer: DictConfig) -> Iterator[Ranks]:
     if isinstance(alone.strategy, SingleDeviceStrategy):
         yield Ranks()
         return
-    if not alone.strategy.cluster_environment.creates_processes_externally and _in_multirun():
+    environment = cast(Any, alone.strategy).cluster_environment  # every strategy of several processes has one
+    if not environment.creates_processes_externally and _in_multirun():
         raise InputError(
             "trainer.devices: the processes of a run begin with the command of their first one, which here is that of many runs; "
             "add hydra/launcher=slurm_8gpu, which starts a run's processes itself, or start one run at a time"
