@@ -79,10 +79,11 @@ def publish(
             run.log({"rollouts": wandb.Table(columns=ROLLOUT_COLUMNS, data=rows)})
         run.log({"report": wandb.Html(str(page))})
         artifact = wandb.Artifact(f"{_slug(title)}-runs", type="runs", description="the runs that the tables are of")
+        above = os.path.commonpath([at.resolve().parent for at in collection.folders])
         for at in collection.folders:
             for name in KEPT:
                 if (at / name).exists():
-                    artifact.add_file(str(at / name), name=f"{at.as_posix().strip('/').replace('..', '_')}/{name}")
+                    artifact.add_file(str(at / name), name=f"{at.resolve().relative_to(above).as_posix()}/{name}")
         artifact.add_file(str(page), name="comparison.html")
         run.log_artifact(artifact)
         run.summary.update({"runs": len(collection.folders)})
