@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format types imports check bfcl tau2 alfworld test-alfworld test-vllm tiny audit clean
+.PHONY: help setup train test test-fast lint format types imports check bfcl tau2 alfworld test-alfworld test-vllm test-slurm tiny audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ train: setup ## the main job: PivotRL on the shipped policy; ARGS="method=sft se
 
 test: $(VENV)/.dev $(VENV)/.bfcl lint types imports ## set up, lint, types, import contracts, then every test, the fast ones first
 	$(PYTEST) -m "not slow and not gpu and not alfworld"
-	$(PYTEST) -m "slow and not gpu and not alfworld" || test $$? -eq 5
+	$(PYTEST) -m "slow and not gpu and not alfworld and not slurm" || test $$? -eq 5
 
 test-fast: $(VENV)/.dev ## the tests that take seconds; ARGS="tests/unit/losses" picks
 	$(PYTEST) -m "not slow and not gpu and not alfworld" $(ARGS)
@@ -58,6 +58,9 @@ test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same 
 
 test-vllm: $(VENV)/.dev ## engine=vllm over vLLM itself (TURNWISE_VLLM_PYTHON=..., by default .venv-vllm/bin/python; minutes)
 	TURNWISE_VLLM_PYTHON=$${TURNWISE_VLLM_PYTHON:-.venv-vllm/bin/python} $(BIN)/python -m pytest tests/conformance/test_vllm.py $(ARGS)
+
+test-slurm: $(VENV)/.dev ## jobs of a Slurm of one node that the test starts (apt-get install slurm-wlm munge; minutes)
+	$(BIN)/python -m pytest tests/conformance/test_slurm.py $(ARGS)
 
 tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
 	$(BIN)/python scripts/make_tiny.py $(ARGS)

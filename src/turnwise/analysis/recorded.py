@@ -34,7 +34,7 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
     left_out: Counter[str] = Counter()
     found = []
     for path in paths:
-        for place, row in _rows(path):
+        for place, row in rows_of(path):
             with _recorded(place):
                 group = _paths(row)
             if isinstance(group, str):
@@ -73,7 +73,12 @@ def _recorded(place: str) -> Iterator[None]:
         ) from error
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(file:line, tree) of every line of a file of recorded rollouts.
+
+    Raises:
+        InputError: the file is no text, or a line no JSON.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -96,9 +101,7 @@ def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[
         return "stopped by a gate"
     if "total" not in row["rewards"]:
         return "without rewards"
-    parents = {turn["parent"] for turn in turns}
-    leaves = [i for i in range(len(turns)) if i not in parents]
-    paths = [_path(turns, leaf) for leaf in leaves]
+    paths = [[turns[i] for i in path] for path in paths_of(turns)]
     if sum(map(len, paths)) != len(turns):
         return "branching below their root"
     rewarded = [(p, float(r)) for p, r in zip(paths, row["rewards"]["total"], strict=True) if r is not None]
@@ -107,10 +110,20 @@ def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[
     return [p for p, _ in rewarded], [r for _, r in rewarded]
 
 
-def _path(turns: Sequence[Mapping[str, Any]], leaf: int) -> list[Mapping[str, Any]]:
+def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """The numbers of the turns of each rollout of a recorded tree, by the number of its leaf.
+
+    Raises:
+        ValueError: a turn continues one that does not stand before it.
+    """
+    parents = {turn["parent"] for turn in turns}
+    return [_path(turns, leaf) for leaf in range(len(turns)) if leaf not in parents]
+
+
+def _path(turns: Sequence[Mapping[str, Any]], leaf: int) -> list[int]:
     path = []
     while leaf >= 0:
-        path.append(turns[leaf])
+        path.append(leaf)
         if not turns[leaf]["parent"] < leaf:
             raise ValueError(f"turn {leaf} continues turn {turns[leaf]['parent']}, which does not stand before it")
         leaf = turns[leaf]["parent"]

@@ -101,6 +101,7 @@ class Result(_Part):
     ood: OutOfDomain = OutOfDomain()
     rollout_turns: Count = 0
     rollout_tokens: Count = 0
+    cpu_seconds: Annotated[float, Field(ge=0)] | None = None  # of training alone; None in results of older versions
     faults: dict[
         str, Count
     ] = {}  # rollouts that a failing world cost: ``lost``, and ``retries`` that came through or not

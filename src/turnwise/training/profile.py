@@ -19,6 +19,7 @@ from turnwise.files import whole
 from turnwise.gates.never import Never
 from turnwise.rollouts.play import Player
 from turnwise.states.pivots import Profile
+from turnwise.training.ranks import Ranks
 from turnwise.types import State
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ def profile(
     folder: Path,
     key: object,
     on_done: Callable[[int], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> dict[str, Profile]:
     """Profile of each state by its id; ``folder`` keeps the shards.
 
@@ -42,7 +44,9 @@ def profile(
         k: samples a state.
         key: seeds the draws.
         on_done: told how many states have just been profiled.
+        ranks: who plays a share of it; the first writes.
     """
+    ranks = ranks or Ranks()
     folder.mkdir(parents=True, exist_ok=True)
     rows = _read(folder)
     known = {row["state_id"] for row in rows}
@@ -52,7 +56,7 @@ def profile(
     step = max(1, SHARD // k)
     for start in range(0, len(missing), step):
         part = missing[start : start + step]
-        trees = player.play(part, Uniform(k), Never(), key)
+        trees = player.play(ranks.share(part), Uniform(k), Never(), key)
         fresh = []
         for tree in trees:
             turns = [turn for i, turn in enumerate(tree.turns) if i not in tree.invalid]
@@ -68,7 +72,9 @@ def profile(
                     "actions": [turn.text for turn in turns],
                 }
             )
-        _append(folder, fresh)
+        fresh = ranks.gather(fresh)  # after which all have read what lay in the folder
+        if ranks.first:
+            _append(folder, fresh)
         rows += fresh
         if on_done is not None:
             on_done(len(part))

@@ -30,11 +30,14 @@ class Recorder(Callback):
     """Writes one line of metrics an iteration, then the rollouts of every ``rollouts_every``-th.
 
     The counters travel in the checkpoint. After a resume, lines of iterations that the checkpoint does not know are cut off,
-    so that a run that was killed and one that was not leave the same files.
+    so that a run that was killed and one that was not leave the same files. Every process of a run has one and counts the
+    whole run; only one of them ``writes``.
     """
 
-    def __init__(self, folder: Path, messages: Any, rollouts_every: int = 1, trees: int = 4) -> None:
-        self.folder, self.messages = folder, messages
+    def __init__(
+        self, folder: Path, messages: Any, rollouts_every: int = 1, trees: int = 4, writes: bool = True
+    ) -> None:
+        self.folder, self.messages, self.writes = folder, messages, writes
         self.rollouts_every, self.trees = rollouts_every, trees
         self.counters: dict[str, float] = {
             "turns": 0,
@@ -46,10 +49,11 @@ class Recorder(Callback):
             "update_seconds": 0.0,
             "rows": 0,  # of metrics.jsonl, one an iteration
             "trees": 0,  # written down
+            "cpu_seconds": 0.0,
         }
         self._pending: dict[str, float] = {}
         self._judge: dict[str, float] = {}  # its last report, of this process alone
-        self._update_began = 0.0
+        self._update_began = self._cpu_began = 0.0
 
     @property
     def reward(self) -> float | None:
@@ -76,6 +80,8 @@ class Recorder(Callback):
         self.counters |= state_dict
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self.writes:
+            return
         cut_lines(
             self.folder / "metrics.jsonl",
             lambda row: row["phase"] != "train" or row["iteration"] < trainer.current_epoch,
@@ -94,6 +100,7 @@ class Recorder(Callback):
         seconds: float,
         judge: Mapping[str, float],
         learned: Mapping[str, float] = MappingProxyType({}),
+        cpu_began: float | None = None,
     ) -> None:
         """Called by the collection when its rollouts are done.
 
@@ -103,6 +110,7 @@ class Recorder(Callback):
             seconds: that it took.
             judge: the report of the judge since this process began; empty where there is none.
             learned: metrics of what learned from it beside the policy.
+            cpu_began: the process's CPU clock (``time.process_time``) when the iteration began; None: now.
         """
         for name, value in cost.items():
             self.counters[name] += value
@@ -132,19 +140,22 @@ class Recorder(Callback):
             "train/path_tokens": update.path_tokens,
             "seconds/rollout": seconds,
         }
-        if iteration % self.rollouts_every == 0:
+        if self.writes and iteration % self.rollouts_every == 0:
             rows = [
                 tree_record(iteration, self.messages, experience, i) for i in _spread(len(experience.trees), self.trees)
             ]
             append_lines(self.folder / "rollouts" / "train.jsonl", rows)
             self.counters["trees"] += len(rows)
+        self._cpu_began = time.process_time() if cpu_began is None else cpu_began
         self._update_began = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seconds = time.monotonic() - self._update_began
+        cpu = time.process_time() - self._cpu_began
         self.counters["update_seconds"] += seconds
+        self.counters["cpu_seconds"] += cpu
         metrics = {f"train/{name}": value for name, value in pl_module.last_metrics.items()}  # type: ignore[union-attr, operator]
-        metrics |= self._pending | {"seconds/update": seconds}
+        metrics |= self._pending | {"seconds/update": seconds, "cpu/iteration": cpu}
         metrics |= predictor_share(metrics)
         self.write(trainer.current_epoch, "train", metrics)
         self.counters["rows"] += 1
@@ -167,6 +178,8 @@ class Recorder(Callback):
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Append one line to ``metrics.jsonl``. An evaluation that stands there already is not written again."""
         path = self.folder / "metrics.jsonl"
+        if not self.writes:
+            return
         if phase == "eval" and any((row["phase"], row["iteration"]) == (phase, iteration) for row in read_lines(path)):
             return
         row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
@@ -201,7 +214,8 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
         ]
         metrics["train/reward_mean"] = sum(means) / len(means)
         metrics["train/reward_std"] = sum(stds) / len(stds)
-        metrics["train/effective_groups"] = sum(std > 1e-6 for std in stds) / len(stds)
+        mixed = sum(std > 1e-6 for std in stds)
+        metrics["train/groups_mixed"], metrics["train/effective_groups"] = mixed, mixed / len(stds)
     turns = [turn for tree in experience.trees for turn in tree.turns]
     if turns:
         metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)
@@ -239,6 +253,7 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
                 "observation": turn.observation,
                 "reward": turn.reward,
                 "done": turn.done,
+                "tokens": len(turn.action_ids),
                 "logprob": round(sum(turn.logprobs), 4),
                 "advantage": round(advantage, 4),
                 "info": turn.info,
