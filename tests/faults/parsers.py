@@ -75,7 +75,7 @@ CALLS = {
     "llama_json": '{"name": "find", "parameters": {"city": "Paris", "days": 3}}',
     "bfcl_python": "[find(city='Paris', days=3), find(city=\"Rome\", days=-1)]",
 }
-CALL = {"id": "1", "type": "function", "function": {"name": "find", "arguments": '{"city": "Paris"}'}}
+CALL = {"id": "1", "type": "function", "function": {"name": "find", "arguments": '{"city": "Paris", "days": 3}'}}
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "weather?"},
@@ -85,7 +85,12 @@ MESSAGES = [
 ]
 TRAJECTORY = json.dumps({"id": "a", "messages": MESSAGES, "tools": TOOLS})
 OURS = json.dumps(
-    {"id": "b", "messages": MESSAGES, "task": {"env": "household", "id": "1", "split": "train", "data": {}}}
+    {
+        "id": "b",
+        "messages": MESSAGES,
+        "tools": TOOLS,
+        "task": {"env": "household", "id": "1", "split": "train", "data": {}},
+    }
 )
 SHAREGPT = json.dumps(
     {

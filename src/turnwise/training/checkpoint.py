@@ -36,9 +36,9 @@ class WholeCheckpointIO(TorchCheckpointIO):
         """
         buffer = io.BytesIO()  # torch writes to a full disk without naming the error
         torch.save(checkpoint, buffer)
+        _keep(Path(path))  # first: a disk then needs room for two, not three
         with whole(Path(path)) as part:
             part.write_bytes(sealed(buffer))
-            _keep(Path(path))
 
 
 def newest(folder: Path, tell: Callable[[str], None]) -> Path | None:
@@ -102,5 +102,7 @@ def _keep(path: Path) -> None:
     before.unlink(missing_ok=True)
     try:
         os.link(path, before)
-    except OSError:  # a file system without links; a kill right here leaves the one before alone, which is found
+    except (
+        OSError
+    ):  # a file system without links; a kill before the new one is whole leaves this one alone, which is found
         path.replace(before)
