@@ -103,6 +103,9 @@ def test_a_preempted_job_is_requeued_and_ends_as_if_it_had_not_been(cluster: Clu
     results = [json.loads((folder / "result.json").read_text()) for folder in (whole, preempted)]
     assert all(results[0][key] == results[1][key] for key in ("in_domain", "rollout_turns", "rollout_tokens"))
     assert lines(preempted) == lines(whole) == 6
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    learned = [row["train/grad_norm"] > 0 for row in rows if row["phase"] == "train"]
+    assert any(learned[:2]) and any(learned[3:])  # there was something to lose, and something to go on with
     assert not list(preempted.rglob("hpc_ckpt*"))  # Lightning's own requeueing stayed out of it
 
 

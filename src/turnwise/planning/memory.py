@@ -68,7 +68,7 @@ def cached(shape: Shape, history: float) -> int:
 
 def at_a_time(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
     """How many of the histories the engine holds at a time (``engines.rows.Rows``); at least one, if there is any."""
-    budget = cfg.engine.memory_gb
+    budget = cfg.engine.get("memory_gb")
     return histories if budget is None else min(histories, max(1, int(budget * 1e9) // cached(shape, history)))
 
 
@@ -100,6 +100,7 @@ def memory(
 ) -> Memory:
     """Memory of a run; no part of training where there is none (``trainer.max_epochs=0``)."""
     trains = int(cfg.trainer.max_epochs) > 0
+    inside = "vllm" not in str(cfg.engine.get("_target_"))  # servers have GPUs of their own
     shards, offload = sharding(cfg)
     beside = 0 if offload else 1  # what stays on the GPU
     layers, outside = shape.layers, shape.head * shape.item * (1 if source.config.tie_word_embeddings else 2)
@@ -111,17 +112,17 @@ def memory(
     drawn = max(held * tokens.samples, played)
     autocast, again = "mixed" in str(cfg.trainer.precision), bool(cfg["update"].recompute)
     kept = activation_bytes(source, str(cfg.policy.dtype), lora, rows, row, scored, autocast, again) if trains else 0
-    logits = max(CHUNK * TRAINED_LOGIT if trains else 0, drawn * DRAWN_LOGIT) * shape.vocabulary
+    logits = max(CHUNK * TRAINED_LOGIT if trains else 0, inside * drawn * DRAWN_LOGIT) * shape.vocabulary
     return Memory(
         weights=beside * (shape.weight_bytes + shape.adapter_bytes) // shards + gathered,
         gradients=(beside * shape.trained_bytes // shards + (2 * shape.trained_bytes // layers if gathered else 0))
         if trains
         else 0,
         optimiser=beside * 2 * shape.trained_bytes // shards if trains else 0,
-        copy=shape.weight_bytes if cfg.engine.copy else 0,
+        copy=shape.weight_bytes if cfg.engine.get("copy") else 0,  # as an attribute it is a method
         predictor=predictor.weight_bytes * 4 if predictor else 0,
-        cache=max(held * cached(shape, tokens.history), played * cached(shape, around.history)),
-        drawing=round(drawn * int(cfg.rollout.sampling.max_tokens) * shape.kv_bytes),
+        cache=inside * max(held * cached(shape, tokens.history), played * cached(shape, around.history)),
+        drawing=inside * round(drawn * int(cfg.rollout.sampling.max_tokens) * shape.kv_bytes),
         activations=kept,
         logits=round(logits),
     )

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.hours import Gpu
-from turnwise.planning.memory import Memory, gpus_of
+from turnwise.planning.memory import Memory, gpus_of, sharding
 from turnwise.planning.shape import Shape
 
 SMALLEST_STEP = 2.0**-9  # relative; a smaller one is rounded away in a bfloat16 weight
@@ -33,7 +33,7 @@ def missing(
         found += _checkpoint(key, source)
     found += _credentials(cfg)
     if memory is not None and shape is not None:
-        found += _memory(memory, gpu)
+        found += _memory(memory, gpu, sharded=sharding(cfg)[0] > 1)
         found += _training(cfg, shape)
     return found
 
@@ -66,7 +66,7 @@ def _credentials(cfg: DictConfig) -> Iterator[str]:
         yield f"judge: {variable} is not set, so {cfg.judge.client.url} is asked without a key"
 
 
-def _memory(memory: Memory, gpu: Gpu) -> Iterator[str]:
+def _memory(memory: Memory, gpu: Gpu, sharded: bool) -> Iterator[str]:
     if memory.peak <= gpu.memory_gb * 1e9:
         return
     over = f"{memory.peak / 1e9:,.0f} GB on a GPU of {gpu.memory_gb:g} GB"
@@ -76,7 +76,7 @@ def _memory(memory: Memory, gpu: Gpu) -> Iterator[str]:
         "activations": "set update.recompute=true, or lower update.batch_tokens and update.row_tokens",
         "drawing": "lower rollout.sampling.max_tokens, or allocator.group_size",
         "cache": "lower engine.memory_gb, or rollout.max_length",
-        "copy": "set engine.copy=false",
+        "copy": "choose engine=vllm" if sharded else "set engine.copy=false",
         "weights": "set trainer=fsdp on several GPUs",
         "optimiser": "set policy.lora.r above 0, or trainer=fsdp on several GPUs",
         "gradients": "set policy.lora.r above 0, or trainer=fsdp on several GPUs",

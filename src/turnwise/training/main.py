@@ -219,7 +219,10 @@ class Run:
                     self.parts["judge"].close()
                 for logger in loggers:
                     if isinstance(logger, WandbLogger):
-                        logger.experiment.finish()
+                        try:
+                            logger.experiment.finish()
+                        except Exception as error:  # its process may have got the signal that ends this one, too
+                            self.phases.tell(f"W&B: {type(error).__name__}: {error}")
 
     def judged(self) -> Judged | None:
         """The reward with the judge's score beside it; None without a judge."""

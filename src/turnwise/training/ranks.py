@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from lightning import Fabric
 from lightning.fabric.plugins.environments import SLURMEnvironment
-from lightning.fabric.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.fabric.strategies import DDPStrategy, ParallelStrategy
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -122,10 +122,11 @@ def joined(trainer: DictConfig) -> Iterator[Ranks]:
     asked = {name: OmegaConf.select(trainer, name) for name in ("accelerator", "devices", "num_nodes")}
     asked = {"plugins": environments(), **{name: value for name, value in asked.items() if value is not None}}
     alone = Fabric(**asked)
-    if isinstance(alone.strategy, SingleDeviceStrategy):
+    if not isinstance(alone.strategy, ParallelStrategy):
         yield Ranks()
         return
-    if not alone.strategy.cluster_environment.creates_processes_externally and _in_multirun():
+    where = alone.strategy.cluster_environment
+    if where is not None and not where.creates_processes_externally and _in_multirun():
         raise InputError(
             "trainer.devices: the processes of a run begin with the command of their first one, which here is that of many runs; "
             "add hydra/launcher=slurm_8gpu, which starts a run's processes itself, or start one run at a time"

@@ -96,7 +96,7 @@ class FullySharded(ModelParallelStrategy):
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
         weights = {k: v for k, v in get_model_state_dict(self.model, options=TRAINED).items() if k in trained}
         states = get_optimizer_state_dict(self.model, optimizer, options=TRAINED)
-        tensors = {"weights": weights, "optimizer": states}
+        tensors: dict[str, Any] = {"weights": weights, "optimizer": states}
         dcp.load(tensors, checkpoint_id=path)
         loose = StateDictOptions(cpu_offload=True, ignore_frozen_params=True, strict=False)
         set_model_state_dict(self.model, tensors["weights"], options=loose)

@@ -69,6 +69,7 @@ def by_hand(model: Any, tokenizer: Any) -> float:
     return right / len(QUESTIONS)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_models_own_log_probs_and_reports_read_them(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

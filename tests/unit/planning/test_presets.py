@@ -40,6 +40,17 @@ def test_shards_divide_what_is_resident(composed, gpu) -> None:
     assert sharded.memory.activations == whole.memory.activations
 
 
+def test_servers_take_nothing_of_a_trainers_gpu(composed, gpu) -> None:
+    found = plan(composed("scale=qwen3_30b_a3b_8gpu", "engine=vllm"), gpu).memory
+    assert found is not None and found.copy == found.cache == found.drawing == 0
+    assert found.peak < 80e9
+
+
+def test_a_copy_that_is_not_asked_for_is_not_planned(composed, gpu) -> None:
+    found = plan(composed("scale=qwen3_4b_1gpu", "engine.copy=false"), gpu).memory
+    assert found is not None and found.copy == 0
+
+
 def test_recomputing_keeps_less(composed, gpu) -> None:
     kept = [
         plan(composed("scale=qwen3_4b_1gpu", f"update.recompute={again}"), gpu).memory.activations  # type: ignore[union-attr]

@@ -71,15 +71,14 @@ def test_the_bundle_holds_the_tables_the_rollouts_and_the_files(
     found = list(records(log))
     (begun,) = {record.run.project for record in found if record.HasField("run")}
     assert begun == "agents"
-    logged = [
-        (item.key or "/".join(item.nested_key), json.loads(item.value_json))
-        for record in found
-        if record.HasField("history")
-        for item in record.history.item
-    ]
-    kinds = {key.partition("/")[0]: value["_type"] for key, value in logged if isinstance(value, dict)}
+    logged: dict[str, dict[str, Any]] = {}
+    for item in (item for record in found for item in record.history.item):
+        if len(item.nested_key) == 2:  # a value of several parts, a key each
+            key, part = item.nested_key
+            logged.setdefault(key, {})[part] = json.loads(item.value_json)
+    kinds = {key.partition("/")[0]: value["_type"] for key, value in logged.items()}
     assert kinds == {"tables": "table-file", "rollouts": "table-file", "report": "html-file"}
-    files = {key: bundle / "files" / value["path"] for key, value in logged if isinstance(value, dict)}
+    files = {key: bundle / "files" / value["path"] for key, value in logged.items()}
     (name,) = (key for key in files if key.startswith("tables/"))
     table = json.loads(files[name].read_text())
     assert table["columns"][:4] == ["run", "seeds", "before, %", "after, %"]
