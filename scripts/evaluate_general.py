@@ -14,6 +14,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     points = {side: {task: headline(values) for task, values in tasks.items()} for side, tasks in found.items()}
     shares = {task: value for task, value in points["base"].items() if value is not None}
-    general = {
+    general: dict[str, Any] = {
         "base": shares,
         "after": {task: points["after"][task] for task in shares},
         "change": {task: round((points["after"][task] or 0) - value, 2) for task, value in shares.items()},

@@ -2,9 +2,11 @@
 
 python scripts/gate_report.py data=outputs/grpo/seed0
 python scripts/gate_report.py data=outputs/grpo/seed0/rollouts/train.jsonl k=6 steps=2,4,6,8 floor=0.9
+python scripts/gate_report.py data=outputs/never gated=outputs/divergence
 python scripts/gate_report.py data=PATH-OF-THE-AUTHORS-RESULTS
 
-data        a file of recorded rollouts, the folder of a run, or the folder of the authors' CSV files
+data        a file of recorded rollouts, the folder of a run or of its seeds, or the folder of the authors' CSV files
+gated       what the same runs recorded with a gate: what it saved is measured, and its cuts held against data
 k           step at which the gate looks (10); threshold of d_K (0.12) and, for the OR rule, ended (0.9)
 steps       K of the table of signals (5,10,15,20); a released table has its own
 thresholds  of the sweep at step k (0.05,0.08,0.10,0.12,0.14,0.18)
@@ -48,8 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(__doc__)
         return 0 if arguments else 2
     try:
-        data, settings = parse(arguments)
-        report = gate_report(data, settings)
+        data, gated, settings = parse(arguments)
+        report = gate_report(data, settings, gated)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -63,8 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def parse(arguments: list[str]) -> tuple[Path, Settings]:
-    """``key=value`` arguments as the data's path and the settings.
+def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
+    """``key=value`` arguments as the data's path, the gated arm's if there is one, and the settings.
 
     Raises:
         InputError: an argument is no such pair, a key unknown or given twice, a value of the wrong kind, or ``data`` missing.
@@ -72,8 +74,8 @@ def parse(arguments: list[str]) -> tuple[Path, Settings]:
     given: dict[str, str] = {}
     for argument in arguments:
         key, sign, value = argument.partition("=")
-        if not sign or key not in {"data", *PARSERS}:
-            raise InputError(f"{argument}: give key=value, with a key of data, {', '.join(PARSERS)}")
+        if not sign or key not in {"data", "gated", *PARSERS}:
+            raise InputError(f"{argument}: give key=value, with a key of data, gated, {', '.join(PARSERS)}")
         if key in given:
             raise InputError(f"{argument}: {key} is given twice")
         given[key] = value
@@ -81,7 +83,7 @@ def parse(arguments: list[str]) -> tuple[Path, Settings]:
         raise InputError(
             "data=PATH is missing: a file of rollouts, a run's folder, or the folder of the authors' files"
         )
-    data = Path(given.pop("data"))
+    data, gated = Path(given.pop("data")), given.pop("gated", "")
     values = {}
     for key, value in given.items():
         try:
@@ -89,7 +91,7 @@ def parse(arguments: list[str]) -> tuple[Path, Settings]:
         except ValueError as error:
             raise InputError(f"{key}={value}: not {_kind(key)}") from error
     try:
-        return data, Settings(**values)
+        return data, Path(gated) if gated else None, Settings(**values)
     except ValueError as error:
         raise InputError(str(error)) from error
 

@@ -67,21 +67,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def directions(arguments: list[str]) -> int:
-    """``sweep=NAME [scale=...] [key=value ...]`` or ``summary [scale=...] [--json]``, with ``outputs=`` and ``data=``.
+    """``sweep=NAME [scale=...] [key=value ...]`` or ``summary [scale=...] [--json]``, with ``outputs=``, ``data=`` and
+    ``gated=``.
 
     A summary is one table on the terminal; in a file every entry's tables follow it.
     """
     args = sweep_parser().parse_args(arguments)
     console = Console() if Console().is_terminal else Console(width=160)  # a pipe has no width of its own
     try:
-        options, rest = {"outputs": "outputs", "data": ""}, []
+        options, rest = {"outputs": "outputs", "data": "", "gated": ""}, []
         for argument in args.words:
             key, _, value = argument.partition("=")
             if key in options:
                 options[key] = value
             else:
                 rest.append(argument)
-        gates = gate_report(Path(options["data"]), Settings()) if options["data"] else None
+        gated = Path(options["gated"]) if options["gated"] else None
+        gates = gate_report(Path(options["data"]), Settings(), gated) if options["data"] else None
         whole = rest[0] == "summary"
         names = [f"sweep={name}" for name in sweep_names(CONF)] if whole else [""]
         rest = [word for word in rest if word != "summary"]

@@ -63,7 +63,9 @@ class Rollout:
     ``trajectories`` spreads the roots over about so many demonstrated trajectories (None: whole trajectories).
     ``max_refills`` bounds the draws of further states where the advantage asks for a full batch, ``retries`` how often a
     rollout whose world failed is begun again. A world that takes longer than ``world_seconds`` for one answer has failed (None:
-    no limit); workers, sandboxes and servers have limits of their own below it.
+    no limit); workers, sandboxes and servers have limits of their own below it. In worlds that wait for those, ``world_threads``
+    steps are under way at once (0: one after the other). ``recorded`` trees of each collection are written to
+    ``rollouts/train.jsonl``.
     """
 
     states: int
@@ -74,11 +76,15 @@ class Rollout:
     max_length: int = 4096
     retries: int = 2
     world_seconds: float | None = 120.0
+    world_threads: int = 8
+    recorded: int = 4
 
     def __post_init__(self) -> None:
         if self.world_seconds is not None and not self.world_seconds > 0:
             raise ValueError(f"world_seconds must be above 0, or null for no limit, got {self.world_seconds}")
-        _at_least(0, max_refills=self.max_refills, retries=self.retries)
+        if self.world_threads < 0:
+            raise ValueError(f"world_threads must be at least 0, got {self.world_threads}")
+        _at_least(0, max_refills=self.max_refills, retries=self.retries, recorded=self.recorded)
         _at_least(self.sampling.max_tokens + 1, max_length=self.max_length)
         _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
 
@@ -88,7 +94,9 @@ class Update:
     """One update: an AdamW step over the whole collection, ``batch_tokens`` packed tokens a pass in rows of ``row_tokens``.
 
     The rate rises over ``warmup`` steps, stays, and falls linearly to 0 over the last share ``decay`` of the run's updates;
-    gradients are clipped to the norm ``clip_norm``.
+    gradients are clipped to the norm ``clip_norm``. ``recompute`` keeps a layer's input alone until the backward pass, which
+    computes the layer again: a third more work for a fraction of the memory. An update whose gradient is not finite changes
+    nothing and is counted; ``max_skips`` of them in a row end the run.
     """
 
     learning_rate: float
@@ -96,8 +104,10 @@ class Update:
     decay: float = 0.0
     clip_norm: float = 1.0
     weight_decay: float = 0.0
+    max_skips: int = 5
     row_tokens: int = 2048
     batch_tokens: int = 8192
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_norm"):
@@ -106,7 +116,7 @@ class Update:
         _at_least(0, warmup=self.warmup, weight_decay=self.weight_decay)
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be a share in [0, 1], got {self.decay}")
-        _at_least(1, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
+        _at_least(1, max_skips=self.max_skips, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.analysis import tuning
+from turnwise.analysis.arms import read_arms, recordings
 from turnwise.analysis.gate_tables import (
     THRESHOLDS,
     arms_table,
@@ -61,8 +62,10 @@ class Settings:
             raise ValueError(f"horizon must be at least 2 turns, got {self.horizon}")
 
 
-def gate_report(data: Path, settings: Settings) -> dict[str, Any]:
-    """The report on ``data``: a file of recorded rollouts, the folder of a run, or the authors' folder.
+def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
+    """The report on ``data``: a file of recorded rollouts, the folder of a run or of its seeds, or the authors' folder.
+
+    ``gated`` is what the same runs recorded with a gate: what it saved is then measured (``turnwise.analysis.arms``).
 
     Raises:
         InputError: there is nothing to read, or it cannot be used.
@@ -95,14 +98,14 @@ def gate_report(data: Path, settings: Settings) -> dict[str, Any]:
     cut = buffer.values(k, DISTANCE) < settings.threshold
     report["replayed"] = replayed(buffer, cut, k, resamples, seed)
     if not released:
-        report["tier1"] = report["replayed"]
+        report["tier1"] = read_arms(data, gated, resamples, seed) if gated else report["replayed"]
     report["paper"] = [asdict(cell) for cell in compare(report)] if released and settings == Settings() else None
     return report
 
 
 def _recorded(data: Path, settings: Settings) -> Buffer:
     if data.is_dir():
-        paths = sorted((data / "rollouts").glob("*.jsonl")) or sorted(data.glob("*.jsonl"))
+        paths = recordings(data)
         if not paths:
             raise InputError(
                 f"data={data}: holds neither {FEATURES} (the authors' results) nor rollouts/*.jsonl (a run's folder)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,9 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
     left_out: Counter[str] = Counter()
     found = []
     for path in paths:
-        for place, row in _rows(path):
-            try:
+        for place, row in rows_of(path):
+            with _recorded(place):
                 group = _paths(row)
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-                raise InputError(
-                    f"{place}: no recorded rollout ({type(error).__name__}: {error}); give a file that a run of train.py "
-                    "left in its folder rollouts/"
-                ) from error
             if isinstance(group, str):
                 left_out[group] += 1
             else:
@@ -58,11 +54,31 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
             f"{paths[0]}: the longest rollout has {longest} turns, so no gate at step {min(steps)} or later can save any; "
             "give steps= below that, or rollouts of whole episodes (method=grpo)"
         )
-    groups = tuple(_group(place, row, rollouts, rewards, kept) for place, row, rollouts, rewards in found)
-    return Buffer(groups, horizon, kept, measured=True, left_out=dict(left_out))
+    groups = []
+    for place, row, rollouts, rewards in found:
+        with _recorded(place):
+            groups.append(_group(place, row, rollouts, rewards, kept))
+    return Buffer(tuple(groups), horizon, kept, measured=True, left_out=dict(left_out))
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+@contextmanager
+def _recorded(place: str) -> Iterator[None]:
+    """What goes wrong in this block is the record's fault."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(
+            f"{place}: no recorded rollout ({type(error).__name__}: {error}); give a file that a run of train.py left in its "
+            "folder rollouts/"
+        ) from error
+
+
+def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(file:line, tree) of every line of a file of recorded rollouts.
+
+    Raises:
+        InputError: the file is no text, or a line no JSON.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -73,8 +89,8 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         place = f"{path}:{number}"
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{place}: not a JSON object ({error.msg}); remove the line if it was torn off") from error
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place}: not a JSON object ({error}); remove the line if it was torn off") from error
         yield place, row
 
 
@@ -85,9 +101,7 @@ def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[
         return "stopped by a gate"
     if "total" not in row["rewards"]:
         return "without rewards"
-    parents = {turn["parent"] for turn in turns}
-    leaves = [i for i in range(len(turns)) if i not in parents]
-    paths = [_path(turns, leaf) for leaf in leaves]
+    paths = [[turns[i] for i in path] for path in paths_of(turns)]
     if sum(map(len, paths)) != len(turns):
         return "branching below their root"
     rewarded = [(p, float(r)) for p, r in zip(paths, row["rewards"]["total"], strict=True) if r is not None]
@@ -96,10 +110,20 @@ def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[
     return [p for p, _ in rewarded], [r for _, r in rewarded]
 
 
-def _path(turns: Sequence[Mapping[str, Any]], leaf: int) -> list[Mapping[str, Any]]:
+def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """The numbers of the turns of each rollout of a recorded tree, by the number of its leaf.
+
+    Raises:
+        ValueError: a turn continues one that does not stand before it.
+    """
+    parents = {turn["parent"] for turn in turns}
+    return [_path(turns, leaf) for leaf in range(len(turns)) if leaf not in parents]
+
+
+def _path(turns: Sequence[Mapping[str, Any]], leaf: int) -> list[int]:
     path = []
     while leaf >= 0:
-        path.append(turns[leaf])
+        path.append(leaf)
         if not turns[leaf]["parent"] < leaf:
             raise ValueError(f"turn {leaf} continues turn {turns[leaf]['parent']}, which does not stand before it")
         leaf = turns[leaf]["parent"]

@@ -85,7 +85,11 @@ class Session(Protocol):
 
 @runtime_checkable
 class Environment(Protocol):
-    """A family of tasks."""
+    """A family of tasks.
+
+    One whose steps wait for commands, workers or servers may say ``waits = True``: sessions are then stepped in threads, each
+    in one at a time (``rollouts.ahead``).
+    """
 
     name: str
     horizon: int  # turns

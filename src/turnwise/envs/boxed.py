@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +29,9 @@ _KEPT = 20_000  # results remembered: rollouts of a group start alike, and most 
 
 @dataclass
 class Box:
-    """Args:
+    """Several threads may ask at once.
+
+    Args:
     backend: auto, bubblewrap or sandlock; see ``turnwise.sandbox.detect``.
     limits: of each command.
     python: the interpreter inside; None: this one where the sandbox may read it, else /usr/bin/python3.
@@ -41,28 +45,54 @@ class Box:
         default_factory=OrderedDict, init=False, repr=False, compare=False
     )
 
+    _under_way: dict[bytes, Future[tuple[Outcome, Tree]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+
     def run(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
         """Run a command of bash on a folder; the same command on the same folder is remembered, unless a limit ended it.
+
+        Whoever asks for what is under way waits for it.
 
         Raises:
             NoSandboxError: nothing here can hold it.
             EnvironmentFault: the sandbox failed. A command that runs into a limit is no fault but an outcome.
         """
         key = digest(tree, command)
-        if key in self._results:
-            self._results.move_to_end(key)
-            return self._results[key]
-        if self._sandbox is None:
-            self._sandbox = open_sandbox(self.backend, self.limits, self.python)
+        with self._lock:
+            if key in self._results:
+                self._results.move_to_end(key)
+                return self._results[key]
+            under_way = self._under_way.get(key)
+            if under_way is None:
+                mine = self._under_way[key] = Future()
+        if under_way is not None:
+            return under_way.result()
         try:
-            result = self._sandbox.shell(command, tree)
+            result = self._shell(command, tree)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result(result)
+            return result
+        finally:
+            with self._lock:
+                del self._under_way[key]
+                if mine.exception() is None and not mine.result()[0].stopped:
+                    self._results[key] = mine.result()
+                    if len(self._results) > _KEPT:
+                        self._results.popitem(last=False)
+
+    def _shell(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
+        with self._lock:
+            if self._sandbox is None:
+                self._sandbox = open_sandbox(self.backend, self.limits, self.python)
+        try:
+            return self._sandbox.shell(command, tree)
         except SandboxFault as error:
             raise EnvironmentFault(f"sandbox: {error}") from error
-        if not result[0].stopped:
-            self._results[key] = result
-            if len(self._results) > _KEPT:
-                self._results.popitem(last=False)
-        return result
 
     def close(self) -> None:
         """End what the sandbox keeps running."""
@@ -72,7 +102,11 @@ class Box:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process opens a sandbox of its own."""
-        return self.__dict__ | {"_sandbox": None, "_results": OrderedDict()}
+        own: dict[str, Any] = {"_sandbox": None, "_results": OrderedDict(), "_under_way": {}}
+        return {name: value for name, value in (self.__dict__ | own).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
 
 def digest(tree: Tree, *words: str) -> bytes:

@@ -20,6 +20,7 @@ _NAMELESS = (
     "judge.client.url",
     "engine.urls",
     "engine.lanes",
+    "rollout.world_threads",
     "engine.local.python",
     "logger",
     "callbacks.progress",

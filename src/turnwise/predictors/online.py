@@ -51,7 +51,7 @@ class OnlinePredictor(Callback):
         self.epochs, self.prefix_share, self.batch, self.clip_norm = epochs, prefix_share, batch, clip_norm
         self.reward_max, self.batch_tokens, self.seed, self.translate = reward_max, batch_tokens, seed, translate
         self._known: dict[str, dict[int, float]] = {}  # what this collection has asked, by state and turn
-        self._score_seconds = 0.0
+        self._score_seconds = self._score_cpu = 0.0
 
     def success(self, reward: Reward) -> Callable[[RolloutTree], Rewards]:
         """``reward`` in the predictor's unit, in which 1 is the most that can be won."""
@@ -64,11 +64,12 @@ class OnlinePredictor(Callback):
 
         After a turn at which a rollout ended stands 0. Each rollout's spine is read once.
         """
-        began = time.monotonic()
+        began, cpu_began = time.monotonic(), time.process_time()
         found = self._score(trees, [branchable(tree) for tree in trees])
         for tree, values in zip(trees, found, strict=True):
             self._known.setdefault(tree.state.id, {}).update(values)
         self._score_seconds += time.monotonic() - began
+        self._score_cpu += time.process_time() - cpu_began
         return [[values.get(turn, 0.0) for turn in range(-1, len(tree.turns))] for tree, values in zip(trees, found)]
 
     def _score(self, trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]]) -> list[dict[int, float]]:
@@ -83,7 +84,7 @@ class OnlinePredictor(Callback):
 
     def learn(self, iteration: int, experience: Experience) -> dict[str, float]:
         """Learn from an iteration's trees; answers metrics. Predictions are judged as they were before."""
-        began = time.monotonic()
+        began, cpu_began = time.monotonic(), time.process_time()
         roots: list[Example] = []
         prefixes: list[Example] = []
         for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
@@ -105,7 +106,8 @@ class OnlinePredictor(Callback):
         metrics = {f"predictor/{name}": value for name, value in metrics.items()}
         metrics["seconds/predictor_score"] = self._score_seconds
         metrics["seconds/predictor_learn"] = time.monotonic() - began
-        self._known, self._score_seconds = {}, 0.0
+        metrics["cpu/predictor"] = self._score_cpu + time.process_time() - cpu_began
+        self._known, self._score_seconds, self._score_cpu = {}, 0.0, 0.0
         return metrics
 
     def _predictions(self, examples: Sequence[Example]) -> list[Prediction]:

@@ -14,7 +14,7 @@ Node = Mapping[str, Any]
 def gate_tables(report: Node) -> list[Table]:
     """Tables of what ``turnwise.analysis.gate_report`` found, in the order of the paper's."""
     tables = [_thresholds(report), _signals(report), _types(report), _labels(report), _arms(report), _tuned(report)]
-    tables += [_tier(report["tier1"])] if report["tier1"] else []
+    tables += [tier_table(report["tier1"])] if report["tier1"] else []
     tables += [_training(report["tier3"])] if report["tier3"] else []
     tables += [_paper(report["paper"])] if report["paper"] else []
     return [table for table in tables if table.rows]
@@ -104,12 +104,22 @@ def _tuned(report: Node) -> Table:
     return Table(f"Tuned at a precision of at least {tuned['floor']:g}", headers, rows, notes)
 
 
-def _tier(tier: Node) -> Table:
+def tier_table(tier: Node) -> Table:
+    """T3: what a gate saved."""
     how = "measured" if tier["measured"] else "replayed on the buffer"
     row = [f"{_percent(tier['saved_pct'], 2)} {_range(tier['ci95'], 2)}", *_counts(tier)]
     headers = [f"{tier['unit']} saved, %", "cut", "TP", "FP", "precision", "recall"]
     notes = []
-    if tier.get("matched_pct") is not None:
+    if "tokens_saved_pct" in tier:
+        headers.insert(1, "tokens saved, %")
+        row.insert(1, f"{_percent(tier['tokens_saved_pct'], 2)} {_range(tier['tokens_ci95'], 2)}")
+    if "first_steps_pct" in tier:
+        cost = f"{tier['baseline']:,.0f} turns without the gate, {tier['gated']:,.0f} with it"
+        notes.append(
+            f"{cost}. {tier['first_steps_pct']:.1f} % of all groups are the same in both arms, turn by turn, up to the step at "
+            f"which the gate looked, and {_percent(tier['matched_pct'])} % of the uncut ones to their end."
+        )
+    elif tier.get("matched_pct") is not None:
         notes.append(
             f"{tier['matched_pct']:.0f} % of the uncut groups took as many turns for the same reward in both arms."
         )

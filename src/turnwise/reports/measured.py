@@ -27,8 +27,8 @@ class Measured:
     """A finished run.
 
     A metric is a path into ``result.json`` (``in_domain.after``), a key of ``metrics.jsonl`` as its mean over the training
-    rows (``train/reward_std``; ``late train/...``: over the later half; ``spread train/...``: its standard deviation), or
-    one such divided by another (``in_domain.delta / rollout_turns``).
+    rows (``train/reward_std``; ``late train/...``: over the later half; ``spread train/...``: its standard deviation;
+    ``last rollout/...``: of the last row), or one such divided by another (``in_domain.delta / rollout_turns``).
     """
 
     folder: Path
@@ -45,8 +45,8 @@ class Measured:
             top, bottom = self.value(first), self.value(second)
             return None if top is None or not bottom else top / bottom
         how, _, key = metric.rpartition(" ")
-        if how not in ("", "late", "spread"):
-            raise InputError(f"metric {metric!r}: {how!r} is none of late, spread")
+        if how not in ("", "late", "spread", "last"):
+            raise InputError(f"metric {metric!r}: {how!r} is none of late, spread, last")
         if "/" not in key:
             return read_metric(self.result, key)
         found = [row[key] for row in self.training if row.get(key) is not None]
@@ -54,6 +54,8 @@ class Measured:
             return None
         if how == "spread":
             return pstdev(found)
+        if how == "last":
+            return found[-1]
         return fmean(found[len(found) // 2 :] if how == "late" else found)
 
     def outcomes(self, metric: str, when: str = "after") -> Outcomes | None:

@@ -16,7 +16,7 @@ from turnwise.reports.compare import Collection
 from turnwise.reports.tables import Table
 
 KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # of each run, in the artifact
-ROLLOUT_COLUMNS = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
+ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,11 @@ def publish(
     run = wandb.init(
         project=project, entity=entity, name=title, job_type="report", dir=str(folder), mode=mode, settings=settings
     )
+    columns: list[str | int]
     try:
         for number, table in enumerate(tables):
-            shown = wandb.Table(columns=list(table.headers), data=[list(row) for row in table.rows])
+            columns = [*table.headers]
+            shown = wandb.Table(columns=columns, data=[list(row) for row in table.rows])
             run.log({f"tables/{number}_{_slug(table.title)}": shown})
         rows = [row for at in collection.folders for row in islice(rollout_rows(at), rollouts)]
         if rows:

@@ -101,6 +101,7 @@ class Result(_Part):
     ood: OutOfDomain = OutOfDomain()
     rollout_turns: Count = 0
     rollout_tokens: Count = 0
+    cpu_seconds: Annotated[float, Field(ge=0)] | None = None  # of training alone; None in results of older versions
     faults: dict[
         str, Count
     ] = {}  # rollouts that a failing world cost: ``lost``, and ``retries`` that came through or not
@@ -143,7 +144,7 @@ def read_result(path: Path | str) -> Result:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ResultError(f"{path}: no such file; the run did not finish. Start it again to resume it.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ResultError(f"{path}: not JSON ({error}). Start the run again to rewrite it.") from error
     return _check(raw, str(path))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from turnwise.papers.jobs import Asked, job_of
 from turnwise.reports.compare import Interval
+from turnwise.reports.gates import tier_table
 from turnwise.reports.headline import signed
 from turnwise.reports.measured import Measured, is_change
 from turnwise.reports.result import ResultError, read_result
@@ -133,7 +134,39 @@ def entry_tables(entry: Entry, over_seeds: Interval, gates: Mapping[str, Any] | 
         difference = "-" if d.difference is None else _number(d.difference)
         claims.rows.append([d.claim.text, d.metric, difference, bounds, str(len(d.seeds)), str(d.tasks or "-"), said])
     claims.notes = [INTERVAL_NOTE, *entry.notes]
-    return [table, claims] if entry.decisions else [table]
+    spent = [costs] if (costs := _costs(entry)).rows else []
+    if sweep.gate_report and gates and gates["source"] == "recorded" and any("tier1" in row for row in sweep.rows):
+        spent.append(tier_table(gates["tier1"]))
+    return [table, claims, *spent] if entry.decisions else [table, *spent]
+
+
+def _costs(entry: Entry) -> Table:
+    """What training cost each row, means over its seeds."""
+    metrics = {
+        "turns": "rollout_turns",
+        "tokens": "rollout_tokens",
+        "trajectories": "last rollout/trajectories",
+        "CPU s": "cpu_seconds",
+    }
+    table = Table("What training cost, a run", ["row", "seeds", *metrics, "predictor, % of CPU"], [])
+    for name, runs in entry.rows.items():
+        cells = [_mean(runs, metric) for metric in metrics.values()]
+        share = _mean(runs, "cpu/predictor / cpu/iteration")
+        if any(cells):
+            label = entry.asked.sweep.rows[name].label or name
+            shown = ["-" if value is None else f"{value:,.0f}" for value in cells]
+            predictor = "-" if share is None else f"{100 * share:.1f}"
+            table.rows.append([label, ", ".join(map(str, sorted(runs))), *shown, predictor])
+    table.notes = [
+        "Trajectories are TRACE's units: a rollout from its state is 1, a continuation one half. CPU seconds are of the training "
+        "process, over rollouts, predictor and updates; what else runs on the machine moves them far less than wall-clock."
+    ]
+    return table
+
+
+def _mean(runs: Runs, metric: str) -> float | None:
+    values = [value for run in runs.values() if (value := run.value(metric)) is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _provenance(entry: Entry) -> list[str]:

@@ -14,8 +14,9 @@ from typing import Protocol
 
 from turnwise.allocators.base import Allocator
 from turnwise.engines.base import Engine, Sample, Sampling
-from turnwise.envs.base import Environment, EnvironmentFault, Session
+from turnwise.envs.base import Environment, EnvironmentFault, Session, Step
 from turnwise.gates.base import Gate
+from turnwise.rollouts.ahead import Ahead
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.guard import guarded
 from turnwise.rollouts.seeds import seed_of
@@ -82,6 +83,7 @@ class Player:
     retries: how often a rollout whose world failed is begun again from its anchor, under draws of its own. The attempt
         that failed stays in the tree as an invalid leaf.
     world_seconds: for one answer of the world, after which it has failed; None: no limit (``rollouts.guard``).
+    world_threads: steps under way at once in a world that waits for others (``rollouts.ahead``); 0: one after the other.
     """
 
     engine: Engine
@@ -92,6 +94,7 @@ class Player:
     max_length: int = 4096
     retries: int = 2
     world_seconds: float | None = None
+    world_threads: int = 0
     tally: Tally = field(default_factory=Tally)
     episodes: Episodes = field(init=False)
     _verdicts: dict[tuple[str, str], tuple[bool, bool]] = field(default_factory=dict)
@@ -129,7 +132,13 @@ class Player:
         live: list[_Rollout] = []
         for i in order:
             live += self._start(trees[i], -1, counts[i], opened)
-        self._run(live, allocator, gate, key, opened, on_turns, on_reply)
+        waits = self.world_threads and self.max_turns != 1 and getattr(self.environment, "waits", False)
+        ahead = Ahead(self.world_threads, self.world_seconds) if waits else None
+        try:
+            self._run(live, allocator, gate, key, opened, on_turns, on_reply, ahead)
+        finally:
+            if ahead is not None:
+                ahead.close()
         self.engine.close(opened)
         if len(self.episodes.kept) > KEPT:
             self.forget()
@@ -195,6 +204,7 @@ class Player:
         opened: list[int],
         on_turns: Callable[[int], None] | None,
         on_reply: OnReply | None,
+        ahead: Ahead | None,
     ) -> None:
         first = {id(r.tree): r.tree for r in live}  # trees that have not been expanded
         while live:
@@ -203,8 +213,14 @@ class Player:
                 for r in live
             ]
             told = partial(_tell, on_reply, live) if on_reply is not None and self.max_turns == 1 else None
+            if ahead is not None:
+                told = partial(self._step_ahead, ahead, live)
             samples = self.engine.sample([r.node for r in live], self.sampling, seeds, told)
-            going = [r for r, sample in zip(live, samples, strict=True) if self._take_turn(r, sample, opened)]
+            going = [
+                r
+                for place, (r, sample) in enumerate(zip(live, samples, strict=True))
+                if self._take_turn(r, sample, opened, place, ahead)
+            ]
             if on_turns is not None:
                 on_turns(len(live))
             touched = {id(r.tree): r.tree for r in live}
@@ -217,7 +233,16 @@ class Player:
             ended = [first.pop(tree) for tree in list(first) if tree not in busy]
             live += self._expand([tree for tree in ended if not tree.stopped], allocator, opened)
 
-    def _take_turn(self, rollout: _Rollout, sample: Sample, opened: list[int]) -> bool:
+    def _step_ahead(self, ahead: Ahead, live: Sequence[_Rollout], place: int, sample: Sample) -> None:
+        session = live[place].session
+        if session is not None:
+            ahead.begin(place, partial(self._answer, session, self.chat.decode(sample.ids)))
+
+    def _answer(self, session: Session, text: str) -> Step:
+        with guarded(self.world_seconds):
+            return session.step(text)
+
+    def _take_turn(self, rollout: _Rollout, sample: Sample, opened: list[int], place: int, ahead: Ahead | None) -> bool:
         """Record the action, let the world answer; True if the rollout goes on."""
         tree = rollout.tree
         text = self.chat.decode(sample.ids)
@@ -231,7 +256,8 @@ class Player:
             if rollout.session is None:
                 self._judge(tree.state, turn)
                 return False
-            return self._step(rollout, turn)
+            begun = ahead.take(place) if ahead is not None else None
+            return self._step(rollout, turn, begun or self._answer(rollout.session, text))
         except EnvironmentFault:
             tree.invalid.add(rollout.parent)
             return self._begin(rollout, opened, again=True)
@@ -259,10 +285,7 @@ class Player:
             self._verdicts[state.id, turn.text] = verdict
         turn.info["functional"], turn.info["strict"] = float(verdict[0]), float(verdict[1])
 
-    def _step(self, rollout: _Rollout, turn: Turn) -> bool:
-        assert rollout.session is not None
-        with guarded(self.world_seconds):
-            step = rollout.session.step(turn.text)
+    def _step(self, rollout: _Rollout, turn: Turn, step: Step) -> bool:
         turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
         turn.info.update(step.info)
         turn.info["won"] = step.won

@@ -42,4 +42,5 @@ def player_of(
         max_length=rollout.max_length,
         retries=rollout.retries,
         world_seconds=rollout.world_seconds,
+        world_threads=rollout.world_threads,
     )

@@ -99,10 +99,10 @@ def test_what_is_near_stands_in_one_lane(make_model: MakeModel, lanes: Callable[
     engine, spine = lanes(make_model("qwen3", False)), ids(rng, 40)
     nodes = [engine.open(spine[:length], near="a") for length in (40, 30, 20)]
     engine.sample(nodes, DRAWN, [0, 1, 2])
-    assert engine.report() == {"computed_tokens": 40}
+    assert engine.report() == {"computed_tokens": 40, "lane_cpu_seconds": 0}
     other = [engine.open(spine, near=name) for name in ("b", "c")]  # each lane has one name now
     engine.sample(other, DRAWN, [0, 1])
-    assert engine.report() == {"computed_tokens": 3 * 40}
+    assert engine.report()["computed_tokens"] == 3 * 40 and engine.report()["lane_cpu_seconds"] > 0
 
 
 def test_each_sample_is_told_once(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
@@ -194,16 +194,20 @@ def test_memory_is_shared_out_and_settings_are_checked(make_model: MakeModel, la
         Lanes([END], lanes=2, copy=False)
 
 
-def test_there_is_a_lane_for_each_thread_of_torch(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
+def test_a_small_model_has_a_lane_for_each_thread_of_torch(
+    make_model: MakeModel, lanes: Callable[..., Lanes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
         engine = lanes(make_model("qwen3", False), lanes=None)
         live = lanes(make_model("qwen3", False), lanes=None, copy=False)
+        monkeypatch.setattr("turnwise.engines.lanes.SMALL", 1000)
+        large = lanes(make_model("qwen3", False), lanes=None)
     finally:
         torch.set_num_threads(before)
     assert engine._workers is not None and len(engine._workers) == 1
-    assert live._workers == []
+    assert live._workers == large._workers == []
 
 
 OWNER = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,6 +18,14 @@ def test_a_command_is_run_once_for_each_folder(box: Box) -> None:
     first = box.run("echo $RANDOM$RANDOM > x; cat x", tree_of({"a": "1"}))
     assert box.run("echo $RANDOM$RANDOM > x; cat x", tree_of({"a": "1"})) == first
     assert box.run("echo $RANDOM$RANDOM > x; cat x", tree_of({"a": "2"})) != first
+
+
+def test_threads_that_ask_the_same_share_one_answer(box: Box) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        same = list(pool.map(lambda _: box.run("sleep 0.2; date +%N > now", {}), range(8)))
+        apart = list(pool.map(lambda i: box.run(f"echo {i} > here", {}), range(8)))
+    assert len({id(result) for result in same}) == 1
+    assert [tree["here"].content for _, tree in apart] == [f"{i}\n".encode() for i in range(8)]  # type: ignore[union-attr]
 
 
 def test_what_a_limit_ended_is_tried_again() -> None:

@@ -187,9 +187,25 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
     assert "| P, Table 1 | p_tab1 | holds | 1 holds, 1 not_run | 6 |" in text
     assert "| Ours | 0, 1, 2 | 75.0 +- 0.0 | 20 |" in text
+    assert "| Ours | 0, 1, 2 | 100 | 0 | - | - | - |" in text  # what training cost
     assert "Not run at scale=tiny: big (one size is shipped)." in text
     (outputs / "p/tab1/ours/seed0/result.json").write_text("{")
     assert "result.json: not JSON" in entry().notes[0]
+
+
+def test_costs_are_means_over_seeds(tmp_path: Path, conf: Path) -> None:
+    for seed, (turns, cpu) in enumerate([(100, 8.0), (300, 12.0)]):
+        folder = tmp_path / f"outputs/p/tab1/ours/seed{seed}"
+        save(folder, [2] * 4)
+        result = json.loads((folder / "result.json").read_text())
+        changed = {"rollout_turns": turns, "rollout_tokens": 10 * turns, "cpu_seconds": cpu}
+        (folder / "result.json").write_text(json.dumps(result | changed))
+        rows = [{"rollout/trajectories": t, "cpu/iteration": cpu / 2, "cpu/predictor": cpu / 10} for t in (4.0, 8.0)]
+        lines = [json.dumps({"phase": "train"} | row) + "\n" for row in rows]
+        (folder / "metrics.jsonl").write_text("".join(lines))
+    found = read_entry(ask(["sweep=p_tab1"], conf), tmp_path / "outputs", mean_interval, paired_mean_difference, None)
+    text = to_markdown(entry_tables(found, mean_interval))
+    assert "| Ours | 0, 1 | 200 | 2,000 | 8 | 10 | 20.0 |" in text
 
 
 def test_a_claim_that_waits_leaves_an_entry_open(tmp_path: Path, conf: Path) -> None:

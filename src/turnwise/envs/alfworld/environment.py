@@ -30,6 +30,7 @@ class AlfworldEnvironment:
     """
 
     name = "alfworld"
+    waits = True
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ class SoftwareEnv:
     """
 
     name = "software"
+    waits = True
 
     def __init__(
         self,

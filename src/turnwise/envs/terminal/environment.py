@@ -35,6 +35,7 @@ class TerminalEnv:
     """
 
     name = "terminal"
+    waits = True
 
     def __init__(
         self,
