@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from wandb.proto.wandb_internal_pb2 import Record
 
-from turnwise.reports.publish import Published, report_of
+from turnwise.reports.publish import KEPT, Published, report_of
 
 ROOT = Path(__file__).parents[3]
 HEADER, BLOCK = 7, 32_768  # bytes: of the file; of LevelDB's log format, which W&B's files are
