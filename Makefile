@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format types imports check bfcl tau2 alfworld test-alfworld test-vllm tiny clean
+.PHONY: help setup train test test-fast lint format types imports check bfcl tau2 alfworld test-alfworld test-vllm test-slurm tiny audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ train: setup ## the main job: PivotRL on the shipped policy; ARGS="method=sft se
 
 test: $(VENV)/.dev $(VENV)/.bfcl lint types imports ## set up, lint, types, import contracts, then every test, the fast ones first
 	$(PYTEST) -m "not slow and not gpu and not alfworld"
-	$(PYTEST) -m "slow and not gpu and not alfworld" || test $$? -eq 5
+	$(PYTEST) -m "slow and not gpu and not alfworld and not slurm" || test $$? -eq 5
 
 test-fast: $(VENV)/.dev ## the tests that take seconds; ARGS="tests/unit/losses" picks
 	$(PYTEST) -m "not slow and not gpu and not alfworld" $(ARGS)
@@ -59,11 +59,20 @@ test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same 
 test-vllm: $(VENV)/.dev ## engine=vllm over vLLM itself (TURNWISE_VLLM_PYTHON=..., by default .venv-vllm/bin/python; minutes)
 	TURNWISE_VLLM_PYTHON=$${TURNWISE_VLLM_PYTHON:-.venv-vllm/bin/python} $(BIN)/python -m pytest tests/conformance/test_vllm.py $(ARGS)
 
+test-slurm: $(VENV)/.dev ## jobs of a Slurm of one node that the test starts (apt-get install slurm-wlm munge; minutes)
+	$(BIN)/python -m pytest tests/conformance/test_slurm.py $(ARGS)
+
 tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
 	$(BIN)/python scripts/make_tiny.py $(ARGS)
 
+audit: .venv-audit/.done ## known holes in the pinned libraries; needs the network, and says so where it reaches none
+	@rm -f .venv-audit/report.json
+	@.venv-audit/bin/pip-audit -r requirements.lock --strict --no-deps --disable-pip --progress-spinner off -f json -o .venv-audit/report.json \
+	|| { test -s .venv-audit/report.json && echo "make audit: details are in .venv-audit/report.json" >&2 \
+	|| echo "make audit: nothing was checked, for the advisory service (pypi.org) could not be asked" >&2; exit 1; }
+
 clean: ## remove environments and caches; outputs/ stays
-	rm -rf .venv .venv-alfworld build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache src/*.egg-info
+	rm -rf .venv .venv-alfworld .venv-audit build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache src/*.egg-info
 	find . -name __pycache__ -type d -not -path './outputs/*' -prune -exec rm -rf {} +
 
 # Stamps: a file inside the environment, newer than what it was made from.
@@ -82,6 +91,11 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.run
 
 $(VENV)/.bfcl $(VENV)/.tau2: $(VENV)/.%: requirements-%.txt $(VENV)/.run
 	$(PIP) --no-deps -r $<
+	@touch $@
+
+.venv-audit/.done: | $(BIN)/python
+	$(BIN)/python -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	@touch $@
 
 .venv-alfworld/.done: requirements-alfworld.txt | $(BIN)/python

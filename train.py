@@ -21,9 +21,9 @@ from yaml import YAMLError
 from turnwise.config import register
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain
-from turnwise.errors import InputError
+from turnwise.errors import InputError, Stopped
 from turnwise.files import no_room
-from turnwise.run_folder import claim
+from turnwise.run_folder import claim, is_first
 from turnwise.sweeps.arguments import for_hydra, is_sweep
 from turnwise.sweeps.run import RowsFailed
 
@@ -39,6 +39,8 @@ def job(cfg: DictConfig) -> None:
             if folder.finished:
                 from turnwise.reports.html import write_report
 
+                if not is_first():
+                    return
                 print(f"Finished already: {write_report(folder.path)} (fresh=true starts it again)")
                 return
             from turnwise.training.main import run
@@ -52,6 +54,10 @@ def job(cfg: DictConfig) -> None:
         if _in_a_sweep():  # which tells it, and goes on with the next row
             raise
         _stop(str(error), 2)
+    except Stopped as error:
+        if _developer() or _in_a_sweep():
+            raise
+        _stop(str(error), 1)
     except OSError as error:
         message = no_room(error, cfg.paths.out)
         if message is None or _developer() or _in_a_sweep():
@@ -68,7 +74,8 @@ def _developer() -> bool:
 
 
 def _stop(message: str, status: int) -> NoReturn:
-    print(message, file=sys.stderr)
+    if is_first():  # the others of a distributed run meet the same
+        print(message, file=sys.stderr)
     raise SystemExit(status)
 
 

@@ -97,8 +97,9 @@ class Server(ThreadingHTTPServer):
         answer: Callable[[Sequence[dict[str, str]]], str] = model,
         delay: float = 0.0,
         usage: bool = True,
+        port: int = 0,
     ) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", port), _Handler)
         self.fault, self.answer, self.delay, self.usage = fault, answer, delay, usage
         self.seen: Counter[str] = Counter()  # requests by question
         self.faults: Counter[str] = Counter()
@@ -239,7 +240,9 @@ def serve(*args: Any, **settings: Any) -> Iterator[Server]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--delay", type=float, default=0.0, help="s before each answer")
-    with serve(delay=parser.parse_args().delay) as server:
+    parser.add_argument("--port", type=int, default=0, help="0, the default: any that is free")
+    args = parser.parse_args()
+    with serve(delay=args.delay, port=args.port) as server:
         print(server.url, flush=True)
         sys.stdin.read()
 

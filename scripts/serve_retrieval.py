@@ -5,13 +5,15 @@ python scripts/serve_retrieval.py --model sentence-transformers/all-MiniLM-L6-v2
 python train.py method=grpo env=search env.retriever=http://127.0.0.1:8000/retrieve
 
 POST /retrieve with {"queries": [...], "topk": k, "return_scores": true}, as Search-R1's server answers it. Needs the extra:
-pip install -r requirements-dense.txt. Embeddings are kept beside the corpus, so a second start is quick.
+pip install -r requirements-dense.txt. Where TURNWISE_RETRIEVAL_KEY holds a token, here and where runs start, every request must
+carry it; an address that others can reach needs one. Embeddings are kept beside the corpus, so a second start is quick.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import hmac
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,11 @@ import numpy as np
 import torch
 from aiohttp import web
 
+from turnwise.endpoints import is_local, key_from
 from turnwise.envs.search.encyclopaedia import Encyclopaedia
 from turnwise.envs.search.pages import Page
 from turnwise.envs.search.public import read_pages
+from turnwise.envs.search.retrieval import KEY
 from turnwise.errors import InputError
 
 MOST = 1000  # pages of one answer
@@ -77,10 +81,18 @@ class Index:
         ]
 
 
-def make_app(index: Index) -> web.Application:
-    """The server over an index. What is no request in the format is answered with 400 and the reason."""
+def make_app(index: Index, key: str | None = None) -> web.Application:
+    """The server over an index. What is no request in the format is answered with 400 and the reason.
+
+    Args:
+        key: token that every request must carry (``Authorization: Bearer``), or it is answered with 401; None: none.
+    """
+    wanted = f"Bearer {key}".encode()
 
     async def retrieve(request: web.Request) -> web.Response:
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if key is not None and not hmac.compare_digest(given, wanted):
+            return web.json_response({"error": f"a token is needed: set {KEY}"}, status=401)
         try:
             body = await request.json()
             queries, k = body["queries"], body.get("topk", 3)
@@ -116,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
     add("--edition", type=int, default=0, help="of the encyclopaedia, as env.edition")
     add("--query", default="", help='what the model wants before a query, such as "query: "')
     add("--passage", default="", help='what the model wants before a page, such as "passage: "')
-    add("--host", default="127.0.0.1")
+    add("--host", default="127.0.0.1", help=f"another one than this machine's own needs {KEY} (default 127.0.0.1)")
     add("--port", type=int, default=8000)
     return parser
 
@@ -124,7 +136,12 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 2 when an argument or file cannot be used, or the extra is not installed."""
     args = parser().parse_args(arguments)
+    key = key_from(KEY)
     try:
+        if key is None and not is_local(f"http://{args.host}"):
+            raise InputError(
+                f"--host {args.host}: others can reach that, so a token is needed. Set {KEY} here and where runs start"
+            )
         print("reading pages", flush=True)
         cache = None
         if args.corpus is not None:
@@ -138,7 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    web.run_app(make_app(index), host=args.host, port=args.port)
+    web.run_app(make_app(index, key), host=args.host, port=args.port)
     return 0
 
 

@@ -83,7 +83,7 @@ def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
     if sound and ours and _UNSET not in given.values():
         wrong = {mistake.split(":")[0].rpartition(".")[2] for mistake in mistakes}
         later = [name for name, p in signature.parameters.items() if p.required and node.get("_partial_")]
-        kept = {key: value for key, value in node.items() if key not in wrong and key != "_partial_"}
+        kept = {key: value for key, value in node.items() if str(key) not in wrong and key != "_partial_"}
         mistakes += _ranges(dict.fromkeys(later) | kept, path, signature)
     return mistakes
 
@@ -107,10 +107,13 @@ def _ranges(node: dict[str, Any], path: str, signature: Signature) -> list[str]:
     return mistakes
 
 
-def _names(given: Mapping[str, Any], signature: Signature, path: str, partial: bool) -> Iterator[str]:
+def _names(given: Mapping[Any, Any], signature: Signature, path: str, partial: bool) -> Iterator[str]:
     if not signature.accepts_any:
         for name in given.keys() - signature.parameters.keys():
-            hint = suggest(name, signature.parameters)
+            if isinstance(name, str):
+                hint = suggest(name, signature.parameters)
+            else:  # YAML reads the bare words on, off, yes and no as true and false
+                hint = "; a bare on, off, yes or no is a truth value in YAML: quote the key, or call it otherwise"
             yield f"{path}.{name}: {signature.name} has no such parameter{hint}"
     if not partial:
         for name, parameter in signature.parameters.items():

@@ -60,7 +60,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
                 )
     if _part(cfg, "advantage") in _GROUP_RULES and _value(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
-    mistakes += _judging(cfg) + _served(cfg)
+    mistakes += _judging(cfg) + _served(cfg) + _sharded(cfg)
     if _part(cfg, "advantage") == "Awpo" and _value(cfg, "advantage", "difficulty"):
         tau, at_most_one = _value(cfg, "advantage", "tau_high"), {"Exact", "Functional"}
         pays_one = reward in at_most_one or (reward == "Outcome" and _value(cfg, "reward", "of") == "won")
@@ -92,6 +92,29 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
     if not _value(cfg, "engine", "urls") and isinstance(held, int) and (held < rank or (held > 0) != (rank > 0)):
         mistakes.append(
             f"engine.local.lora_rank: policy.lora.r={rank} does not fit a server that is started for {held}; set it to {rank}"
+        )
+    return mistakes
+
+
+def _sharded(cfg: Mapping[str, Any]) -> list[str]:
+    """What cannot be done with weights that are in shards."""
+    if _value(cfg, "trainer", "strategy", "_target_") != "turnwise.training.sharding.FullySharded":
+        return []
+    mistakes = []
+    inside = _part(cfg, "engine") in ("TreeEngine", "Lanes")
+    if inside and _value(cfg, "engine", "copy") is False:
+        mistakes.append(
+            "engine.copy: the live weights are in shards, which nobody can sample from; set engine.copy=true"
+        )
+    if inside and _value(cfg, "trainer", "strategy", "offload"):
+        mistakes.append(
+            "trainer.strategy.offload: engine=tree would sample beside the shards, on the CPU; choose engine=vllm, or "
+            "trainer.strategy.offload=false"
+        )
+    if _value(cfg, "callbacks", "gradients"):
+        mistakes.append(
+            "callbacks.gradients: it takes gradients of whole weights, and these are in shards; set callbacks=default, or "
+            "trainer=ddp"
         )
     return mistakes
 

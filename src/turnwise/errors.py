@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class InputError(ValueError):
     """A configuration, file or folder that cannot be used. The message names it and the remedy; no traceback is shown."""
+
+
+class Stopped(RuntimeError):
+    """A run that cannot go on by itself: its numbers or its machine gave out. The message says it all; what was saved stays."""

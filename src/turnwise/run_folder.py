@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config import ConfigError
 from turnwise.errors import InputError
 from turnwise.files import PART, whole
+
+logger = logging.getLogger(__name__)
 
 _RECORD = "config.yaml"
 # what names a run or shows it, and changes nothing that it computes
@@ -34,11 +38,15 @@ _SHOWN_ONLY = (
     "engine.key_variable",
     "engine.patience",
     *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "eager")),
+    "update.max_skips",  # when a run gives up; one that goes on is the same
     "callbacks.progress",
     "callbacks.checkpoint.dirpath",
     "trainer.enable_progress_bar",
     "trainer.log_every_n_steps",
     "trainer.enable_model_summary",
+    "update.recompute",
+    # where it runs: the processes of a run do together what one would do (docs/scaling.md)
+    *(f"trainer.{name}" for name in ("devices", "num_nodes", "strategy")),
 )
 _ABSENT = "nothing"
 
@@ -50,7 +58,7 @@ class RunFolder:
     path: Path
     config_hash: str
     resumed: bool  # a run of this very configuration was begun here
-    finished: bool  # and it has a result
+    finished: bool  # and it has a result that can be read
 
 
 def config_hash(cfg: DictConfig) -> str:
@@ -71,8 +79,9 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
         ConfigError: the folder holds a run of another configuration, or another process is running in it.
     """
     path = Path(cfg.paths.out)
-    if _rank() > 0:
-        yield RunFolder(path, config_hash(cfg), (path / _RECORD).exists(), finished=False)
+    if not is_first():
+        finished = not cfg.fresh and (path / "result.json").exists()
+        yield RunFolder(path, config_hash(cfg), (path / _RECORD).exists(), finished)
         return
     path.mkdir(parents=True, exist_ok=True)
     with _only_one(path):
@@ -84,14 +93,26 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
         else:
             with whole(path / _RECORD) as part:
                 part.write_text(OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False), encoding="utf-8")
-        for part in path.rglob(f".*{PART}"):
-            part.unlink()  # a killed start was writing it
+        for part in list(path.rglob(f".*{PART}")):
+            shutil.rmtree(part) if part.is_dir() else part.unlink()  # a killed start was writing it
         try:
-            yield RunFolder(path, config_hash(cfg), resumed, finished=(path / "result.json").exists())
+            yield RunFolder(path, config_hash(cfg), resumed, _has_result(path))
         except InputError:
             if [entry.name for entry in path.iterdir()] == [_RECORD]:
                 (path / _RECORD).unlink()
             raise
+
+
+def _has_result(path: Path) -> bool:
+    """A result that cannot be read is made again: all that it says is still there."""
+    result = path / "result.json"
+    try:
+        return isinstance(json.loads(result.read_bytes()), dict)
+    except FileNotFoundError:
+        return False
+    except (ValueError, RecursionError):
+        logger.warning("%s is damaged; it is written again", result)
+        return False
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -178,9 +199,9 @@ def _put_aside(path: Path) -> None:
     path.mkdir()
 
 
-def _rank() -> int:
-    """The rank of this process in a distributed run, as its launcher set it."""
-    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 0
+def is_first() -> bool:
+    """Whether this is the first process of its run, or the only one, as its launcher set it."""
+    for names in (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",)):
+        if names[-1] in os.environ:
+            return all(int(os.environ.get(name, "0")) == 0 for name in names)
+    return True

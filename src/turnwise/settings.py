@@ -94,7 +94,9 @@ class Update:
     """One update: an AdamW step over the whole collection, ``batch_tokens`` packed tokens a pass in rows of ``row_tokens``.
 
     The rate rises over ``warmup`` steps, stays, and falls linearly to 0 over the last share ``decay`` of the run's updates;
-    gradients are clipped to the norm ``clip_norm``.
+    gradients are clipped to the norm ``clip_norm``. ``recompute`` keeps a layer's input alone until the backward pass, which
+    computes the layer again: a third more work for a fraction of the memory. An update whose gradient is not finite changes
+    nothing and is counted; ``max_skips`` of them in a row end the run.
     """
 
     learning_rate: float
@@ -102,8 +104,10 @@ class Update:
     decay: float = 0.0
     clip_norm: float = 1.0
     weight_decay: float = 0.0
+    max_skips: int = 5
     row_tokens: int = 2048
     batch_tokens: int = 8192
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_norm"):
@@ -112,7 +116,7 @@ class Update:
         _at_least(0, warmup=self.warmup, weight_decay=self.weight_decay)
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be a share in [0, 1], got {self.decay}")
-        _at_least(1, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
+        _at_least(1, max_skips=self.max_skips, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -17,37 +17,20 @@ ROOT = Path(__file__).resolve().parents[2]
 MESSAGE = "no space left on this disk; free some and run the same command again: it resumes"
 
 
-class Disk:
-    """A small file system in memory, seen only by the processes that run on it; it goes when it is closed."""
+def _disk() -> Any:
+    """The class of tests/faults/disk.py, which the fault campaign uses too."""
+    spec = importlib.util.spec_from_file_location("disk", ROOT / "tests" / "faults" / "disk.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Disk
 
-    def __init__(self, at: Path, kilobytes: int) -> None:
-        mount = f"mount -t tmpfs -o size={kilobytes}k none {at} && echo mounted && exec cat"
-        pipe = subprocess.PIPE
-        self.holder = subprocess.Popen(
-            ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount], stdin=pipe, stdout=pipe, stderr=pipe
-        )
-        assert self.holder.stdout is not None
-        self.mounted = self.holder.stdout.readline() == b"mounted\n"
-        self.path = Path(f"/proc/{self.holder.pid}/root{at}")  # the same folder, as this process sees it
-        self.at = at
 
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        enter = ["nsenter", "--target", str(self.holder.pid), "--user", "--preserve-credentials", "--mount", "--"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
-        return subprocess.run(
-            [*enter, *command], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-        )
-
-    def resize(self, kilobytes: int) -> None:
-        done = self.run("mount", "-o", f"remount,size={kilobytes}k", str(self.at))
-        assert done.returncode == 0, done.stderr
-
-    def close(self) -> None:
-        self.holder.communicate()
+Disk = _disk()
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
+def disk(tmp_path: Path) -> Iterator[Any]:
     if not all(map(shutil.which, ("unshare", "nsenter", "mount"))):
         pytest.skip("needs util-linux")
     (tmp_path / "disk").mkdir()
@@ -67,7 +50,7 @@ def saved(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_a_run_outgrows_its_disk_again_and_again(disk: Disk, small: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_a_run_outgrows_its_disk_again_and_again(disk: Any, small: Callable[..., list[str]], tmp_path: Path) -> None:
     def command(folder: Path) -> list[str]:
         places = [f"paths.out={folder}/run", f"paths.cache={folder}/cache"]
         return [sys.executable, str(ROOT / "train.py"), *small("pivotrl"), *places]

@@ -57,6 +57,12 @@ def test_one_mistake_is_one_message(override: str, message: str) -> None:
     assert found[0].startswith(message)
 
 
+def test_a_key_that_yaml_reads_as_a_truth_value_is_told() -> None:
+    cfg = OmegaConf.create({"gate": {"_target_": "turnwise.gates.never.Never", False: 1}})
+    with pytest.raises(ConfigError, match=r"gate.False: Never has no such parameter; a bare on, off, yes or no"):
+        check_config(cfg)
+
+
 def test_every_mistake_is_listed_at_once() -> None:
     found = mistakes(
         "loss.clip_low=-1",

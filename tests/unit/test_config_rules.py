@@ -33,6 +33,11 @@ CONF = Path(__file__).parents[2] / "conf"
         (["method=toolrl", "judge=offline"], ["judge"]),
         (["method=sft", "judge=endpoint"], ["judge"]),
         (["method=grpo", "reward.of=return", "advantage=awpo", "judge=offline"], ["judge"]),
+        (
+            ["trainer=fsdp", "engine.copy=false", "trainer.strategy.offload=true"],
+            ["engine.copy", "trainer.strategy.offload"],
+        ),
+        (["trainer=fsdp", "callbacks=gradients"], ["callbacks.gradients"]),
         (["experiment=composed/trace+gate", "reward.of=return", "advantage=awpo", "judge=offline"], ["judge"]),
         (["experiment=composed/pivotrl+trace", "gate=divergence"], ["gate"]),
         (["method=grpo", "rollout.sampling.temperature=0"], ["rollout.sampling.temperature"]),

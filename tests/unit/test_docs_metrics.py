@@ -17,7 +17,7 @@ import torch
 from turnwise.advantages.awpo import Awpo
 from turnwise.advantages.group import GroupAdvantage
 from turnwise.config import compose_config
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.lanes import Lanes
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import Answer, Episode, Evaluation
 from turnwise.judges.offline import OfflineJudge
@@ -131,7 +131,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         experience = collector.collect(iteration)
         update = collector.update(experience)
         learned = dict(predictor.learn(iteration, experience)) if predictor else {}
-        learned |= {f"engine/{name}": value for name, value in TreeEngine([2]).report().items()}
+        learned |= {f"engine/{name}": value for name, value in Lanes([2]).report().items()}
         cost = {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}
         recorder.collected(iteration, experience, update, cost, 0.5, judge, learned)
         return update

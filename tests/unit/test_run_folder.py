@@ -119,6 +119,8 @@ def test_what_a_killed_start_was_writing_is_cleared_away(tmp_path: Path) -> None
     with claim(config(out)):
         (out / "checkpoints").mkdir()
         (out / "checkpoints" / ".last.ckpt.123.part").write_text("half")
+        (out / "checkpoints" / ".last.ckpt.part").mkdir()  # of a checkpoint in shards
+        (out / "checkpoints" / ".last.ckpt.part" / "__0_0.distcp").write_text("half")
         (out / "checkpoints" / "last.ckpt").write_text("whole")
     with claim(config(out)):
         assert [path.name for path in (out / "checkpoints").iterdir()] == ["last.ckpt"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,8 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
     found = []
     for path in paths:
         for place, row in rows_of(path):
-            try:
+            with _recorded(place):
                 group = _paths(row)
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-                raise InputError(
-                    f"{place}: no recorded rollout ({type(error).__name__}: {error}); give a file that a run of train.py "
-                    "left in its folder rollouts/"
-                ) from error
             if isinstance(group, str):
                 left_out[group] += 1
             else:
@@ -58,8 +54,23 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
             f"{paths[0]}: the longest rollout has {longest} turns, so no gate at step {min(steps)} or later can save any; "
             "give steps= below that, or rollouts of whole episodes (method=grpo)"
         )
-    groups = tuple(_group(place, row, rollouts, rewards, kept) for place, row, rollouts, rewards in found)
-    return Buffer(groups, horizon, kept, measured=True, left_out=dict(left_out))
+    groups = []
+    for place, row, rollouts, rewards in found:
+        with _recorded(place):
+            groups.append(_group(place, row, rollouts, rewards, kept))
+    return Buffer(tuple(groups), horizon, kept, measured=True, left_out=dict(left_out))
+
+
+@contextmanager
+def _recorded(place: str) -> Iterator[None]:
+    """What goes wrong in this block is the record's fault."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(
+            f"{place}: no recorded rollout ({type(error).__name__}: {error}); give a file that a run of train.py left in its "
+            "folder rollouts/"
+        ) from error
 
 
 def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -78,8 +89,8 @@ def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         place = f"{path}:{number}"
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{place}: not a JSON object ({error.msg}); remove the line if it was torn off") from error
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place}: not a JSON object ({error}); remove the line if it was torn off") from error
         yield place, row
 
 

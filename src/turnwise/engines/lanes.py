@@ -76,8 +76,12 @@ class Lanes:
         self._clear()
 
     def report(self) -> dict[str, float]:
-        """``computed_tokens``: of histories, decoding not counted."""
-        return {"computed_tokens": self._first.computed_tokens + sum(w.computed for w in self._workers or ())}
+        """``computed_tokens``: of histories, decoding not counted; ``lane_cpu_seconds``: of the other processes."""
+        workers = self._workers or ()
+        return {
+            "computed_tokens": self._first.computed_tokens + sum(worker.computed for worker in workers),
+            "lane_cpu_seconds": sum(worker.cpu for worker in workers),
+        }
 
     def shutdown(self) -> None:
         """End the other processes. They are begun anew when they are needed."""

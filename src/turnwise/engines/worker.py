@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -37,10 +38,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Its whole answer; ``computed`` is the number of tokens it has prefilled since it was started."""
+    """Its whole answer, and what it has done since it was started: tokens that it prefilled, CPU seconds."""
 
     samples: list[Sample]
     computed: int
+    cpu: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Worker:
         self._asked: Asked | None = None
         self._told: set[int] = set()  # places of the batch
         self._version = -1
-        self._computed = [0, 0]  # by processes that are gone, and by this one
+        self._gone = (0, 0.0)  # tokens and CPU seconds of processes that have ended
+        self._here = (0, 0.0)  # and of this one
         self._process: Any = None
         self._lost = 0  # processes in a row
         self.connection: Connection  # ready to be read when something of it has come
@@ -92,7 +95,12 @@ class Worker:
     @property
     def computed(self) -> int:
         """Tokens prefilled."""
-        return sum(self._computed)
+        return self._gone[0] + self._here[0]
+
+    @property
+    def cpu(self) -> float:
+        """Seconds that a core has worked for it."""
+        return self._gone[1] + self._here[1]
 
     # -- sampling ------------------------------------------------------------------------------------------------------
 
@@ -122,7 +130,7 @@ class Worker:
         if isinstance(came, Failed):
             raise RuntimeError(f"sampling failed in a process of its own:\n{came.error}")
         if isinstance(came, Done):
-            self._computed[1] = came.computed
+            self._here = (came.computed, came.cpu)
             for node, sample in zip(self._asked.nodes, came.samples, strict=True):
                 self._histories[node].extend(sample.ids)
             self._asked = None
@@ -162,7 +170,7 @@ class Worker:
 
     def _end(self) -> int | None:
         """Let it end, and its exit code. What it has computed counts."""
-        self._computed = [sum(self._computed), 0]
+        self._gone, self._here = (self.computed, self.cpu), (0, 0.0)
         self.connection.close()
         self._process.join(timeout=10)
         if self._process.exitcode is None:
@@ -193,7 +201,7 @@ def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
                 _heed(engine, nodes, *note)
             tell = (lambda place, sample: connection.send((place, sample))) if asked.listened else None
             samples = engine.sample([nodes[node] for node in asked.nodes], asked.sampling, asked.seeds, tell)
-            connection.send(Done(samples, engine.computed_tokens))
+            connection.send(Done(samples, engine.computed_tokens, time.process_time()))
         except BrokenPipeError:
             return
         except Exception:

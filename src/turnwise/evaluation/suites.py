@@ -150,7 +150,7 @@ def answer_skills(
     """Greedy answers to ``count`` held-out items of every skill."""
     answers = []
     greedy = Sampling(temperature=0, max_tokens=max_tokens)
-    for name in suites or list(SKILLS):
+    for name in SKILLS if suites is None else suites:
         questions = items(name, "test", count, seed)
         nodes = [engine.open(chat.prompt(question.messages)) for question in questions]
         samples = engine.sample(nodes, greedy, [seed_of(name, i) for i in range(len(nodes))])

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from torch.distributed.tensor import DTensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
@@ -38,13 +39,18 @@ def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedMod
                 path.replace("base_layer.", "")
             )  # experts are wrapped once for each of their parameters
             if plain is not None:
-                plain.copy_(value)
+                plain.copy_(_whole(value))
         for name, module in base.named_modules():
             for adapter in module.active_adapters if hasattr(module, "get_delta_weight") else ():
                 if adapter in module.lora_A:
                     adapted = f"{name.replace('.base_layer', '')}.{getattr(module, 'parameter_name', 'weight')}"
-                    targets[adapted].add_(module.get_delta_weight(adapter))
+                    targets[adapted].add_(_whole(module.get_delta_weight(adapter)))
     return into
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    """A weight that is in shards, put together; all processes that hold one must ask."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def adapter_off(model: Any) -> AbstractContextManager[None]:

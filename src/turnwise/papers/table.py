@@ -186,7 +186,7 @@ def _read(path: Path, changed: int, size: int) -> Sweep:
     """A file that many rows refer to is read once, until it changes."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not YAML ({error})") from error
     if not isinstance(raw, Mapping):
         raise InputError(f"{path}: not a sweep; it needs paper, entry, title and rows")

@@ -28,7 +28,14 @@ class _Rows:
 
 
 def activation_bytes(
-    source: Architecture, dtype: str, lora: Lora, rows: int, tokens: int, scored: int, autocast: bool
+    source: Architecture,
+    dtype: str,
+    lora: Lora,
+    rows: int,
+    tokens: int,
+    scored: int,
+    autocast: bool,
+    recompute: bool = False,
 ) -> int:
     """Bytes that autograd keeps of one packed micro-batch, parameters not counted.
 
@@ -41,9 +48,12 @@ def activation_bytes(
         rows, tokens: B and S of the micro-batch.
         scored: predicted tokens of it, U.
         autocast: matrix products in bfloat16, as ``trainer.precision=bf16-mixed`` takes them.
+        recompute: of every layer its input alone is kept, and one layer is computed again at a time.
     """
     layers = int(source.config.num_hidden_layers)
     first, second = (_kept(source, dtype, lora, n, rows, tokens, scored, autocast) for n in (1, 2))
+    if recompute:
+        return first + layers * rows * tokens * int(source.config.hidden_size) * getattr(torch, dtype).itemsize
     return first + (second - first) * (layers - 1)
 
 

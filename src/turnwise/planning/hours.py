@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.evaluation.suites import CHUNK as EPISODES
 from turnwise.planning import flops
-from turnwise.planning.memory import at_a_time
+from turnwise.planning.memory import at_a_time, gpus_of
 from turnwise.planning.shape import Shape
 from turnwise.planning.tokens import Around, Tokens
 from turnwise.training.profile import SHARD
@@ -91,7 +91,9 @@ def work(
         moved = rounds * shape.weight_bytes + read * shape.kv_bytes
         seconds[part] = gpu.seconds(counts[part] - prefill, moved) + gpu.seconds(prefill)
 
-    groups = ceil(tokens.histories / max(1, at_a_time(cfg, shape, tokens.histories, tokens.history)))
+    gpus = gpus_of(cfg)  # each plays its share, and reads the weights for it
+    share = ceil(tokens.histories / gpus)
+    groups = gpus * ceil(share / max(1, at_a_time(cfg, shape, share, tokens.history)))
     rounds = steps * groups * tokens.depth * reply
     sampling("sampling", steps * tokens.sampled, steps * tokens.prefilled, tokens.context, tokens.samples, rounds)
     stored, scored = steps * tokens.stored, steps * tokens.trained
@@ -109,15 +111,8 @@ def work(
     together = at_a_time(cfg, shape, EPISODES, around.history)
     rounds = around.evaluated / together
     sampling("evaluation", around.evaluated, around.evaluated_prefill, around.context, 1, rounds)
-    hours = {part: value / 3600 * gpus_of(cfg) for part, value in seconds.items()}
+    hours = {part: value / 3600 for part, value in seconds.items()}
     return Work({**counts, "total": sum(counts.values())}, {**hours, "total": sum(hours.values())})
-
-
-def gpus_of(cfg: DictConfig) -> int:
-    """GPUs of one run: ``trainer.devices`` times ``trainer.num_nodes``; what is no number counts as one."""
-    devices, nodes = cfg.trainer.get("devices", 1), cfg.trainer.get("num_nodes", 1)
-    each = len(devices) if not isinstance(devices, int | str) else int(devices) if str(devices).isdigit() else 1
-    return max(1, each) * int(nodes)
 
 
 def _critic(cfg: DictConfig, critic: Shape, tokens: Tokens) -> float:

@@ -1,10 +1,11 @@
-"""Memory of one GPU by part, in bytes. The policy is not sharded: every process holds all of it."""
+"""Memory of one GPU by part, in bytes. Every GPU holds all of the policy, unless ``trainer=fsdp`` puts it into shards."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import ceil
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from turnwise.engines.store import GROW
 from turnwise.evaluation.suites import CHUNK as EPISODES
@@ -24,9 +25,9 @@ class Memory:
     """Bytes.
 
     Attributes:
-        weights: of the base model and its adapter.
-        gradients: as wide as the trained weights.
-        optimiser: AdamW's two moments, each as wide as the trained weights.
+        weights: of the base model and its adapter; in shards one GPU's part, and what is gathered at a time.
+        gradients: as wide as the trained weights; likewise.
+        optimiser: AdamW's two moments, each as wide as the trained weights; in shards one GPU's part.
         copy: the engine's own weights with the adapter merged (``engine.copy``).
         predictor: weights, gradients and moments of a critic.
         cache: keys and values that the engine keeps, ``engine.memory_gb`` at most unless a single history needs more.
@@ -67,8 +68,23 @@ def cached(shape: Shape, history: float) -> int:
 
 def at_a_time(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
     """How many of the histories the engine holds at a time (``engines.rows.Rows``); at least one, if there is any."""
-    budget = cfg.engine.memory_gb
+    budget = cfg.engine.get("memory_gb")
     return histories if budget is None else min(histories, max(1, int(budget * 1e9) // cached(shape, history)))
+
+
+def gpus_of(cfg: DictConfig) -> int:
+    """GPUs of one run: ``trainer.devices`` times ``trainer.num_nodes``; what is no number counts as one."""
+    devices, nodes = cfg.trainer.get("devices", 1), cfg.trainer.get("num_nodes", 1)
+    each = len(devices) if not isinstance(devices, int | str) else int(devices) if str(devices).isdigit() else 1
+    return max(1, each) * int(nodes)
+
+
+def sharding(cfg: DictConfig) -> tuple[int, bool]:
+    """Into how many shards the policy is put, and whether they stand in the memory of the CPU."""
+    strategy = cfg.trainer.get("strategy")
+    if not OmegaConf.is_config(strategy) or not str(strategy.get("_target_")).endswith("FullySharded"):
+        return 1, False
+    return gpus_of(cfg), bool(strategy.get("offload"))
 
 
 def micro_batch(cfg: DictConfig, tokens: Tokens) -> tuple[int, int, int]:
@@ -84,22 +100,29 @@ def memory(
 ) -> Memory:
     """Memory of a run; no part of training where there is none (``trainer.max_epochs=0``)."""
     trains = int(cfg.trainer.max_epochs) > 0
+    inside = "vllm" not in str(cfg.engine.get("_target_"))  # servers have GPUs of their own
+    shards, offload = sharding(cfg)
+    beside = 0 if offload else 1  # what stays on the GPU
+    layers, outside = shape.layers, shape.head * shape.item * (1 if source.config.tie_word_embeddings else 2)
+    gathered = outside + 2 * (shape.weight_bytes - outside) // layers if shards > 1 else 0  # a layer, and the next one
     lora = Lora(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
     rows, row, scored = micro_batch(cfg, tokens)
-    held = at_a_time(cfg, shape, tokens.histories, tokens.history)
+    held = at_a_time(cfg, shape, ceil(tokens.histories / gpus_of(cfg)), tokens.history)
     played = at_a_time(cfg, shape, EPISODES, around.history)
     drawn = max(held * tokens.samples, played)
-    autocast = "mixed" in str(cfg.trainer.precision)
-    kept = activation_bytes(source, str(cfg.policy.dtype), lora, rows, row, scored, autocast) if trains else 0
-    logits = max(CHUNK * TRAINED_LOGIT if trains else 0, drawn * DRAWN_LOGIT) * shape.vocabulary
+    autocast, again = "mixed" in str(cfg.trainer.precision), bool(cfg["update"].recompute)
+    kept = activation_bytes(source, str(cfg.policy.dtype), lora, rows, row, scored, autocast, again) if trains else 0
+    logits = max(CHUNK * TRAINED_LOGIT if trains else 0, inside * drawn * DRAWN_LOGIT) * shape.vocabulary
     return Memory(
-        weights=shape.weight_bytes + shape.adapter_bytes,
-        gradients=shape.trained_bytes if trains else 0,
-        optimiser=2 * shape.trained_bytes if trains else 0,
-        copy=shape.weight_bytes if cfg.engine.copy else 0,
+        weights=beside * (shape.weight_bytes + shape.adapter_bytes) // shards + gathered,
+        gradients=(beside * shape.trained_bytes // shards + (2 * shape.trained_bytes // layers if gathered else 0))
+        if trains
+        else 0,
+        optimiser=beside * 2 * shape.trained_bytes // shards if trains else 0,
+        copy=shape.weight_bytes if cfg.engine.get("copy") else 0,  # as an attribute it is a method
         predictor=predictor.weight_bytes * 4 if predictor else 0,
-        cache=max(held * cached(shape, tokens.history), played * cached(shape, around.history)),
-        drawing=round(drawn * int(cfg.rollout.sampling.max_tokens) * shape.kv_bytes),
+        cache=inside * max(held * cached(shape, tokens.history), played * cached(shape, around.history)),
+        drawing=inside * round(drawn * int(cfg.rollout.sampling.max_tokens) * shape.kv_bytes),
         activations=kept,
         logits=round(logits),
     )

@@ -10,8 +10,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.planning.architectures import Architecture
-from turnwise.planning.hours import Gpu, gpus_of
-from turnwise.planning.memory import Memory
+from turnwise.planning.hours import Gpu
+from turnwise.planning.memory import Memory, gpus_of, sharding
 from turnwise.planning.shape import Shape
 
 SMALLEST_STEP = 2.0**-9  # relative; a smaller one is rounded away in a bfloat16 weight
@@ -33,7 +33,7 @@ def missing(
         found += _checkpoint(key, source)
     found += _credentials(cfg)
     if memory is not None and shape is not None:
-        found += _memory(memory, gpu)
+        found += _memory(memory, gpu, sharded=sharding(cfg)[0] > 1)
         found += _training(cfg, shape)
     return found
 
@@ -66,19 +66,20 @@ def _credentials(cfg: DictConfig) -> Iterator[str]:
         yield f"judge: {variable} is not set, so {cfg.judge.client.url} is asked without a key"
 
 
-def _memory(memory: Memory, gpu: Gpu) -> Iterator[str]:
+def _memory(memory: Memory, gpu: Gpu, sharded: bool) -> Iterator[str]:
     if memory.peak <= gpu.memory_gb * 1e9:
         return
     over = f"{memory.peak / 1e9:,.0f} GB on a GPU of {gpu.memory_gb:g} GB"
     sizes = {name: size for name, size in memory.parts().items() if name != "peak"}
     largest = max(sizes, key=lambda name: sizes[name])
     remedy = {
-        "activations": "lower update.batch_tokens and update.row_tokens",
+        "activations": "set update.recompute=true, or lower update.batch_tokens and update.row_tokens",
         "drawing": "lower rollout.sampling.max_tokens, or allocator.group_size",
         "cache": "lower engine.memory_gb, or rollout.max_length",
-        "copy": "set engine.copy=false",
-        "optimiser": "set policy.lora.r above 0",
-        "gradients": "set policy.lora.r above 0",
+        "copy": "choose engine=vllm" if sharded else "set engine.copy=false",
+        "weights": "set trainer=fsdp on several GPUs",
+        "optimiser": "set policy.lora.r above 0, or trainer=fsdp on several GPUs",
+        "gradients": "set policy.lora.r above 0, or trainer=fsdp on several GPUs",
     }.get(largest, "choose a smaller policy or a larger GPU")
     yield f"GPU memory: {over}; most of it, {sizes[largest] / 1e9:,.0f} GB, is {largest}: {remedy}"
 
@@ -92,8 +93,8 @@ def _training(cfg: DictConfig, shape: Shape) -> Iterator[str]:
             f"policy.dtype: all weights are trained in bfloat16, where an AdamW step of {rate:g} on a weight of 0.02 is "
             "rounded away; set policy.dtype=float32"
         )
-    if gpus_of(cfg) > 1:
+    if (gpus := gpus_of(cfg)) > int(cfg.rollout.states):
         yield (
-            f"trainer.devices: {gpus_of(cfg)} GPUs each collect and train on the same update, so they are no faster than "
-            "one; set trainer.devices=1"
+            f"trainer.devices: {gpus} GPUs share the {cfg.rollout.states} states of a collection, and a state is played by one "
+            f"of them; set rollout.states to at least {gpus}, or fewer devices"
         )

@@ -10,9 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.errors import InputError
 from turnwise.planning.architectures import Architecture, architecture
-from turnwise.planning.hours import Gpu, Work, gpus_of, work
+from turnwise.planning.hours import Gpu, Work, work
 from turnwise.planning.lengths import AT_MOST, Lengths, lengths, trajectories
-from turnwise.planning.memory import Memory, memory
+from turnwise.planning.memory import Memory, gpus_of, memory
 from turnwise.planning.missing import missing
 from turnwise.planning.shape import Shape, shape_of
 from turnwise.planning.tokens import Around, Tokens, around, iteration

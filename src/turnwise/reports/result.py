@@ -144,7 +144,7 @@ def read_result(path: Path | str) -> Result:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ResultError(f"{path}: no such file; the run did not finish. Start it again to resume it.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ResultError(f"{path}: not JSON ({error}). Start the run again to rewrite it.") from error
     return _check(raw, str(path))
 

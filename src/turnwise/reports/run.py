@@ -122,7 +122,7 @@ def _config(path: Path, notes: list[str]) -> tuple[str, dict[str, Any]]:
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         config = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         notes.append(f"{path.name}: not YAML ({error}).")
         return text, {}
     return text, config if isinstance(config, dict) else {}
@@ -149,7 +149,7 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 

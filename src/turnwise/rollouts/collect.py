@@ -25,7 +25,12 @@ Select = Callable[[int], list[State]]
 """Iteration or refill number -> its states."""
 
 Play = Callable[[Sequence[State], object], list[RolloutTree]]
-"""States and the key that seeds their draws -> one tree a state."""
+"""States and the key that seeds their draws -> one tree a state, or of the states of this process's share."""
+
+Played = tuple[RolloutTree, Rewards]
+
+Gather = Callable[[list[Played]], list[Played]]
+"""What this process has played -> what all processes of the run have, in the order of the states."""
 
 
 @dataclass(slots=True)
@@ -51,6 +56,8 @@ class Collector:
     select, play, reward, advantage: the parts.
     row_tokens, batch_tokens: see :func:`turnwise.rollouts.pack.pack`.
     max_refills: draws of further states when the advantage asks for a full batch (DAPO's dynamic sampling).
+    gather: where a run has several processes. Each pays for the trees that it has played; then all know all of them, so
+        that groups, refills and what an advantage compares are those of one process.
     """
 
     select: Select
@@ -60,6 +67,7 @@ class Collector:
     row_tokens: int = 2048
     batch_tokens: int = 8192
     max_refills: int = 4
+    gather: Gather = list
 
     def collect(self, iteration: int, memory: Mapping[str, float] | None = None) -> Experience:
         """Play the states of this iteration and give each turn its credit. ``memory`` is the last experience's."""
@@ -90,11 +98,12 @@ class Collector:
         self, experience: Experience, states: Sequence[State], key: object, memory: Mapping[str, float]
     ) -> None:
         """Play further states; the credit is that of the whole batch, which a rule may compare within itself."""
-        played = self.play(states, key)
-        trees = [tree for tree in played if tree.turns]
-        experience.skipped += len(played) - len(trees)
-        experience.trees += trees
-        experience.rewards += [self.reward(tree) for tree in trees]
+        paid: list[Played] = [(tree, self.reward(tree) if tree.turns else {}) for tree in self.play(states, key)]
+        whole = self.gather(paid)
+        played = [(tree, rewards) for tree, rewards in whole if tree.turns]
+        experience.skipped += len(whole) - len(played)
+        experience.trees += [tree for tree, _ in played]
+        experience.rewards += [rewards for _, rewards in played]
         credited = credit_all(self.advantage, experience.trees, experience.rewards, memory)
         experience.credits, experience.memory, experience.metrics = credited.credits, credited.memory, credited.metrics
 

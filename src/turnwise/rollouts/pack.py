@@ -72,6 +72,19 @@ class Update:
     stored_tokens: int  # tokens that stand in the packed batches
     path_tokens: int  # tokens that the same paths would hold unpacked
 
+    def share(self, rank: int, world: int) -> Update:
+        """The micro-batches of one of ``world`` processes; counts stay those of the whole.
+
+        All get as many, because processes that average gradients or shard weights must pass together: one that is left over
+        repeats another's micro-batch with every weight 0.
+        """
+        mine = self.batches[rank::world]
+        if len(mine) * world < len(self.batches):
+            spare = self.batches[-1]  # the rows of the last are the shortest
+            nothing = replace(spare.items, weight_K=torch.zeros_like(spare.items.weight_K))
+            mine = [*mine, replace(spare, items=nothing)]
+        return replace(self, batches=mine)
+
 
 @dataclass(slots=True)
 class _Item:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 _TIME = 1_735_689_600  # 2025-01-01, the date of every file: listings do not depend on when an episode is played
 _DEPTH = 32  # folders within folders
+_NOTHING = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,13 @@ def tree_of(files: Mapping[str, str]) -> Tree:
 
 
 def write_tree(tree: Tree, folder: Path, owner: int | None = None) -> None:
-    """Write a tree into an empty folder; ``owner`` is a user id, where another than ours is to own it."""
+    """Write a tree into an empty folder; ``owner`` is a user id, where another than ours is to own it.
+
+    Raises:
+        ValueError: a path leads out of the folder, or through something that is no folder; nothing is written then.
+    """
+    for path in tree:
+        _check_inside(path, tree)
     folders = []
     for path, entry in tree.items():
         place = folder / path
@@ -62,6 +69,16 @@ def write_tree(tree: Tree, folder: Path, owner: int | None = None) -> None:
         os.utime(place, (_TIME, _TIME))
     if owner is not None:
         os.chown(folder, owner, owner)
+
+
+def _check_inside(path: str, tree: Tree) -> None:
+    """This is written by us, outside the sandbox, and paths come from tasks: a data file's, or what a model made."""
+    parts = path.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise ValueError(f"files: {path!r} is no path inside a folder; write it as a/b.txt")
+    above = "/".join(parts[:-1])
+    if above and tree.get(above, _NOTHING) is not None:
+        raise ValueError(f"files: {path!r} lies in {above!r}, which is no folder")
 
 
 def read_tree(folder: Path, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:

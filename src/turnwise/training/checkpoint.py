@@ -1,15 +1,24 @@
-"""Checkpoints that are whole or not there, wherever they lie."""
+"""Checkpoints that are whole or not there, wherever they lie, and the one before in case the newest is damaged later."""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from turnwise.errors import InputError
 from turnwise.files import whole
+
+LAST, BEFORE, DAMAGED = "last.ckpt", "before.ckpt", "damaged.ckpt"
+_DIGEST = 64  # hex digits of SHA-256
+_END = 22  # bytes of a zip archive's end record without its comment
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
@@ -20,12 +29,80 @@ class WholeCheckpointIO(TorchCheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Replace the checkpoint at ``path``.
+        """Replace the checkpoint at ``path``; what stood there stays beside it as ``before.ckpt``.
 
         Raises:
             OSError: it cannot be written; the one before it stays.
         """
         buffer = io.BytesIO()  # torch writes to a full disk without naming the error
         torch.save(checkpoint, buffer)
+        _keep(Path(path))  # first: a disk then needs room for two, not three
         with whole(Path(path)) as part:
-            part.write_bytes(buffer.getbuffer())
+            part.write_bytes(sealed(buffer))
+
+
+def newest(folder: Path, tell: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint of a run's ``checkpoints`` folder that is whole; None where there is none at all.
+
+    A damaged one is put aside as ``damaged.ckpt``, so that the next save does not take it for the good one before.
+
+    Args:
+        tell: told in one line what was damaged and where the run goes on.
+
+    Raises:
+        InputError: all are damaged.
+    """
+    bad: list[str] = []
+    for path in (folder / LAST, folder / BEFORE):
+        if not path.exists():
+            continue
+        why = damage(path)
+        if why is None:
+            if bad:
+                with suppress(FileNotFoundError):  # another process of the run has done so
+                    (folder / LAST).replace(folder / DAMAGED)
+                tell(f"{bad[0]}; it is now {DAMAGED}, and the run goes on from the one before it, {path}")
+            return path
+        bad.append(f"{path} is damaged ({why})")
+    if bad:
+        raise InputError(
+            f"{'; '.join(bad)}; put back a copy, or remove {folder}: training then begins again, and ends as it would have"
+        )
+    return None
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with the bytes of a checkpoint; None where they are as they were written."""
+    if path.is_dir():  # shards, which :class:`WholeCheckpointIO` did not write
+        return None
+    hashed, left = hashlib.sha256(), path.stat().st_size - _DIGEST
+    with path.open("rb") as stream:
+        while left > 0 and (piece := stream.read(min(left, 1 << 22))):
+            hashed.update(piece)
+            left -= len(piece)
+        written = stream.read()
+    return None if written == hashed.hexdigest().encode() else "its checksum does not fit"
+
+
+def sealed(buffer: io.BytesIO) -> memoryview:
+    """What ``torch.save`` wrote, with its SHA-256 as the archive's comment: still a file that ``torch.load`` reads."""
+    if bytes(buffer.getbuffer()[-_END : -_END + 4]) != b"PK\x05\x06":
+        raise RuntimeError("torch.save did not write a zip archive that ends in its directory")
+    buffer.seek(-2, io.SEEK_END)  # the length of the comment
+    buffer.write(_DIGEST.to_bytes(2, "little"))
+    buffer.write(hashlib.sha256(buffer.getbuffer()).hexdigest().encode())
+    return buffer.getbuffer()
+
+
+def _keep(path: Path) -> None:
+    """Have what stands at ``path`` under the name of the one before as well."""
+    if path.name != LAST or not path.is_file():
+        return
+    before = path.with_name(BEFORE)
+    before.unlink(missing_ok=True)
+    try:
+        os.link(path, before)
+    except (
+        OSError
+    ):  # a file system without links; a kill before the new one is whole leaves this one alone, which is found
+        path.replace(before)

@@ -33,7 +33,7 @@ from turnwise.rollouts.judged import Judged
 from turnwise.run_folder import config_hash
 from turnwise.states.pivots import summarise
 from turnwise.tiny.load import tiny_path
-from turnwise.training.checkpoint import WholeCheckpointIO
+from turnwise.training.checkpoint import LAST, WholeCheckpointIO, newest
 from turnwise.training.collection import Collection
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.module import PolicyModule
@@ -41,7 +41,10 @@ from turnwise.training.outcome import in_domain, out_of_domain, provenance, summ
 from turnwise.training.playing import player_of
 from turnwise.training.profile import profile, write_profile
 from turnwise.training.progress import Advance, Phases
+from turnwise.training.ranks import Ranks, environments, joined
 from turnwise.training.recorder import Recorder
+from turnwise.training.sharding import Whole, is_sharded, latest
+from turnwise.training.signals import own_signals
 from turnwise.training.sources import read_experts, starts_of, turns_of
 from turnwise.training.stream import Rollouts
 from turnwise.training.verdicts import count_profile, verifier_result
@@ -49,13 +52,14 @@ from turnwise.types import Message, State
 
 PHASES = ["read", "evaluate base", "profile", "train", "evaluate after", "report"]
 TWINS = {"evaluate after": "evaluate base"}
+SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines outside the run's processes
 
 
 class Run:
     """The parts of one run, built once, and the steps that use them."""
 
-    def __init__(self, cfg: DictConfig, phases: Phases) -> None:
-        self.cfg, self.phases = cfg, phases
+    def __init__(self, cfg: DictConfig, phases: Phases, ranks: Ranks | None = None) -> None:
+        self.cfg, self.phases, self.ranks = cfg, phases, ranks or Ranks()
         self.folder, self.seed = Path(cfg.paths.out), int(cfg.seed)
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
@@ -83,16 +87,21 @@ class Run:
             steps=self.cfg.trainer.max_epochs,
             weight_decay=update.weight_decay,
             clip_norm=update.clip_norm,
+            max_skips=update.max_skips,
             temperature=self.settings["rollout"].sampling.temperature or 1.0,
+            recompute=update.recompute,
+            ranks=self.ranks,
         )
         self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.tell)
         self.engine = self.player.engine
         self.opening = openings(self.env, self.chat)
         self.histories: dict[str, Sequence[Message]] = {}
         self.steps: dict[str, Step] = {}  # for the judge
-        self.recorder = Recorder(self.folder, self.messages, trees=self.settings["rollout"].recorded)
+        trees = self.settings["rollout"].recorded
+        self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first)
+        suites = self.settings["eval"]
         self.measure = Measure(
-            self.player, self.module, self.chat, self.opening, self.settings["eval"], self.folder, phases, self.device
+            self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
         )
         self.problems: Sequence[Any] = ()
         self.profiled: Mapping[str, float] = {}  # verdicts on the base policy's actions, by domain
@@ -130,12 +139,13 @@ class Run:
         shards = self.folder / "profile"
         with self.phases.phase("profile", len(candidates)) as advance:
             self.module.to(self.device)
-            self.engine.load_weights(self.module.model, self.module.version)
+            self.module.hand_to(self.engine)
             local = self.player.using(self.settings["rollout"].sampling, max_turns=1)
-            profiles = profile(local, candidates, rule.k, shards, (self.seed, "profile"), advance)
+            profiles = profile(local, candidates, rule.k, shards, (self.seed, "profile"), advance, self.ranks)
         candidates = [state for state in candidates if state.id in profiles]
         kept = rule.select(candidates, profiles)
-        write_profile(shards, self.folder / "profile.parquet", (state.id for state in kept))
+        if self.ranks.first:
+            write_profile(shards, self.folder / "profile.parquet", (state.id for state in kept))
         self.profiled = count_profile(profiles, candidates)
         found = summarise(profiles.values())
         missed = "-" if found.miss_rate is None else f"{found.miss_rate:.0%}"
@@ -166,7 +176,8 @@ class Run:
 
     def fit(self, states: list[State]) -> None:
         """Lightning's Trainer over iterations; goes on from the last checkpoint if there is one."""
-        checkpoint = self.folder / "checkpoints" / "last.ckpt"
+        folder = self.folder / "checkpoints"
+        checkpoint = newest(folder, self.phases.tell) or latest(folder / LAST)
         epochs = int(self.cfg.trainer.max_epochs)
         every = self.settings["eval"].every
         loggers = [instantiate(logger) for logger in (self.cfg.logger or {}).values() if logger]
@@ -185,13 +196,15 @@ class Run:
                 self.seed,
                 self.judged(),
                 learners,
+                self.ranks,
             )
             data = Rollouts(collection, self.evaluate_during, collection)
             trainer = instantiate(
                 self.cfg.trainer,
-                callbacks=[self.recorder, *learners, *callbacks, bar],
+                callbacks=[self.recorder, *learners, *callbacks, bar, *own_signals(self.ranks.world)],
                 logger=loggers or False,
-                plugins=[WholeCheckpointIO()],
+                plugins=[WholeCheckpointIO(), *environments()],
+                use_distributed_sampler=False,  # what is whose is decided by the collection
                 default_root_dir=str(self.folder),
                 check_val_every_n_epoch=every or None,
                 limit_val_batches=1 if every else 0,
@@ -199,15 +212,17 @@ class Run:
                 enable_model_summary=False,
             )
             try:
-                trainer.fit(
-                    self.module, data, ckpt_path=str(checkpoint) if checkpoint.exists() else None, weights_only=True
-                )
+                trainer.fit(self.module, data, ckpt_path=str(checkpoint) if checkpoint else None, weights_only=True)
+                self.recorder.check()
             finally:  # a sweep runs many in one process: the next one must not write into this one's W&B run
                 if self.parts["judge"] is not None:
                     self.parts["judge"].close()
                 for logger in loggers:
                     if isinstance(logger, WandbLogger):
-                        logger.experiment.finish()
+                        try:
+                            logger.experiment.finish()
+                        except Exception as error:  # its process may have got the signal that ends this one, too
+                            self.phases.tell(f"W&B: {type(error).__name__}: {error}")
 
     def judged(self) -> Judged | None:
         """The reward with the judge's score beside it; None without a judge."""
@@ -226,9 +241,12 @@ class Run:
 
     def export(self) -> None:
         """The adapter (or the whole model) and the tokenizer, as any Hugging Face program loads them."""
+        model = Whole(self.module.model) if is_sharded(self.module.model) else self.module.model
+        if not self.ranks.first:
+            return
         target = self.folder / ("adapter" if self.settings["policy"].lora.r else "model")
         with writing(target):
-            self.module.model.save_pretrained(target, safe_serialization=True)
+            model.save_pretrained(target, safe_serialization=True)
             self.tokenizer.save_pretrained(target)
 
     def result(self, base: Evaluation, after: Evaluation) -> dict[str, Any]:
@@ -269,16 +287,20 @@ def run(cfg: DictConfig) -> None:
     os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     logging.raiseExceptions = False  # a library's log that finds no room is no news beside the run's own message
     warnings.filterwarnings("ignore", module="lightning|transformers|peft")
     L.seed_everything(int(cfg.seed), verbose=False)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    console = Console(stderr=True)
-    with Phases(PHASES, TWINS, console) as phases, ExitStack() as ends:
-        job = Run(cfg, phases)
+    with ExitStack() as ends:
+        ranks = ends.enter_context(joined(cfg.trainer))
+        ranks = ranks.playing(served=cfg.engine._target_ in SERVED)
+        phases = ends.enter_context(Phases(PHASES, TWINS, Console(stderr=True, quiet=not ranks.first)))
+        job = Run(cfg, phases, ranks)
         ends.callback(job.engine.shutdown)
-        candidates = job.candidates()
+        with ranks.first_alone():
+            candidates = job.candidates()
         base = job.measured_base()
         job.recorder.write(0, "eval", summary(base))
         job.fit(job.chosen(candidates))
@@ -287,6 +309,8 @@ def run(cfg: DictConfig) -> None:
         with phases.phase("report", 2) as advance:
             job.export()
             advance(1)
+            if not ranks.first:
+                return
             write_result(job.result(base, after), job.folder)
             report = write_report(job.folder)
             advance(1)

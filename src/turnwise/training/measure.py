@@ -12,12 +12,15 @@ from typing import Any
 import torch
 
 from turnwise.engines.base import Sampling
+from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Evaluation, answer_skills, play_tasks
 from turnwise.rollouts.play import Player
 from turnwise.settings import Evaluation as Settings
 from turnwise.training.module import PolicyModule
-from turnwise.training.outcome import commit, load_evaluation, save_evaluation
+from turnwise.training.outcome import commit, read_evaluation, save_evaluation
 from turnwise.training.progress import Phases
+from turnwise.training.ranks import Ranks
+from turnwise.training.sharding import is_sharded
 from turnwise.types import Message, Task
 
 
@@ -29,6 +32,7 @@ class Measure:
     settings: how many tasks, attempts and items.
     folder: the run's; a finished evaluation lies in ``evaluation/`` and is not repeated.
     device: where to measure.
+    ranks: who plays a share of it; all of them know the whole.
     """
 
     def __init__(
@@ -41,37 +45,45 @@ class Measure:
         folder: Path,
         phases: Phases,
         device: torch.device,
+        ranks: Ranks | None = None,
     ) -> None:
+        self.ranks = ranks or Ranks()
         self.player, self.module, self.chat, self.opening = player, module, chat, opening
         self.settings, self.folder, self.phases, self.device = settings, folder, phases, device
 
     def __call__(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
         """Measure the policy as it is."""
         settings, world = self.settings, self.player.environment
-        self.module.to(self.device)
-        self.player.engine.load_weights(self.module.model, self.module.version)
+        if not is_sharded(self.module):
+            self.module.to(self.device)
+        self.module.hand_to(self.player.engine)
         half = settings.tasks // 2
-        tasks = [*world.tasks("seen", settings.tasks - half), *world.tasks("unseen", half)]
+        tasks = self.ranks.share([*world.tasks("seen", settings.tasks - half), *world.tasks("unseen", half)])
         sampling = self.player.sampling
         found = Evaluation()
         ways = [("sampled", sampling, settings.attempts), ("greedy", Sampling(0, max_tokens=sampling.max_tokens), 1)]
         for mode, how, attempts in ways:
             if attempts:
                 player = self.player.using(how, max_turns=None)
-                found.episodes += play_tasks(player, self.opening, tasks, attempts, mode, "eval", advance)
+                played = play_tasks(player, self.opening, tasks, attempts, mode, "eval", advance)
+                found.episodes += self.ranks.gather(played)
         if settings.items:
-            found.answers = answer_skills(self.player.engine, self.chat, settings.items, seed=0, on_done=advance)
+            engine, suites = self.player.engine, self.ranks.share(list(SKILLS))
+            answers = answer_skills(engine, self.chat, settings.items, seed=0, suites=suites, on_done=advance)
+            found.answers = self.ranks.gather(answers)
         return found
 
     def named(self, name: str) -> Evaluation:
         """The evaluation of that name: read back if an earlier start of this run has finished it."""
         path = self.folder / "evaluation" / f"{name}.jsonl"
-        if path.exists():
-            return load_evaluation(path)
-        total = self.settings.tasks * (1 + self.settings.attempts) + 8 * self.settings.items
+        before = self.ranks.tell(read_evaluation(path) if self.ranks.first else None)
+        if before is not None:
+            return before
+        total = self.settings.tasks * (1 + self.settings.attempts) + len(SKILLS) * self.settings.items
         with self.phases.phase(f"evaluate {name}", total) as advance:
-            found = self(advance)
-        save_evaluation(path, found)
+            found = self(lambda done: advance(done * (1 if self.ranks.served else self.ranks.world)))
+        if self.ranks.first:
+            save_evaluation(path, found)
         return found
 
     def base(self, cache: Path, key: str | None) -> Evaluation:
@@ -80,10 +92,11 @@ class Measure:
             return self.named("base")
         own = self.folder / "evaluation" / "base.jsonl"
         shared = cache / f"base-{key}.jsonl"
-        if shared.exists() and not own.exists():
-            save_evaluation(own, load_evaluation(shared))
+        known = read_evaluation(shared) if self.ranks.first else None
+        if known is not None and not own.exists():
+            save_evaluation(own, known)
         found = self.named("base")
-        if not shared.exists():
+        if self.ranks.first and known is None:
             save_evaluation(shared, found)
         return found
 

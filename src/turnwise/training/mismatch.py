@@ -37,7 +37,7 @@ class MismatchAlarm(Callback):
         wrong = not metrics["mismatch_mean"] <= self.threshold  # NaN is wrong too
         self.alarms += wrong
         metrics["mismatch_alarms"] = float(self.alarms)
-        if wrong and not self._warned:  # once until it is well again
+        if wrong and not self._warned and trainer.is_global_zero:  # once until it is well again
             logger.warning(
                 "iteration %d: the engine's log-probs differ from the trainer's by %.3g nats a token on average (at most %.3g), "
                 "above callbacks.mismatch.threshold=%g; the same weights, dtype and temperature on both sides? loss=corrected "

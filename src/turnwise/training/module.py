@@ -6,18 +6,32 @@ Optimisation is manual because an update's micro-batches are cut by token budget
 
 from __future__ import annotations
 
+import logging
 import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from lightning import LightningModule
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
+from turnwise.engines.base import Engine
+from turnwise.errors import Stopped
 from turnwise.losses.base import Loss, LossInputs, Max, Mean, merge_metrics
 from turnwise.models.policy import adapter_off
 from turnwise.models.score import score
+from turnwise.rollouts.halves import smaller
 from turnwise.rollouts.pack import Packed, Update
+from turnwise.training.memory import out_of_memory
 from turnwise.training.passes import Passes
+from turnwise.training.ranks import Ranks
+from turnwise.training.sharding import FullySharded, Whole, is_sharded
+
+logger = logging.getLogger(__name__)
+_KEPT = ("version", "skipped", "skips_in_a_row", "halvings")  # in the checkpoint, beside the weights
 
 
 class PolicyModule(LightningModule):
@@ -28,6 +42,11 @@ class PolicyModule(LightningModule):
     steps: updates of the whole run, of which ``decay`` is a share.
     temperature: of the sampling.
     max_skips: consecutive updates with a gradient that is not finite, after which training stops.
+    recompute: a layer's activations are computed again in the backward pass instead of being kept.
+    ranks: the processes that share an update; their gradients add up to its gradient, and their metrics to its metrics.
+
+    An update whose micro-batches are more than the memory holds is begun again with each cut in two, and later ones are cut
+    alike (``halvings``); neither the loss nor the metrics depend on where they are cut.
     """
 
     def __init__(
@@ -42,20 +61,36 @@ class PolicyModule(LightningModule):
         weight_decay: float = 0.0,
         temperature: float = 1.0,
         max_skips: int = 5,
+        recompute: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.strict_loading = False  # a checkpoint holds what is trained, not the frozen base
         self.model = model
+        if recompute:
+            causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+            causal.gradient_checkpointing_enable({"use_reentrant": False})
         self.loss = loss
         self.learning_rate, self.clip_norm = learning_rate, clip_norm
         self.warmup, self.decay, self.steps = warmup, decay, steps
         self.weight_decay, self.temperature, self.max_skips = weight_decay, temperature, max_skips
         self.version = 0  # optimiser steps taken: the policy's version
-        self.passes = Passes()
+        self.passes, self.ranks = Passes(), ranks or Ranks()
         self.skipped = 0
-        self._skips_in_a_row = 0
+        self.skips_in_a_row = 0
+        self.halvings = 0
         self.last_metrics: dict[str, float] = {}
+
+    def configure_model(self) -> None:
+        if isinstance(self.trainer.strategy, FullySharded):
+            self.trainer.strategy.shard(self.model)
+
+    def hand_to(self, engine: Engine) -> None:
+        """Let ``engine`` sample from these weights from now on. All processes must call, also those that do not play."""
+        model = Whole(self.model) if self.ranks.served and is_sharded(self.model) else self.model
+        if self.ranks.plays:
+            engine.load_weights(model, self.version)
 
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -76,39 +111,73 @@ class PolicyModule(LightningModule):
         norm = self._clip(optimizer)
         if math.isfinite(norm):
             optimizer.step()  # type: ignore[union-attr]
-            self._skips_in_a_row = 0
+            self.skips_in_a_row = 0
+            self._check_weights()
         else:
             self._skip()
         schedule.step()  # type: ignore[union-attr]
         self.version += 1
         self.last_metrics = {name: metric.value for name, metric in merge_metrics(parts).items()}
-        self.last_metrics |= {"grad_norm": norm, "skipped": float(self.skipped)}
+        self.last_metrics |= {"grad_norm": norm, "skipped": float(self.skipped), "halvings": float(self.halvings)}
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Micro-batches move one at a time, when their turn comes: an update as a whole may not fit."""
         return batch
 
     def _add_gradients(self, update: Update) -> list[dict[str, Mean | Max]]:
-        """Gradients of the whole update into the parameters; answers the metrics of each micro-batch."""
+        """Gradients of the whole update into the parameters; answers the metrics of each micro-batch.
+
+        Raises:
+            Stopped: the memory holds not even a single row.
+        """
+        while True:
+            try:
+                return self._add_once(replace(update, batches=smaller(update.batches, self.halvings)))
+            except (MemoryError, RuntimeError) as error:
+                if not out_of_memory(error):
+                    raise
+                self._halve(update, error)
+
+    def _halve(self, update: Update, error: BaseException) -> None:
+        alone = self._trainer is None or self.trainer.world_size == 1  # others would wait for a rank that begins again
+        if not alone or all(len(packed.ids_BS) == 1 for packed in smaller(update.batches, self.halvings)):
+            raise Stopped(
+                f"out of memory in an update ({str(error).splitlines()[0]}): lower update.row_tokens or update.batch_tokens, "
+                "under another name=..., or give the run more memory. The checkpoint of the iteration before is kept"
+            ) from error
+        self.halvings += 1
+        logger.warning("out of memory in an update: micro-batches are cut into %d from now on", 2**self.halvings)
+        self.model.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _add_once(self, update: Update) -> list[dict[str, Mean | Max]]:
         work = list(zip(update.batches, self.references(update), strict=True))
 
         def loss(item: tuple[Packed, Tensor | None]) -> tuple[Tensor, dict[str, Mean | Max]]:
             output = self.loss(self.loss_inputs(item[0], update, item[1]))
-            return output.loss, {**output.metrics, "loss": Mean(output.loss.item(), 1 / len(work))}
+            share = float((item[0].items.weight_K > 0).sum()) / max(1.0, update.counts.tokens)  # all of them are 1
+            return output.loss, {**output.metrics, "loss": Mean(output.loss.item(), share)}
 
         if self._in_threads:
             return self.passes.add_gradients(loss, work, [p for p in self.model.parameters() if p.requires_grad])
         parts = []
-        for item in work:  # the way that distributed training and scaled precision know
+        for number, item in enumerate(work):  # the way that distributed training and scaled precision know
             value, metrics = loss(item)
-            self.manual_backward(value)
+            with self._apart(number + 1 < len(work)):
+                self.manual_backward(value * self.ranks.world)  # of which the strategy takes the mean over processes
             parts.append(metrics)
-        return parts
+        return self.ranks.gather(parts)
+
+    def _apart(self, more: bool) -> AbstractContextManager[None]:
+        """Gradients stay with the process as long as ``more`` micro-batches come, where the strategy can add them up."""
+        strategy = self._trainer and self.trainer.strategy
+        return strategy.block_backward_sync() if more and isinstance(strategy, DDPStrategy) else nullcontext()
 
     @property
     def _in_threads(self) -> bool:
-        alone = self._trainer is None or self.trainer.world_size == 1
-        return self.device.type == "cpu" and alone and not torch.is_autocast_enabled("cpu")
+        whole = self.ranks.world == 1 and not is_sharded(self.model)
+        return self.device.type == "cpu" and whole and not torch.is_autocast_enabled("cpu")
 
     @torch.no_grad()
     def references(self, update: Update) -> list[Tensor | None]:
@@ -120,7 +189,7 @@ class PolicyModule(LightningModule):
             return [None] * len(update.batches)
 
         def reference(packed: Packed) -> Tensor:
-            return score(self.model, packed.to(self.device), self.temperature)[0]
+            return self._score(packed.to(self.device))[0]
 
         with adapter_off(self.model):
             return list(
@@ -131,7 +200,7 @@ class PolicyModule(LightningModule):
         """Log-probs of a micro-batch's items under the policy; ``reference_U`` from :meth:`references`."""
         batch = packed.to(self.device)
         items = batch.items
-        logprobs_U, entropy_U = score(self.model, batch, self.temperature, entropy=True)
+        logprobs_U, entropy_U = self._score(batch, entropy=True)
         return LossInputs(
             logprobs_K=logprobs_U[items.unique_K],
             old_logprobs_K=items.old_logprob_K,
@@ -146,29 +215,50 @@ class PolicyModule(LightningModule):
             counts=update.counts,
         )
 
+    def _score(self, batch: Packed, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
+        gathering = vars(self.model).get("score_packed")  # of a model in shards
+        return (
+            gathering(batch, self.temperature, entropy)
+            if gathering
+            else score(self.model, batch, self.temperature, entropy)
+        )
+
     def _clip(self, optimizer: Any) -> float:
         trained = [p for p in self.model.parameters() if p.grad is not None]
         if not trained:
             return 0.0
-        return float(torch.nn.utils.clip_grad_norm_(trained, self.clip_norm))
+        norm = torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _skip(self) -> None:
         """A gradient that is not finite would end every weight: leave the weights alone, count, and stop if it goes on."""
         self.skipped += 1
-        self._skips_in_a_row += 1
-        if self._skips_in_a_row >= self.max_skips:
-            raise FloatingPointError(
-                f"{self._skips_in_a_row} updates in a row had a gradient that is not finite; lower update.learning_rate or "
-                "raise the precision (trainer.precision=32-true). The last good checkpoint is kept"
+        self.skips_in_a_row += 1
+        if self.skips_in_a_row >= self.max_skips:
+            raise Stopped(
+                f"{self.skips_in_a_row} updates in a row had a gradient that is not finite (update.max_skips); lower "
+                "update.learning_rate or raise the precision (trainer.precision=32-true), under another name=.... The "
+                "checkpoint of the iteration before is kept: these updates changed no weight"
+            )
+
+    @torch.no_grad()
+    def _check_weights(self) -> None:
+        """A finite gradient may still be a step beyond what floats hold; such weights must not become a checkpoint."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        if not all(bool(norm.isfinite()) for norm in torch._foreach_norm(trained, float("inf"))):
+            raise Stopped(
+                f"update {self.version} made weights that are not finite; lower update.learning_rate (it is "
+                f"{self.learning_rate:g}), under another name=.... The checkpoint of the iteration before is kept"
             )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         trained = {name for name, p in self.named_parameters() if p.requires_grad}
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in trained}
-        checkpoint["turnwise"] = {"version": self.version, "skipped": self.skipped}
+        checkpoint["turnwise"] = {name: getattr(self, name) for name in _KEPT}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.version, self.skipped = checkpoint["turnwise"]["version"], checkpoint["turnwise"]["skipped"]
+        for name in _KEPT:
+            setattr(self, name, checkpoint["turnwise"][name])
 
     def validation_step(self, evaluate: Any, batch_idx: int = 0) -> None:
         """Evaluation as validation: the data module hands over what to run."""

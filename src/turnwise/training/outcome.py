@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ import numpy as np
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Answer, Episode, Evaluation, repeat_rate
 from turnwise.files import whole
+
+logger = logging.getLogger(__name__)
 
 LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
 
@@ -128,6 +131,17 @@ def save_evaluation(path: Path, evaluation: Evaluation) -> None:
     rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
     with whole(path) as part:
         part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def read_evaluation(path: Path) -> Evaluation | None:
+    """The evaluation that stands at ``path``; None where there is none, or a damaged one, which is told."""
+    try:
+        return load_evaluation(path)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, RecursionError):  # no JSON, or other keys
+        logger.warning("%s is damaged; the evaluation is made again", path)
+        return None
 
 
 def load_evaluation(path: Path) -> Evaluation:

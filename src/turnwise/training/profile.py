@@ -6,6 +6,7 @@ interrupted profile goes on where it stopped, and a finished one is read back.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from turnwise.files import whole
 from turnwise.gates.never import Never
 from turnwise.rollouts.play import Player
 from turnwise.states.pivots import Profile
+from turnwise.training.ranks import Ranks
 from turnwise.types import State
+
+logger = logging.getLogger(__name__)
 
 SHARD = 2048  # samples played and written together
 
@@ -30,6 +34,7 @@ def profile(
     folder: Path,
     key: object,
     on_done: Callable[[int], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> dict[str, Profile]:
     """Profile of each state by its id; ``folder`` keeps the shards.
 
@@ -39,7 +44,9 @@ def profile(
         k: samples a state.
         key: seeds the draws.
         on_done: told how many states have just been profiled.
+        ranks: who plays a share of it; the first writes.
     """
+    ranks = ranks or Ranks()
     folder.mkdir(parents=True, exist_ok=True)
     rows = _read(folder)
     known = {row["state_id"] for row in rows}
@@ -49,7 +56,7 @@ def profile(
     step = max(1, SHARD // k)
     for start in range(0, len(missing), step):
         part = missing[start : start + step]
-        trees = player.play(part, Uniform(k), Never(), key)
+        trees = player.play(ranks.share(part), Uniform(k), Never(), key)
         fresh = []
         for tree in trees:
             turns = [turn for i, turn in enumerate(tree.turns) if i not in tree.invalid]
@@ -65,7 +72,9 @@ def profile(
                     "actions": [turn.text for turn in turns],
                 }
             )
-        _append(folder, fresh)
+        fresh = ranks.gather(fresh)  # after which all have read what lay in the folder
+        if ranks.first:
+            _append(folder, fresh)
         rows += fresh
         if on_done is not None:
             on_done(len(part))
@@ -89,13 +98,20 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
-    return [row for shard in _shards(folder) for row in pq.read_table(shard).to_pylist()]
+    rows = []
+    for shard in _shards(folder):
+        try:
+            rows += pq.read_table(shard).to_pylist()
+        except (pa.ArrowException, OSError, ValueError):
+            shard.replace(shard.with_suffix(".damaged"))
+            logger.warning("%s is damaged; its states are profiled again", shard)
+    return rows
 
 
 def _append(folder: Path, rows: list[dict[str, Any]]) -> None:
     """A shard appears whole or not at all."""
     if not rows:
         return
-    path = folder / f"shard-{len(_shards(folder)):05d}.parquet"
+    path = folder / f"shard-{max((int(shard.stem[6:]) for shard in _shards(folder)), default=-1) + 1:05d}.parquet"
     with whole(path) as part:
         pq.write_table(pa.Table.from_pylist(rows), part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from turnwise.training.branches import branch_metrics, trajectories
 from turnwise.training.verdicts import VERIFIER, count_verdicts, verifier_metrics
 from turnwise.types import Message, RolloutTree
 
+logger = logging.getLogger(__name__)
+
 JUDGE = "judge/"  # of its metrics and counters
 
 
@@ -27,11 +30,14 @@ class Recorder(Callback):
     """Writes one line of metrics an iteration, then the rollouts of every ``rollouts_every``-th.
 
     The counters travel in the checkpoint. After a resume, lines of iterations that the checkpoint does not know are cut off,
-    so that a run that was killed and one that was not leave the same files.
+    so that a run that was killed and one that was not leave the same files. Every process of a run has one and counts the
+    whole run; only one of them ``writes``.
     """
 
-    def __init__(self, folder: Path, messages: Any, rollouts_every: int = 1, trees: int = 4) -> None:
-        self.folder, self.messages = folder, messages
+    def __init__(
+        self, folder: Path, messages: Any, rollouts_every: int = 1, trees: int = 4, writes: bool = True
+    ) -> None:
+        self.folder, self.messages, self.writes = folder, messages, writes
         self.rollouts_every, self.trees = rollouts_every, trees
         self.counters: dict[str, float] = {
             "turns": 0,
@@ -41,6 +47,8 @@ class Recorder(Callback):
             "retries": 0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
+            "rows": 0,  # of metrics.jsonl, one an iteration
+            "trees": 0,  # written down
             "cpu_seconds": 0.0,
         }
         self._pending: dict[str, float] = {}
@@ -72,6 +80,8 @@ class Recorder(Callback):
         self.counters |= state_dict
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self.writes:
+            return
         cut_lines(
             self.folder / "metrics.jsonl",
             lambda row: row["phase"] != "train" or row["iteration"] < trainer.current_epoch,
@@ -130,11 +140,12 @@ class Recorder(Callback):
             "train/path_tokens": update.path_tokens,
             "seconds/rollout": seconds,
         }
-        if iteration % self.rollouts_every == 0:
+        if self.writes and iteration % self.rollouts_every == 0:
             rows = [
                 tree_record(iteration, self.messages, experience, i) for i in _spread(len(experience.trees), self.trees)
             ]
             append_lines(self.folder / "rollouts" / "train.jsonl", rows)
+            self.counters["trees"] += len(rows)
         self._cpu_began = time.process_time() if cpu_began is None else cpu_began
         self._update_began = time.monotonic()
 
@@ -147,12 +158,28 @@ class Recorder(Callback):
         metrics |= self._pending | {"seconds/update": seconds, "cpu/iteration": cpu}
         metrics |= predictor_share(metrics)
         self.write(trainer.current_epoch, "train", metrics)
+        self.counters["rows"] += 1
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.current_epoch)  # type: ignore[arg-type]
+
+    def check(self) -> None:
+        """Tell of records that are gone since they were written. They cannot be had back, and no later number needs them."""
+        rows = sum(row["phase"] == "train" for row in read_lines(self.folder / "metrics.jsonl"))
+        trees = len(read_lines(self.folder / "rollouts" / "train.jsonl"))
+        for name, found, written in (("metrics.jsonl", rows, "rows"), ("rollouts/train.jsonl", trees, "trees")):
+            if found != self.counters[written]:
+                logger.warning(
+                    "%s: %d of the %d records of training are there; it was damaged, and the run's result does not need them",
+                    self.folder / name,
+                    found,
+                    self.counters[written],
+                )
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Append one line to ``metrics.jsonl``. An evaluation that stands there already is not written again."""
         path = self.folder / "metrics.jsonl"
+        if not self.writes:
+            return
         if phase == "eval" and any((row["phase"], row["iteration"]) == (phase, iteration) for row in read_lines(path)):
             return
         row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
@@ -244,13 +271,18 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file of JSON lines; what a kill tore off is left out."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    """The whole lines of a file of JSON lines; what a kill tore off is left out, and damage elsewhere is told."""
+    rows: list[dict[str, Any]] = []
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if isinstance(row, dict) and "iteration" in row:
+            rows.append(row)
+        elif number < len(lines):
+            logger.warning("%s: line %d is damaged and left out", path, number)
     return rows
 
 

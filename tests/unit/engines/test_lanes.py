@@ -99,10 +99,10 @@ def test_what_is_near_stands_in_one_lane(make_model: MakeModel, lanes: Callable[
     engine, spine = lanes(make_model("qwen3", False)), ids(rng, 40)
     nodes = [engine.open(spine[:length], near="a") for length in (40, 30, 20)]
     engine.sample(nodes, DRAWN, [0, 1, 2])
-    assert engine.report() == {"computed_tokens": 40}
+    assert engine.report() == {"computed_tokens": 40, "lane_cpu_seconds": 0}
     other = [engine.open(spine, near=name) for name in ("b", "c")]  # each lane has one name now
     engine.sample(other, DRAWN, [0, 1])
-    assert engine.report() == {"computed_tokens": 3 * 40}
+    assert engine.report()["computed_tokens"] == 3 * 40 and engine.report()["lane_cpu_seconds"] > 0
 
 
 def test_each_sample_is_told_once(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:

@@ -61,13 +61,14 @@ def test_a_base_row_trains_nothing(composed, gpu) -> None:
 def test_what_is_missing_is_told_with_the_way_out(composed, gpu, monkeypatch, tmp_path) -> None:
     monkeypatch.delenv("TURNWISE_JUDGE_KEY", raising=False)
     overrides = ["method=awpo", "scale=paper_awpo", "judge=endpoint", "data.file=nowhere.jsonl", "trainer.devices=8"]
+    overrides.append("rollout.states=4")
     told = "\n".join(plan(composed(*overrides), gpu).missing)
     assert "data.file: nowhere.jsonl is not there" in told
     assert "policy.model: the weights of Qwen/Qwen3-4B are not on this machine; hf download Qwen/Qwen3-4B" in told
     assert "TURNWISE_JUDGE_KEY is not set" in told
     assert "on a GPU of 80 GB; most of it" in told and "lower update.batch_tokens" in told
     assert "set policy.dtype=float32" in told
-    assert "set trainer.devices=1" in told
+    assert "set rollout.states to at least 8" in told
 
 
 def test_a_model_of_unknown_shape_is_planned_as_far_as_it_goes(composed, gpu) -> None:

@@ -214,4 +214,4 @@ def _write_run():
 @pytest.fixture
 def make() -> SimpleNamespace:
     """Builders of a run's pieces."""
-    return SimpleNamespace(result=result, local_tree=local_tree, deep_tree=deep_tree, turn=turn)
+    return SimpleNamespace(write_run=write_run, result=result, local_tree=local_tree, deep_tree=deep_tree, turn=turn)

@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,3 +81,30 @@ def test_usage_counts_blocks_and_stops(tmp_path: Path) -> None:
     size, count = usage(tmp_path, 100)
     assert 10_000 <= size <= 20_000 and count == 21
     assert usage(tmp_path, 5)[1] == 6
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"../out": File(b"x")},
+        {"/tmp/out": File(b"x")},
+        {"a/../../out": File(b"x")},
+        {"a//b": File(b"x")},
+        {"": None},
+        {".": None},
+        {"a\0b": File(b"x")},
+        {"inside": File(b"1"), "a": Link("../.."), "a/out": File(b"x")},  # through a link
+        {"a/out": File(b"x"), "a": File(b"y")},
+    ],
+)
+def test_no_path_leaves_the_folder(tree: Tree, tmp_path: Path) -> None:
+    folder = tmp_path / "below" / "work"
+    folder.mkdir(parents=True)
+    with pytest.raises(ValueError, match="files: "):
+        write_tree(tree, folder)
+    assert [path.name for path in tmp_path.rglob("*")] == ["below", "work"]  # nothing was written anywhere
+
+
+def test_a_tasks_files_stay_in_the_box(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no path inside a folder"):
+        write_tree(tree_of({"../../stolen": "x"}), tmp_path)

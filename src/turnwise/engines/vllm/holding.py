@@ -74,7 +74,7 @@ class Holding:
             answer = await self.connection.post("/v1/completions", body, self.long)
             try:
                 logprob = float(json.loads(answer)["choices"][0]["logprobs"]["token_logprobs"][0])
-            except (ValueError, LookupError, TypeError):
+            except (ValueError, LookupError, TypeError, RecursionError):
                 raise Fault("garbage", "its completions hold no log-probs") from None
             if not abs(logprob) < 1e-3:
                 raise Fault(

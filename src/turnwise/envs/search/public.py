@@ -24,6 +24,10 @@ from turnwise.errors import InputError
 _FORMATS = "HotpotQA, 2WikiMultiHopQA, MuSiQue, Bamboogle or FlashRAG"
 
 
+# what a record of another shape makes of code that reads it as if it had the right one
+_BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
+
+
 def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Page]]:
     """The questions of a file, in its order, each once, and the pages that come with them.
 
@@ -35,7 +39,7 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
     for place, record in read_records(path, key):
         try:
             found = _question(record)
-        except (KeyError, TypeError, ValueError, LookupError) as error:
+        except _BROKEN as error:
             raise InputError(
                 f"{place}: not a record of {_FORMATS} ({type(error).__name__}: {error}); correct it, or leave it out"
             ) from error

@@ -75,11 +75,11 @@ def _read_json(path: Path) -> Iterator[Any]:
         if start == "[":
             try:
                 yield from json.load(file)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise InputError(f"{path}: not JSON ({error}); restore the file, or write one object a line") from error
             return
         for number, line in enumerate(file, start=1):
             try:
                 yield json.loads(line) if line.strip() else None
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise InputError(f"{path}:{number}: not JSON ({error}); write one object a line") from error

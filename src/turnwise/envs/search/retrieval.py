@@ -12,10 +12,12 @@ from urllib.parse import urlsplit
 import bm25s
 import numpy as np
 
+from turnwise.endpoints import check_url, key_from
 from turnwise.envs.base import EnvironmentFault
 from turnwise.envs.search.pages import Page, Pages
 
 _TITLE = 3  # how often a title counts: a page is about its title, and only mentions what it links to
+KEY = "TURNWISE_RETRIEVAL_KEY"  # environment variable that holds the server's token; unset, none is sent
 _KEPT = 16_384  # queries remembered: the rollouts of a group ask much the same
 
 
@@ -66,14 +68,15 @@ class Served:
         retries: further attempts when no answer came.
 
     Raises:
-        ValueError: the url is not an http one.
+        ValueError: the url is not an http one, or holds a secret.
     """
 
     def __init__(self, url: str, timeout: float = 30.0, retries: int = 2) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"retriever: not an http address: {url!r}; write it as http://127.0.0.1:8000/retrieve")
-        self._url, self._parts, self._timeout, self._retries = url, parts, timeout, retries
+        try:
+            check_url(url, KEY)
+        except ValueError as error:
+            raise ValueError(f"retriever: {error}; write it as http://127.0.0.1:8000/retrieve") from None
+        self._url, self._parts, self._timeout, self._retries = url, urlsplit(url), timeout, retries
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
@@ -91,13 +94,14 @@ class Served:
 
     def _post(self, body: Mapping[str, Any]) -> Any:
         connect = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        headers = {"Content-Type": "application/json"}
+        if key := key_from(KEY):
+            headers["Authorization"] = f"Bearer {key}"
         reason: Exception | str = ""
         for _ in range(self._retries + 1):
             connection = connect(self._parts.hostname or "", self._parts.port, timeout=self._timeout)
             try:
-                connection.request(
-                    "POST", self._parts.path or "/", json.dumps(body), {"Content-Type": "application/json"}
-                )
+                connection.request("POST", self._parts.path or "/", json.dumps(body), headers)
                 reply = connection.getresponse()
                 text = reply.read()
                 if reply.status == 200:

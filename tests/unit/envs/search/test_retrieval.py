@@ -172,3 +172,28 @@ def test_any_sentence_transformers_model_serves(script: ModuleType, serve: Any, 
     found = Served(serve(script.make_app(index)))("Comet\nA comet is ice.", 3)
     assert {page.title for page in found} == {"Comet", "Stark Motors", "Lenbury"}
     assert found[0].title == "Comet"  # a text is nearest to itself, whatever the weights
+
+
+def test_a_server_with_a_token_answers_only_who_has_it(
+    script: ModuleType, serve: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pages = [Page("Comet", ("A comet is ice.",))]
+    url = serve(script.make_app(script.Index(Letters(), pages, "", "", None), key="only-between-us"))
+    monkeypatch.delenv("TURNWISE_RETRIEVAL_KEY", raising=False)
+    with pytest.raises(EnvironmentFault, match="401") as caught:
+        Served(url, retries=0)("comet", 1)
+    assert "only-between-us" not in str(caught.value)
+    monkeypatch.setenv("TURNWISE_RETRIEVAL_KEY", "only-between-u")
+    with pytest.raises(EnvironmentFault, match="401"):
+        Served(url, retries=0)("comet", 1)
+    monkeypatch.setenv("TURNWISE_RETRIEVAL_KEY", "only-between-us")
+    assert [page.title for page in Served(url, retries=0)("comet", 1)] == ["Comet"]
+    monkeypatch.delenv("TURNWISE_RETRIEVAL_KEY")
+    assert script.main(["--model", "m", "--encyclopaedia", "tiny", "--host", "0.0.0.0"]) == 2
+    assert "TURNWISE_RETRIEVAL_KEY" in capsys.readouterr().err
+
+
+def test_an_address_with_a_secret_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ValueError, match="retriever: url must hold no user") as caught:
+        Served("http://me:secret@127.0.0.1/retrieve")
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,83 @@
+"""General benchmarks of a finished run, by lm-eval: the base policy's and the trained one's, put into its result.json.
+
+python scripts/evaluate_general.py outputs/pivotrl/seed0 aime25 mmlu_pro ifeval
+python scripts/evaluate_general.py outputs/pivotrl/seed0 mine --include my_tasks --limit 100 --chat
+
+lm-eval is an extra (pip install --no-deps -r requirements-lmeval.txt); it takes its data from the Hugging Face hub.
+Reports and sweep files then know general.base.<task>, general.after.<task> and general.change.<task>, in points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from turnwise.errors import InputError
+from turnwise.evaluation.general import evaluate, headline
+from turnwise.reports.result import read_result, write_result
+from turnwise.tiny.load import tiny_path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 done, 2 the run, a task or the extra cannot be used."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    args = parser().parse_args(arguments)
+    try:
+        result = read_result(args.run)  # a run without a result has nothing to put the scores beside
+        cfg = OmegaConf.load(args.run / "config.yaml")
+        base = str(tiny_path()) if cfg.policy.model == "tiny" else str(cfg.policy.model)
+        trained = args.run / "model", args.run / "adapter"
+        whole, adapter = (path if path.is_dir() else None for path in trained)
+        if whole is None and adapter is None:
+            raise InputError(f"{args.run}: neither model nor adapter lies there; finish the run with python train.py")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        same = (args.tasks, args.include, args.limit, args.chat, args.batch, device)
+        found = {"base": evaluate(base, None, *same), "after": evaluate(str(whole or base), adapter, *same)}
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    points = {side: {task: headline(values) for task, values in tasks.items()} for side, tasks in found.items()}
+    shares = {task: value for task, value in points["base"].items() if value is not None}
+    general: dict[str, Any] = {
+        "base": shares,
+        "after": {task: points["after"][task] for task in shares},
+        "change": {task: round((points["after"][task] or 0) - value, 2) for task, value in shares.items()},
+        "metrics": found,
+        "command": shlex.join(["python", "scripts/evaluate_general.py", *arguments]),
+    }
+    raw = json.loads((args.run / "result.json").read_text(encoding="utf-8"))
+    earlier = raw.get("general", {})
+    for part in ("base", "after", "change"):
+        general[part] = earlier.get(part, {}) | general[part]
+    general["metrics"] = {side: earlier.get("metrics", {}).get(side, {}) | found[side] for side in found}
+    write_result(raw | {"general": general}, args.run)
+    for task, change in general["change"].items():
+        print(f"{result.method}, {task}: {general['base'][task]} -> {general['after'][task]} ({change:+.2f} points)")
+    print(json.dumps(found))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("run", type=Path, help="folder of a finished run")
+    add("tasks", nargs="+", help="names of lm-eval's tasks")
+    add("--include", type=Path, metavar="FOLDER", help="further task files")
+    add("--limit", type=int, metavar="N", help="items of each task (all)")
+    add("--batch", type=int, default=1, metavar="N", help="requests in one pass (1)")
+    add("--chat", action="store_true", help="put prompts into the policy's chat template")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Publish finished runs to Weights & Biases: tables, rollouts, files and a report; or write the bundle to upload later.
+
+python scripts/publish_wandb.py outputs/pivotrl outputs/sft                    needs a login: wandb login, or WANDB_API_KEY
+python scripts/publish_wandb.py outputs/pivotrl outputs/sft --offline          writes a bundle; wandb sync uploads it
+python scripts/publish_wandb.py outputs/pivotrl/tab4 --project agents --entity my-team --title "Table 4"
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from wandb.errors import Error as WandbError
+
+from turnwise.errors import InputError
+from turnwise.evaluation.stats import mean_interval
+from turnwise.reports.compare import collect
+from turnwise.reports.html import comparison_page, write_page
+from turnwise.reports.publish import logged_in, publish, write_report
+from turnwise.reports.tables import footer, run_table, to_markdown
+
+NOT_LOGGED_IN = (
+    "not logged in to Weights & Biases: run `wandb login`, or set WANDB_API_KEY; or give --offline, and upload the bundle "
+    "later with `wandb sync`"
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 done, 1 W&B failed, 2 nothing could be published: no login, or no finished run."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    args = parser().parse_args(arguments)
+    try:
+        collection = collect(args.folders)
+        if not args.offline and not logged_in():
+            raise InputError(NOT_LOGGED_IN)
+        tables = [run_table(env, scale, rows, mean_interval, {}) for (env, scale), rows in collection.sections.items()]
+        lines = footer(collection, shlex.join(["python", "scripts/publish_wandb.py", *arguments]), None)
+        page = args.to / "comparison.html"
+        args.to.mkdir(parents=True, exist_ok=True)
+        write_page(page, comparison_page(collection, tables, lines, mean_interval))
+        published = publish(
+            collection, tables, page, args.project, args.entity, args.title, args.to, args.offline, args.rollouts
+        )
+        if published.url is None:
+            print(f"Bundle: {published.folder}\nUpload it later: wandb sync {shlex.quote(str(published.folder))}")
+            return 0
+        print(f"Run: {published.url}")
+        report = write_report(published, args.title, to_markdown(tables, lines))
+        print(f"Report: {report}" if report else "Report: pip install wandb-workspaces writes one beside the run")
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except WandbError as error:
+        print(f"W&B: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("folders", nargs="+", type=Path, help="run folders, or folders of them such as a sweep's")
+    add("--offline", action="store_true", help="write the bundle only")
+    add("--project", default="turnwise", help="W&B project (turnwise)")
+    add("--entity", help="W&B user or team; by default the one that is logged in")
+    add("--title", default="Turnwise runs", help="of the run and of the report")
+    add("--to", type=Path, default=Path("outputs/wandb"), metavar="FOLDER", help="where bundles lie (outputs/wandb)")
+    add("--rollouts", type=int, default=200, metavar="N", help="leaves of each run in the table of rollouts (200)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""General benchmarks through EleutherAI's lm-eval (an extra): a run's base policy and what training made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import InputError
+
+INSTALL = "pip install --no-deps -r requirements-lmeval.txt"
+
+
+def evaluate(
+    model: str,
+    adapter: Path | None,
+    tasks: Sequence[str],
+    include: Path | None = None,
+    limit: int | None = None,
+    chat: bool = False,
+    batch: int = 1,
+    device: str = "cpu",
+    dtype: str = "auto",
+) -> dict[str, dict[str, float]]:
+    """Run lm-eval's own tasks on a Hugging Face model under lm-eval's own model class.
+
+    Args:
+        model: folder or id of the weights and their tokenizer.
+        adapter: a LoRA adapter over them, None for the weights alone.
+        tasks: names of lm-eval.
+        include: folder of further task files (YAML).
+        limit: items of each task; None: all.
+        chat: put prompts into the chat template.
+
+    Returns:
+        Task -> ``metric,filter`` -> value in lm-eval's own units, standard errors left out; ``items`` is how many were asked.
+
+    Raises:
+        InputError: lm-eval is not installed, or has no such task.
+    """
+    try:
+        from lm_eval import simple_evaluate
+        from lm_eval.models.huggingface import HFLM
+        from lm_eval.tasks import TaskManager
+    except ImportError as error:
+        raise InputError(f"lm-eval cannot be imported ({error}); install it: {INSTALL}") from error
+    manager = TaskManager(include_path=str(include) if include else None)
+    if unknown := [task for task in tasks if not manager.match_tasks([task])]:
+        raise InputError(f"tasks={','.join(unknown)}: lm-eval has no such task; `lm-eval ls tasks` lists them")
+    policy = HFLM(
+        pretrained=model, peft=str(adapter) if adapter else None, batch_size=batch, device=device, dtype=dtype
+    )
+    found: Any = simple_evaluate(
+        policy,
+        tasks=list(tasks),
+        limit=limit,
+        task_manager=manager,
+        apply_chat_template=chat,
+        bootstrap_iters=0,
+        log_samples=False,
+    )
+    counts = found.get("n-samples", {})
+    return {task: _numbers(values) | _items(counts.get(task)) for task, values in found["results"].items()}
+
+
+def headline(values: Mapping[str, float]) -> float | None:
+    """A task's first metric, as lm-eval lists them, in points (0 to 100); None where it is no share."""
+    first = next((value for name, value in values.items() if name != "items"), None)
+    return None if first is None or not 0 <= first <= 1 else round(100 * first, 2)
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and "," in name and "_stderr" not in name
+    }
+
+
+def _items(count: Mapping[str, int] | None) -> dict[str, float]:
+    return {"items": count["effective"]} if count else {}

@@ -1,0 +1,144 @@
+"""Finished runs as one run of Weights & Biases: tables, rollouts and files, offline first."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from turnwise.reports.compare import Collection
+from turnwise.reports.tables import Table
+
+KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # of each run, in the artifact
+ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where a W&B run lies on this disk, and on the server, where it went there."""
+
+    folder: Path
+    entity: str
+    project: str
+    url: str | None = None
+
+
+def logged_in() -> bool:
+    """Whether W&B has a key for its server (``wandb login``, WANDB_API_KEY or a netrc file); nobody is asked for one."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return bool(wandb.login(prompt=False))
+    except wandb.errors.Error:
+        return False
+
+
+def publish(
+    collection: Collection,
+    tables: Sequence[Table],
+    page: Path,
+    project: str,
+    entity: str | None,
+    title: str,
+    folder: Path,
+    offline: bool,
+    rollouts: int = 200,
+) -> Published:
+    """Write one W&B run that holds the tables, the page, rollouts and the files of every finished run.
+
+    Args:
+        collection: the runs.
+        tables: as ``scripts/report.py`` prints them; each becomes a W&B table of the same name and cells.
+        page: the self-contained comparison page, shown as it is.
+        folder: where W&B writes; an offline bundle stays there until ``wandb sync`` uploads it.
+        rollouts: leaves of each run in the table of rollouts, the latest ones.
+
+    Raises:
+        wandb.errors.Error: W&B refused it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    mode: Any = "offline" if offline else "online"
+    settings = wandb.Settings(console="off", silent=True, x_disable_stats=True)
+    run = wandb.init(
+        project=project, entity=entity, name=title, job_type="report", dir=str(folder), mode=mode, settings=settings
+    )
+    columns: list[str | int]
+    try:
+        for number, table in enumerate(tables):
+            columns = [*table.headers]
+            shown = wandb.Table(columns=columns, data=[list(row) for row in table.rows])
+            run.log({f"tables/{number}_{_slug(table.title)}": shown})
+        rows = [row for at in collection.folders for row in islice(rollout_rows(at), rollouts)]
+        if rows:
+            run.log({"rollouts": wandb.Table(columns=ROLLOUT_COLUMNS, data=rows)})
+        run.log({"report": wandb.Html(str(page))})
+        artifact = wandb.Artifact(f"{_slug(title)}-runs", type="runs", description="the runs that the tables are of")
+        above = os.path.commonpath([at.resolve().parent for at in collection.folders])
+        for at in collection.folders:
+            for name in KEPT:
+                if (at / name).exists():
+                    artifact.add_file(str(at / name), name=f"{at.resolve().relative_to(above).as_posix()}/{name}")
+        artifact.add_file(str(page), name="comparison.html")
+        run.log_artifact(artifact)
+        run.summary.update({"runs": len(collection.folders)})
+        return Published(Path(run.dir).parent, run.entity, run.project, None if offline else run.url)
+    finally:
+        run.finish()
+
+
+def rollout_rows(folder: Path) -> Iterator[list[Any]]:
+    """Leaves of a run's recorded trees, the latest iteration first: a row of ``ROLLOUT_COLUMNS`` each."""
+    files = sorted((folder / "rollouts").glob("*.jsonl"))
+    lines = (line for file in reversed(files) for line in reversed(file.read_text(encoding="utf-8").splitlines()))
+    for line in lines:
+        try:
+            tree = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # the last line of a run that was killed
+        turns = tree["turns"]
+        parents = {turn["parent"] for turn in turns}
+        leaves = [i for i in range(len(turns)) if i not in parents]
+        totals = tree.get("rewards", {}).get("total") or [None] * len(leaves)
+        for leaf, total in zip(leaves, totals, strict=False):
+            path_up, at = [], leaf
+            while at >= 0:
+                path_up.append(turns[at]["text"])
+                at = turns[at]["parent"]
+            actions = "\n".join(reversed(path_up))
+            name, seed = folder.parent.name, folder.name.removeprefix("seed")
+            state = tree["state"]["id"]
+            yield [name, seed, tree["iteration"], state, leaf, len(path_up), total, actions, tree.get("expert") or ""]
+
+
+def write_report(published: Published, title: str, markdown: str) -> str | None:
+    """A W&B report over a published run: the tables as text, then its panels. None without the package wandb-workspaces.
+
+    Raises:
+        wandb.errors.Error: the server refused it.
+    """
+    report = report_of(published, title, markdown)
+    if report is None:
+        return None
+    report.save()
+    return str(report.url)
+
+
+def report_of(published: Published, title: str, markdown: str) -> Any:
+    """The report before it is saved; None without the package wandb-workspaces."""
+    try:
+        import wandb_workspaces.reports.v2 as wr  # an extra
+    except ImportError:
+        return None
+    where = {"entity": published.entity, "project": published.project}
+    rollouts = wr.PanelGrid(runsets=[wr.Runset(**where)], panels=[wr.WeavePanelSummaryTable(table_name="rollouts")])
+    return wr.Report(**where, title=title, blocks=[wr.MarkdownBlock(markdown), wr.H2("Rollouts"), rollouts])
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text.lower())[:60].strip("-") or "table"

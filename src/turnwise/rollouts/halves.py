@@ -1,0 +1,53 @@
+"""Micro-batches cut in two by their rows, for a device whose memory does not hold the whole one."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor
+
+from turnwise.rollouts.pack import Items, Packed
+
+
+def smaller(batches: list[Packed], times: int) -> list[Packed]:
+    """Each micro-batch cut in two ``times`` times, in order; one of a single row stays as it is.
+
+    A turn and a sequence lie within one row, and the denominators are those of the whole update: no result changes.
+    """
+    for _ in range(times):
+        batches = [half for packed in batches for half in halves(packed)]
+    return batches
+
+
+def halves(packed: Packed) -> list[Packed]:
+    """The first rows and the others; the batch itself where it has a single row."""
+    B = len(packed.ids_BS)
+    return [_rows(packed, 0, B // 2), _rows(packed, B // 2, B)] if B > 1 else [packed]
+
+
+def _rows(packed: Packed, first: int, last: int) -> Packed:
+    """Rows ``first`` to ``last``, without the padding that only other rows needed."""
+    S = packed.ids_BS.shape[1]
+    row_U = packed.source_U // S
+    kept_U = (row_U >= first) & (row_U < last)
+    kept_K = kept_U[packed.items.unique_K]
+    place_U = kept_U.cumsum(0) - 1
+
+    def cut(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: tensor[kept_K] for name, tensor in value.items()}
+        return value[kept_K] if isinstance(value, Tensor) else value
+
+    items = Items(**{field.name: cut(getattr(packed.items, field.name)) for field in fields(Items)})  # type: ignore[arg-type]
+    items = replace(items, unique_K=place_U[items.unique_K])
+    longest = int((packed.end_BS[first:last] > 0).any(0).nonzero().max()) + 1
+    source_U = packed.source_U[kept_U]
+    return Packed(
+        ids_BS=packed.ids_BS[first:last, :longest],
+        position_BS=packed.position_BS[first:last, :longest],
+        end_BS=packed.end_BS[first:last, :longest],
+        source_U=(torch.div(source_U, S, rounding_mode="floor") - first) * longest + source_U % S,
+        target_U=packed.target_U[kept_U],
+        items=items,
+    )

@@ -1,0 +1,157 @@
+"""The processes of one run: whose share of the work is whose, and what all of them found together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from lightning import Fabric
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.fabric.strategies import DDPStrategy, ParallelStrategy
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from turnwise.errors import InputError
+
+T = TypeVar("T")
+
+PATIENCE = timedelta(hours=12)  # for the slowest process; one that died is noticed at once by whoever started them
+POLL = 0.005  # s
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Process ``rank`` of ``world``, which meet over ``group`` (gloo, whatever the weights travel by). One alone needs none.
+
+    Every method but :meth:`share` is to be called by all processes, in the same order.
+
+    Attributes:
+        served: the engine is outside all processes and serves one client: the first process plays for all.
+    """
+
+    rank: int = 0
+    world: int = 1
+    group: Any = None
+    served: bool = False
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes files and speaks."""
+        return self.rank == 0
+
+    @property
+    def plays(self) -> bool:
+        """Whether this process has a share of what is played."""
+        return self.first or not self.served
+
+    def share(self, items: Sequence[T]) -> list[T]:
+        """This process's items: neighbours, who may have a prefix in common. :meth:`gather` restores the order."""
+        if self.served:
+            return list(items) if self.first else []
+        return list(items[len(items) * self.rank // self.world : len(items) * (self.rank + 1) // self.world])
+
+    def gather(self, mine: list[T]) -> list[T]:
+        """The lists of all processes, one after the other in the order of their ranks."""
+        if self.world == 1:
+            return mine
+        self.meet()
+        every: list[list[T]] = [[] for _ in range(self.world)]
+        dist.all_gather_object(every, mine, group=self.group)
+        return [item for part in every for item in part]
+
+    def add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
+        """Sums over the processes by name; of ``largest`` the greatest. A name may be missing from some."""
+        if self.world == 1:
+            return dict(mine)
+        whole: dict[str, float] = {}
+        for part in self.gather([dict(mine)]):
+            for name, value in part.items():
+                both = (whole.get(name, value if name in largest else 0), value)
+                whole[name] = max(both) if name in largest else sum(both)
+        return whole
+
+    def summed(self, tensors: list[Tensor]) -> list[Tensor]:
+        """The tensors, each added up over the processes in place. It goes by way of the devices' own group."""
+        if self.world > 1:
+            self.meet()
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        return tensors
+
+    def tell(self, value: T) -> T:
+        """What the first process says."""
+        return value if self.world == 1 else self.gather([value])[0]
+
+    def meet(self) -> None:
+        """Wait for all. Signals are heard meanwhile: a process that waits inside a library would be deaf to them."""
+        if self.world > 1:
+            met = dist.barrier(group=self.group, async_op=True)
+            while not met.is_completed():
+                time.sleep(POLL)
+            met.wait()
+
+    @contextmanager
+    def first_alone(self) -> Iterator[None]:
+        """The first process goes through the block before the others do: what it leaves in files they find there."""
+        if not self.first:
+            self.meet()
+        try:
+            yield
+        finally:
+            if self.first:  # also after an error, which the others are about to meet themselves
+                self.meet()
+
+    def playing(self, served: bool) -> Ranks:
+        """The same processes around an engine that is ``served`` from outside, or not."""
+        return replace(self, served=served)
+
+
+@contextmanager
+def joined(trainer: DictConfig) -> Iterator[Ranks]:
+    """Start the other processes that ``trainer`` asks for, unless a launcher (Slurm, torchrun) did, and meet them.
+
+    Lightning would start them in ``fit`` only, where everything before it had been done by one of them.
+    """
+    asked = {name: OmegaConf.select(trainer, name) for name in ("accelerator", "devices", "num_nodes")}
+    asked = {"plugins": environments(), **{name: value for name, value in asked.items() if value is not None}}
+    alone = Fabric(**asked)
+    if not isinstance(alone.strategy, ParallelStrategy):
+        yield Ranks()
+        return
+    where = alone.strategy.cluster_environment
+    if where is not None and not where.creates_processes_externally and _in_multirun():
+        raise InputError(
+            "trainer.devices: the processes of a run begin with the command of their first one, which here is that of many runs; "
+            "add hydra/launcher=slurm_8gpu, which starts a run's processes itself, or start one run at a time"
+        )
+    # gloo beside NCCL: norms of shards that are kept on the CPU travel by it
+    backend = "gloo" if alone.device.type == "cpu" else f"cpu:gloo,{alone.device.type}:nccl"
+    fabric = Fabric(strategy=DDPStrategy(process_group_backend=backend), **asked)
+    fabric.launch()
+    group = dist.new_group(backend="gloo", timeout=PATIENCE)
+    try:
+        ranks = Ranks(fabric.global_rank, fabric.world_size, group)
+        yield ranks
+        ranks.meet()  # nobody leaves while another may still need it
+    finally:
+        dist.destroy_process_group()
+
+
+def _in_multirun() -> bool:
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def environments() -> list[Any]:
+    """Lightning's plugins for where the processes run.
+
+    Under Slurm its own requeueing is off: it saves in the middle of whatever the signal interrupts, half an update too. The
+    job's launcher requeues (docs/scaling.md).
+    """
+    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []

@@ -1,0 +1,140 @@
+"""Weights, gradients and optimiser states in shards over all processes: FSDP2 through Lightning's ``ModelParallelStrategy``.
+
+    trainer.strategy=...FullySharded    conf/trainer/fsdp.yaml
+
+Each layer is gathered when it is computed and let go again; what stands outside the layers (embedding, head, last norm) is
+gathered once a pass. A checkpoint is a folder to which every process writes its part, and any number of processes reads it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import MethodType, SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+
+from turnwise.files import PART
+from turnwise.models.attention import backbone
+from turnwise.models.score import score
+
+_REST = "rest.pt"  # what is not a tensor of the weights or of the optimiser
+TRAINED = StateDictOptions(cpu_offload=True, ignore_frozen_params=True)
+
+
+class FullySharded(ModelParallelStrategy):
+    """Args:
+    offload: shards stay in the memory of the CPU and are brought to the device when needed; the optimiser steps there.
+    """
+
+    def __init__(self, offload: bool = False) -> None:
+        super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=True)
+        self.offload = offload
+
+    def setup_environment(self) -> None:
+        self._data_parallel_size = self.num_nodes * self.num_processes  # Lightning's own guess is tensor parallelism
+        super().setup_environment()
+
+    def shard(self, model: nn.Module) -> None:
+        """Put ``model`` into shards, in place; once."""
+        policy = CPUOffloadPolicy(pin_memory=self.root_device.type == "cuda") if self.offload else OffloadPolicy()
+        mesh = self.device_mesh["data_parallel"]
+        for layer in backbone(model).layers:  # type: ignore[union-attr]
+            fully_shard(layer, mesh=mesh, offload_policy=policy)
+        fully_shard(model, mesh=mesh, offload_policy=policy)
+        # a pass over packed trees enters below the model's own forward: its hooks are hung around this one
+        model.score_packed = MethodType(score, model)  # type: ignore[assignment]
+        register_fsdp_forward_method(model, "score_packed")
+
+    # -- checkpoints: only what is trained, whole or not there ----------------------------------------------------------
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        assert self.model is not None
+        return get_model_state_dict(self.model, options=TRAINED)
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        assert self.model is not None
+        return get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer), options=TRAINED)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Every process writes its part into a new folder, which takes the place of the old one when it is complete."""
+        path = Path(self.broadcast(str(filepath)))
+        part, old = path.with_name(f".{path.name}{PART}"), path.with_name(f".{path.name}.old")
+        if self.is_global_zero:
+            shutil.rmtree(part, ignore_errors=True)
+        self.barrier()
+        tensors = {"weights": checkpoint.pop("state_dict"), "optimizer": checkpoint.pop("optimizer_states")[0]}
+        dcp.save(tensors, checkpoint_id=part)
+        if self.is_global_zero:
+            torch.save(checkpoint, part / _REST)
+            if path.exists():
+                shutil.rmtree(old, ignore_errors=True)
+                path.rename(old)
+            part.rename(path)
+            shutil.rmtree(old, ignore_errors=True)
+        self.barrier()
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Raises FileNotFoundError: no such checkpoint."""
+        path = Path(checkpoint_path)
+        assert self.model is not None
+        optimizer = self.optimizers[0]
+        # a tied head has a second name, which was not saved
+        trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        weights = {k: v for k, v in get_model_state_dict(self.model, options=TRAINED).items() if k in trained}
+        states = get_optimizer_state_dict(self.model, optimizer, options=TRAINED)
+        tensors: dict[str, Any] = {"weights": weights, "optimizer": states}
+        dcp.load(tensors, checkpoint_id=path)
+        loose = StateDictOptions(cpu_offload=True, ignore_frozen_params=True, strict=False)
+        set_model_state_dict(self.model, tensors["weights"], options=loose)
+        set_optimizer_state_dict(self.model, optimizer, tensors["optimizer"], options=loose)
+        rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
+        return rest | {"state_dict": {}, "optimizer_states": []}
+
+
+def latest(path: Path) -> Path | None:
+    """The checkpoint at ``path``, or the one that a process was killed while replacing; None where there is none."""
+    old = path.with_name(f".{path.name}.old")
+    return next((place for place in (path, old) if place.exists()), None)
+
+
+class Whole:
+    """A model in shards as one that can be saved: its trained weights, put together on the CPU of the first process.
+
+    All processes must build it; only the first may use it.
+    """
+
+    def __init__(self, model: Any) -> None:
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+        self.model, self.state = model, get_model_state_dict(model, options=options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def get_output_embeddings(self) -> Any:
+        """What holds the head's ``weight``."""
+        return SimpleNamespace(weight=self.state["lm_head.weight"])
+
+    def save_pretrained(self, folder: Any, **options: Any) -> None:
+        """As the model's own."""
+        tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
+        state = {name: value for name, value in self.state.items() if name not in tied}
+        self.model.save_pretrained(folder, state_dict=state, **options)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether the weights of ``model`` are in shards."""
+    return any(isinstance(p, DTensor) for p in model.parameters())

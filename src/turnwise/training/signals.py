@@ -1,0 +1,28 @@
+"""Signals of a run with a launcher stay the launcher's."""
+
+from __future__ import annotations
+
+import signal
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.fabric.plugins.environments import SLURMEnvironment
+
+
+class OwnSignals(Callback):
+    """Gives SIGTERM and SIGUSR1 back to whoever had them before ``fit``.
+
+    Lightning's handler of SIGTERM calls a collective from inside the handler, which meets whatever collective the other
+    processes are in; and a requeued job's SIGTERM, which submitit ignores on purpose, would end the run.
+    """
+
+    def __init__(self) -> None:
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def own_signals(world: int) -> list[OwnSignals]:
+    """The callback, for runs of several processes and for jobs of Slurm."""
+    return [OwnSignals()] if world > 1 or SLURMEnvironment.detect() else []

@@ -1,0 +1,122 @@
+"""Runs as jobs of a real Slurm, which this test starts: a job that is preempted goes on and ends as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.conformance.slurm_cluster import Cluster, missing, wait
+from tests.integration.conftest import ROOT, SMALL
+
+lacking = missing()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.slurm,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        bool(lacking), reason=f"no Slurm here: {', '.join(lacking)} missing (apt-get install slurm-wlm munge)"
+    ),
+]
+PRESET = [
+    "hydra/launcher=slurm_1gpu",
+    "hydra.launcher.gpus_per_node=null",
+    "hydra.launcher.mem_gb=null",
+    "hydra.launcher.cpus_per_task=1",
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    started = Cluster.start(tmp_path_factory.mktemp("slurm"))
+    yield started
+    started.stop()
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    settings = [o for o in SMALL if not o.startswith(("eval.", "trainer.max_epochs"))]
+    return [
+        *(sys.executable, str(ROOT / "train.py"), *more, "method=grpo", f"paths.out={folder}", "name=slurm"),
+        *(f"paths.cache={folder.parent / 'cache'}", "eval.tasks=2", "eval.attempts=0", "eval.items=0", *settings),
+        "trainer.max_epochs=6",
+    ]
+
+
+def submitted(cluster: Cluster, folder: Path, *more: str) -> subprocess.Popen[str]:
+    """The run as a job; the process waits for its result."""
+    places = [f"hydra.sweep.dir={folder.parent / 'sweep'}", *PRESET]
+    environment = {**cluster.environment, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command(folder, "-m", *places, *more), env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def lines(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    return path.read_text().count('"phase": "train"') if path.exists() else 0
+
+
+def logs(folder: Path) -> str:
+    return "\n".join(path.read_text() for path in (folder.parent / "sweep" / ".submitit").rglob("*.err"))
+
+
+def end(cluster: Cluster, waiting: subprocess.Popen[str], folder: Path, seconds: float = 600) -> None:
+    """Wait for the job's result; what was requeued is let in at once, where Slurm would wait for two minutes."""
+    deadline = time.monotonic() + seconds
+    while not (folder / "result.json").exists():
+        assert waiting.poll() is None, f"{waiting.stdout.read()}\n{logs(folder)}"  # type: ignore[union-attr]
+        assert time.monotonic() < deadline, logs(folder)
+        for job in cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%A").split():
+            cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        time.sleep(1)
+    waiting.communicate(timeout=60)
+
+
+def test_a_preempted_job_is_requeued_and_ends_as_if_it_had_not_been(cluster: Cluster, tmp_path: Path) -> None:
+    whole, preempted = tmp_path / "whole" / "run", tmp_path / "preempted" / "run"
+    environment = {**cluster.environment, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command(whole), env=environment, check=False, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+    waiting = submitted(cluster, preempted)
+    try:
+        wait(lambda: lines(preempted) >= 2, 600)
+        job = cluster.run("squeue", "--noheader", "--states=RUNNING", "--format=%A").split()[0]
+        cluster.run("scancel", "--signal=USR2", job)  # as Slurm does before a limit, and many sites before preemption
+        wait(lambda: "requeue" in logs(preempted).lower(), 120)
+        end(cluster, waiting, preempted)
+    finally:
+        waiting.kill()
+        waiting.wait()
+
+    assert int(cluster.run("scontrol", "--oneliner", "show", "job", job).split("Restarts=")[1].split()[0]) == 1
+    weights = [load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (whole, preempted)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    results = [json.loads((folder / "result.json").read_text()) for folder in (whole, preempted)]
+    assert all(results[0][key] == results[1][key] for key in ("in_domain", "rollout_turns", "rollout_tokens"))
+    assert lines(preempted) == lines(whole) == 6
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    learned = [row["train/grad_norm"] > 0 for row in rows if row["phase"] == "train"]
+    assert any(learned[:2]) and any(learned[3:])  # there was something to lose, and something to go on with
+    assert not list(preempted.rglob("hpc_ckpt*"))  # Lightning's own requeueing stayed out of it
+
+
+def test_two_tasks_of_a_job_are_one_run(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "tasks" / "run"
+    waiting = submitted(cluster, folder, "hydra.launcher.tasks_per_node=2", "trainer.devices=2")
+    try:
+        end(cluster, waiting, folder)
+    finally:
+        waiting.kill()
+        waiting.wait()
+    assert lines(folder) == 6
+    told = "\n".join(path.read_text() for path in (folder.parent / "sweep" / ".submitit").rglob("*.out"))
+    assert told.count("Report:") == 1

@@ -1,0 +1,237 @@
+"""The faults of the campaign: each runs train.py in a folder, hurts it at random moments, and brings it to its end."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from processes import PATIENCE, Judge, Start, descendants
+
+TORN = ("checkpoints/last.ckpt", "result.json", "rollouts/train.jsonl", "metrics.jsonl")
+MESSAGES = (  # the clear ones: what a start may say when it ends by itself without a result
+    "no space left on this disk; free some",
+    "put back a copy, or remove",
+)
+STARTS = 8  # most of one trial
+
+
+class Unclear(Exception):
+    """A start ended in a way that tells a person nothing."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """One run of the campaign.
+
+    ``length``: seconds that the undisturbed run takes; moments are drawn from it. ``story``: what was done, for the record.
+    """
+
+    folder: Path
+    overrides: list[str]
+    rng: random.Random
+    length: float
+    judge: Judge | None = None
+    story: list[str] = field(default_factory=list)
+    starts: int = 0
+
+    def start(self) -> Start:
+        self.starts += 1
+        if self.starts > STARTS:
+            raise Unclear(f"no result after {STARTS} starts")
+        return Start(self.overrides, self.folder / f"start-{self.starts}.log")
+
+    def moment(self) -> float:
+        return self.rng.uniform(0.02, 1.0) * self.length
+
+    def finish(self, follow: Callable[[str], None] | None = None) -> None:
+        """Start it until it has its result.
+
+        Args:
+            follow: does what a clear message says.
+
+        Raises:
+            Unclear: a start hangs, or ends without a result and without one clear message.
+        """
+        while True:
+            start = self.start()
+            if start.wait(PATIENCE):
+                start.kill(group=True)
+                raise Unclear(f"start {self.starts} hangs")
+            start.clear()
+            self.told(start)
+            if start.status == 0:
+                return
+            message = self.clear_message(start)
+            self.story.append(f"said: {message}")
+            if follow is None:
+                raise Unclear(f"nothing was wrong any more, but start {self.starts} said: {message}")
+            follow(message)
+
+    def clear_message(self, start: Start) -> str:
+        """The one line that a start ended with.
+
+        Raises:
+            Unclear: there is none.
+        """
+        lines = [line for line in start.said().splitlines() if line.strip()]
+        last = lines[-1] if lines else ""
+        if start.status not in (1, 2) or "Traceback" in start.said() or not any(text in last for text in MESSAGES):
+            raise Unclear(f"start {self.starts} ended with status {start.status}: {' | '.join(lines[-4:])[-600:]}")
+        return last
+
+    def told(self, start: Start) -> None:
+        """Keep in the story what a start said of damage."""
+        self.story += [f"told: {line.strip()}" for line in start.said().splitlines() if "damaged" in line]
+
+
+def kill_trainer(trial: Trial, group: bool = False) -> None:
+    """kill -9 of the trainer alone, or of its whole process group, one to three times; then on to the end."""
+    for _ in range(trial.rng.randint(1, 3)):
+        start, at = trial.start(), trial.moment()
+        alive = start.wait(at)
+        start.kill(group)
+        start.clear()
+        trial.story.append(f"killed after {at:.2f} s" if alive else f"ended by itself with {start.status}")
+        if not alive:
+            break
+    trial.finish()
+
+
+def kill_job(trial: Trial) -> None:
+    kill_trainer(trial, group=True)
+
+
+def kill_workers(trial: Trial) -> None:
+    """kill -9 of worker processes of the world, several times within one start; the run goes on by itself."""
+    start = trial.start()
+    for _ in range(trial.rng.randint(1, 3)):
+        if not start.wait(trial.rng.uniform(0.02, 0.5) * trial.length):
+            break
+        workers = list(descendants(start.pid))
+        if workers:
+            victim = trial.rng.choice(workers)
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+            trial.story.append(f"killed worker {workers.index(victim) + 1} of {len(workers)}")
+    if start.wait(PATIENCE):
+        start.kill(group=True)
+        raise Unclear("it hangs after a worker was killed")
+    start.clear()
+    if start.status != 0:
+        trial.story.append(f"said: {trial.clear_message(start)}")
+        trial.finish()
+
+
+def tear(trial: Trial) -> None:
+    """kill -9, then damage a file that is there, as a failing disk would; then on to the end, as the messages say."""
+    start, at = trial.start(), trial.rng.uniform(0.3, 1.6) * trial.length  # often after the end
+    start.wait(at)
+    start.kill(group=True)
+    start.clear()
+    run = trial.folder / "run"
+    there = [name for name in TORN if (run / name).is_file() and (run / name).stat().st_size]
+    chosen = trial.rng.sample(there, min(len(there), trial.rng.randint(1, 2)))
+    if "result.json" in there and "result.json" not in chosen:
+        chosen.append("result.json")  # a finished run is not started again, and looks at nothing
+    for name in chosen:
+        trial.story.append(f"{name}: {damage_file(run / name, trial.rng)}")
+    before = run / "checkpoints" / "before.ckpt"
+    if "checkpoints/last.ckpt" in "".join(trial.story) and before.exists() and trial.rng.random() < 0.2:
+        trial.story.append(f"checkpoints/before.ckpt: {damage_file(before, trial.rng)}")
+
+    def follow(message: str) -> None:
+        if "put back a copy, or remove" not in message:
+            raise Unclear(f"said: {message}")
+        shutil.rmtree(run / "checkpoints")
+
+    trial.finish(follow)
+
+
+def damage_file(path: Path, rng: random.Random) -> str:
+    """Cut it off, blank a block, or turn the top bit of a few bytes: text of ours is ASCII, so that is never text again."""
+    content = bytearray(path.read_bytes())
+    kind, place = rng.choice(("cut", "blank", "flip")), rng.randrange(len(content))
+    if kind == "cut":
+        del content[place:]
+    elif kind == "blank":
+        content[place : place + 512] = bytes(len(content[place : place + 512]))
+    else:
+        for at in (place, *(rng.randrange(len(content)) for _ in range(3))):
+            content[at] ^= 0x80
+    path.write_bytes(content)
+    return f"{kind} at {place} of {len(content)}"
+
+
+def fill_disk(trial: Trial) -> None:
+    """A disk that is too small one to three times, then large enough."""
+    from disk import Disk
+
+    at = trial.folder / "disk"
+    at.mkdir()
+    disk = Disk(at, kilobytes=4)
+    if not disk.mounted:
+        disk.close()
+        raise Unclear("this system lets no user mount a file system of their own: leave out the fault disk")
+    try:
+        there = [f"paths.out={disk.path}/run", f"paths.cache={disk.path}/cache"]
+        trial.overrides = [o for o in trial.overrides if not o.startswith("paths.")] + there
+        sizes = sorted(round(10 ** trial.rng.uniform(0.9, 4.1)) for _ in range(trial.rng.randint(1, 3)))
+        trial.story.append(f"a disk of {', '.join(map(str, sizes))} KiB")
+        disk.resize(sizes[0])
+        sizes = [*sizes[1:], 60_000]
+
+        def follow(message: str) -> None:
+            if "no space left" not in message or not sizes:
+                raise Unclear(f"said: {message}")
+            disk.resize(sizes.pop(0))
+
+        trial.finish(follow)
+        shutil.copytree(disk.path / "run", trial.folder / "run")
+    finally:
+        disk.close()
+
+
+def _judge_away(trial: Trial, away: Callable[[Judge], None], back: Callable[[Judge], None], most: float) -> None:
+    """The judge's server goes away and comes back while the run waits for it; the run never ends."""
+    judge = trial.judge
+    assert judge is not None
+    start = trial.start()
+    for _ in range(trial.rng.randint(1, 3)):
+        if not start.wait(trial.rng.uniform(0.02, 0.6) * trial.length):
+            break
+        away(judge)
+        seconds = trial.rng.uniform(0.1, most)
+        trial.story.append(f"away for {seconds:.2f} s")
+        start.wait(seconds)
+        back(judge)
+    if start.wait(PATIENCE):
+        start.kill(group=True)
+        raise Unclear("it hangs after its judge was away")
+    start.clear()
+    if start.status != 0:
+        raise Unclear(f"ended with status {start.status}: {start.said()[-600:]}")
+
+
+def kill_judge(trial: Trial) -> None:
+    _judge_away(trial, Judge.kill, Judge.start, 1.0)
+
+
+def stall_judge(trial: Trial) -> None:
+    _judge_away(trial, Judge.hold, Judge.release, 4.0)
+
+
+FAULTS: dict[str, Callable[[Trial], None]] = {
+    "trainer": kill_trainer,
+    "job": kill_job,
+    "worker": kill_workers,
+    "judge": kill_judge,
+    "stall": stall_judge,
+    "torn": tear,
+    "disk": fill_disk,
+}

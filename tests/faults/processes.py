@@ -1,0 +1,169 @@
+"""Real processes for the fault campaign: train.py started again and again, a judge's server, and whom to kill."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {"WANDB_MODE": "offline", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+TICK = 0.005  # s between two looks
+PATIENCE = 300.0  # s of ticks, after which a start hangs; a campaign that is stopped for a while counts none of it
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def preload() -> None:
+    """Import what a run imports, so that a start costs a fork and not ten seconds; the run itself is the whole train.py."""
+    import peft
+    import transformers.models.qwen3.modeling_qwen3
+
+    import turnwise.training.main
+
+    assert peft and transformers and turnwise
+
+
+class Start:
+    """One start of train.py: a process with a process group of its own, its output in a file."""
+
+    def __init__(self, overrides: list[str], log: Path, cold: bool = False) -> None:
+        self.log = log
+        self.pid = _cold(overrides, log) if cold else _forked(overrides, log)
+        self.status: int | None = None  # exit status; negative: the signal that ended it
+
+    def running(self) -> bool:
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status is None
+
+    def wait(self, seconds: float) -> bool:
+        """Look on for so long; whether it is still running then."""
+        for _ in range(max(1, round(seconds / TICK))):
+            if not self.running():
+                return False
+            time.sleep(TICK)
+        return True
+
+    def kill(self, group: bool = False) -> None:
+        if self.running():
+            (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def clear(self) -> None:
+        """End what it has left of its group."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Processes below this one."""
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(child) for child in path.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            yield child
+            yield from descendants(child)
+
+
+def _die_with_parent() -> None:
+    """A campaign that is killed leaves nothing that runs on."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def _cold(overrides: list[str], log: Path) -> int:
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT / "src")}
+    with log.open("wb") as stream:
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "train.py"), *overrides],
+            env=environment,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            process_group=0,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has no threads
+        ).pid
+
+
+def _forked(overrides: list[str], log: Path) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        with suppress(OSError):
+            os.setpgid(pid, pid)
+        return pid
+    status = 70
+    try:
+        with suppress(OSError):
+            os.setpgid(0, 0)
+        _die_with_parent()
+        atexit._clear()  # the campaign's are not the run's
+        for number, file, flags in ((0, os.devnull, os.O_RDONLY), (1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
+            os.dup2(os.open(file, flags, 0o644), number)
+        os.dup2(1, 2)
+        os.environ.update(ENVIRONMENT)
+        os.chdir(ROOT)
+        sys.argv = [str(ROOT / "train.py"), *overrides]
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            status = 0
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            status = 1
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+class Judge:
+    """The judge's server (benchmarks/judge_server.py), a process that can be killed, stopped and started again."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def start(self) -> None:
+        command = [sys.executable, str(ROOT / "benchmarks" / "judge_server.py"), "--port", str(self.port)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # ends with its input
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(self.url, timeout=60).read()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def hold(self) -> None:
+        """It accepts connections, and answers none."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def release(self) -> None:
+        self.process.send_signal(signal.SIGCONT)

@@ -1,0 +1,86 @@
+"""Write the figures of a campaign and of fuzzing into docs/reliability.md.
+
+python tests/faults/report.py --campaign outputs/faults --fuzz outputs/faults/fuzz-summaries.jsonl
+
+The second file holds last lines of fuzz.py, one a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src")]
+
+from turnwise.training.outcome import machine  # noqa: E402
+
+PAGE = ROOT / "docs" / "reliability.md"
+VERDICTS = ("right", "lost", "wrong", "unclear")
+
+
+def campaign(records: list[dict[str, Any]]) -> str:
+    """The table of a campaign, a row for each scene and fault."""
+    rows: dict[tuple[str, str], Counter[str]] = {}
+    for record in records:
+        row = rows.setdefault((record["scene"], record["fault"]), Counter())
+        row.update([record["verdict"], *["starts"] * record["starts"]])
+        row["runs"] += 1
+    total = sum(rows.values(), Counter())
+    lines = ["| scene | fault | runs | starts | right | lost | wrong | unclear |", "|---|---|---|---|---|---|---|---|"]
+    for (scene, fault), row in [*sorted(rows.items()), (("all", ""), total)]:
+        lines.append(
+            f"| {scene} | {fault} | {row['runs']} | {row['starts']} | {' | '.join(str(row[v]) for v in VERDICTS)} |"
+        )
+    hours = sum(record["seconds"] for record in records) / 3600
+    codes = ", ".join(sorted({record["code"] for record in records}))
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"`python tests/faults/campaign.py --runs {len(records)}`, seed 0, scale tiny, {hours:.1f} h in all on a shared "
+            f"machine ({machine()}), code at {codes}.",
+        ]
+    )
+
+
+def fuzz(summaries: list[dict[str, Any]]) -> str:
+    """One line of figures over some runs of the fuzzer."""
+    sums = {key: sum(summary[key] for summary in summaries) for key in ("cases", "crashes", "hangs", "minutes")}
+    parsers = len({name for summary in summaries for name in summary["parsers"]})
+    return (
+        f"`python tests/faults/fuzz.py`: {sums['minutes']:.1f} minutes in {len(summaries)} runs, {sums['cases']:,} cases over "
+        f"{parsers} parsers, {sums['crashes']} crashes, {sums['hangs']} hangs ({machine()})."
+    )
+
+
+def written(page: str, name: str, text: str) -> str:
+    """The page with ``text`` between the marks of that name."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+    head, _, rest = page.partition(begin)
+    return f"{head}{begin}{text}\n{end}{rest.partition(end)[2]}"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--campaign", default="outputs/faults", help="its --out (default outputs/faults)")
+    parser.add_argument("--fuzz", default="outputs/faults/fuzz-summaries.jsonl")
+    args = parser.parse_args()
+    page = PAGE.read_text(encoding="utf-8")
+    if records := read(Path(args.campaign) / "runs.jsonl"):
+        page = written(page, "campaign", campaign(records))
+    if summaries := read(Path(args.fuzz)):
+        page = written(page, "fuzz", fuzz(summaries))
+    PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

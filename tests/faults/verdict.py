@@ -1,0 +1,72 @@
+"""What a disturbed run left behind against what the undisturbed one did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+# clocks, and counts of this machine's troubles, which are the campaign's doing
+OWN = ("time", "seconds/", "rollout/tokens_per_s", "rollout/retries", "engine/", "judge/")
+ASKED = ("judge/scored",)  # of the judge: what came of it
+RESULT = ("in_domain", "ood", "rollout_turns", "rollout_tokens", "verifier", "config_hash")
+RECORDS = {"metrics.jsonl", "rollouts/train.jsonl"}
+
+
+def faults_of(reference: Path, folder: Path, torn: set[str]) -> dict[str, list[str]]:
+    """``lost``: what is not there; ``wrong``: what is not the same.
+
+    Args:
+        torn: records that the campaign damaged and the run told of: what is left of them must be right, no more.
+    """
+    found: dict[str, list[str]] = {"lost": [], "wrong": []}
+    for name in ("adapter/adapter_model.safetensors", "result.json", "report.html", *sorted(RECORDS)):
+        if not (folder / name).is_file():
+            found["lost"].append(name)
+    if found["lost"]:
+        return found
+    a, b = (load_file(path / "adapter" / "adapter_model.safetensors") for path in (reference, folder))
+    if a.keys() != b.keys() or not all((a[name] == b[name]).all() for name in a):
+        found["wrong"].append("weights")
+    first, second = (json.loads((path / "result.json").read_text()) for path in (reference, folder))
+    found["wrong"] += [f"result.json: {key}" for key in RESULT if first.get(key) != second.get(key)]
+    for name, rows in (("metrics.jsonl", metrics), ("rollouts/train.jsonl", trees)):
+        _compare(name, rows(reference), rows(folder), name in torn, found)
+    return found
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """Rows without what differs between two undisturbed runs."""
+    rows = lines(folder / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k in ASKED or not k.startswith(OWN)} for row in rows]
+
+
+def trees(folder: Path) -> list[dict[str, Any]]:
+    return lines(folder / "rollouts" / "train.jsonl")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    found = []
+    for line in path.read_bytes().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def _compare(
+    name: str, whole: list[dict[str, Any]], here: list[dict[str, Any]], torn: bool, found: dict[str, list[str]]
+) -> None:
+    wanted, there = ([json.dumps(row, sort_keys=True) for row in rows] for rows in (whole, here))
+    if len(there) != len(set(there)):
+        found["wrong"].append(f"{name}: a record stands there twice")
+    if strange := [row for row in there if row not in wanted]:
+        found["wrong"].append(f"{name}: {len(strange)} records differ, as {strange[0][:200]}")
+    missing = len(set(wanted) - set(there)) - len(set(strange))
+    if missing > 0 and not torn:
+        found["lost"].append(f"{name}: {missing} of {len(wanted)} records")
+    if not torn and not missing and not strange and there != wanted:
+        found["wrong"].append(f"{name}: another order")

@@ -1,0 +1,46 @@
+"""The parts of docs/extending.md, which lie outside the package, in a whole run."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+
+from turnwise.config import compose_config
+from turnwise.reports.result import read_result
+from turnwise.training.main import run
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+QUICK = ["trainer.max_epochs=1", "eval.tasks=2", "eval.attempts=0", "eval.items=1", "logger.wandb=null"]
+
+
+@pytest.mark.slow
+def test_a_world_a_reward_and_an_allocator_of_ones_own_train(
+    small: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in re.findall(r"^```(?:python|yaml)\n# (mine/\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    (own,) = re.findall(r"^python train.py (method=grpo .*?) hydra\.searchpath", PAGE, re.MULTILINE)
+    kept = [word for word in small("grpo") if not word.startswith("allocator.")]
+    search = f"hydra.searchpath=[file://{tmp_path / 'mine' / 'conf'}]"
+    cfg: DictConfig = compose_config([*kept, *QUICK, *own.split(), "allocator.first=3", search], ROOT / "conf")
+    run(cfg)
+    result = read_result(tmp_path / "run")
+    assert result.env == "thermostat" and result.in_domain.tasks == 2
+    trees = [json.loads(line) for line in (tmp_path / "run" / "rollouts" / "train.jsonl").read_text().splitlines()]
+    assert trees
+    for tree in trees:
+        rewards = tree["rewards"]
+        assert len(rewards["total"]) in (3, 7)
+        for won, turns, total in zip(rewards["won"], rewards["turns"], rewards["total"], strict=True):
+            assert total == pytest.approx(won - 0.02 * turns)
+    for module in ("thermostat", "brief", "doubters"):
+        sys.modules.pop(module, None)

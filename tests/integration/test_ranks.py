@@ -1,0 +1,143 @@
+"""Two processes do together what one would do alone, and either goes on where the other was stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).resolve().parents[2]
+CLOCKS = ("time", "seconds/", "rollout/tokens_per_s", "engine/")  # an engine shares prefixes of what it plays itself
+SETTINGS = (
+    "name=ranks",
+    "policy.model=tiny",
+    "eval.tasks=4",
+    "eval.attempts=1",
+    "eval.items=2",
+    "trainer.max_epochs=2",
+)
+RATE = "update.learning_rate=0.001"  # Adam divides by the gradient's size: what rounding leaves of a zero grows with the rate
+
+
+def start(overrides: list[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+    command = [sys.executable, str(ROOT / "train.py"), *overrides]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+
+def finish(overrides: list[str]) -> None:
+    process = start(overrides)
+    try:
+        out, error = process.communicate(timeout=240)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, error[-3000:]
+    assert out.count("Report:") == 1  # one process speaks
+
+
+def kill_when(overrides: list[str], reached: Callable[[], bool]) -> None:
+    """Start the run and kill all its processes at once, as soon as ``reached`` says so."""
+    process, deadline = start(overrides), time.monotonic() + 240
+    try:
+        while not reached():
+            assert process.poll() is None, process.communicate()[1][-3000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def rows(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def assert_same(first: Any, second: Any, place: str = "") -> None:
+    """Equal, numbers within 1e-5; clocks are left out."""
+    if isinstance(first, dict):
+        assert first.keys() == second.keys(), place
+        for key in first:
+            if not key.startswith(CLOCKS):
+                assert_same(first[key], second[key], f"{place}/{key}")
+    elif isinstance(first, list):
+        assert len(first) == len(second), place
+        for i, (a, b) in enumerate(zip(first, second, strict=True)):
+            assert_same(a, b, f"{place}/{i}")
+    elif isinstance(first, float):
+        assert second == pytest.approx(first, rel=1e-5, abs=1e-5), place
+    else:
+        assert first == second, place
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    weights = [load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (one, other)]
+    assert weights[0].keys() == weights[1].keys()
+    for name, tensor in weights[0].items():
+        assert (tensor - weights[1][name]).abs().max() < 1e-5, name
+    gradients = [moments(folder) for folder in (one, other)]
+    assert (gradients[0] - gradients[1]).abs().max() < 1e-5 * gradients[0].abs().max()
+    for file in ("metrics.jsonl", "rollouts/train.jsonl", "evaluation/after.jsonl", "evaluation/base.jsonl"):
+        assert_same(rows(one, file), rows(other, file), file)
+    results = [json.loads((folder / "result.json").read_text()) for folder in (one, other)]
+    for key in ("in_domain", "ood", "verifier", "rollout_turns", "rollout_tokens", "config_hash"):
+        assert_same(results[0][key], results[1][key], key)
+
+
+def moments(folder: Path) -> torch.Tensor:
+    """The optimiser's mean of the gradients."""
+    states = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["optimizer_states"][0]["state"]
+    return torch.cat([state["exp_avg"].flatten() for state in states.values()])
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(small: Callable[..., list[str]], tmp_path: Path) -> None:
+    finish(small("pivotrl", *SETTINGS, RATE, out="one"))
+    finish(small("pivotrl", *SETTINGS, RATE, "trainer.devices=2", out="two"))
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+    learned = [row["train/grad_norm"] for row in rows(tmp_path / "one") if row["phase"] == "train"]
+    assert len(learned) == 2 and all(norm > 0 for norm in learned)  # there was something to share
+
+    # both killed after the first update; one process goes on
+    overrides = small("pivotrl", *SETTINGS, RATE, out="moved")
+    kill_when([*overrides, "trainer.devices=2"], (tmp_path / "moved" / "checkpoints" / "last.ckpt").exists)
+    finish(overrides)
+    assert_same_run(tmp_path / "one", tmp_path / "moved")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [4, 0], ids=["lora", "full"])
+def test_shards_are_the_whole_and_go_on_in_another_number(
+    rank: int, small: Callable[..., list[str]], random_policy: Path, tmp_path: Path
+) -> None:
+    """FSDP2 over two processes, killed after its first checkpoint and gone on with by one, against one that has no shards."""
+    settings = ("name=shards", "eval.attempts=0", "eval.items=1", "eval.tasks=2", "trainer.max_epochs=2", RATE)
+    sharded = "trainer.strategy={_target_:turnwise.training.sharding.FullySharded,offload:false}"
+    overrides = {out: small("sft", *settings, f"policy.lora.r={rank}", out=out) for out in ("one", "shards")}
+    finish(overrides["one"])
+    checkpoint = tmp_path / "shards" / "checkpoints" / "last.ckpt"
+    kill_when([*overrides["shards"], "trainer.devices=2", sharded], checkpoint.exists)
+    assert len(list(checkpoint.glob("*.distcp"))) == 2  # a part a process
+    finish([*overrides["shards"], sharded])
+
+    file = "adapter/adapter_model.safetensors" if rank else "model/model.safetensors"
+    weights = [load_file(tmp_path / out / file) for out in ("one", "shards")]
+    assert weights[0].keys() == weights[1].keys()
+    base = load_file(random_policy / "model.safetensors")
+    assert rank or any(
+        (weights[0][name] - base[name]).abs().max() > 1e-4 for name in base
+    )  # there was something to learn
+    for name, tensor in weights[0].items():
+        assert (tensor - weights[1][name]).abs().max() < 1e-5, name
+    assert_same(rows(tmp_path / "one"), rows(tmp_path / "shards"))

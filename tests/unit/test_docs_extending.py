@@ -1,0 +1,105 @@
+"""docs/extending.md: its files, written into a folder of somebody else's, are parts that every script takes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwise.config import build, compose_config
+from turnwise.config_check import check_config
+from turnwise.types import RolloutTree, State, Task, Turn
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^```(?:python|yaml)\n# (mine/\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+COMMANDS = re.findall(r"^python (\S+\.py) (.+)$", PAGE.split("\n## Try them\n")[1], re.MULTILINE)
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The page's files in an empty folder, which is then where we stand, on Python's path as the page says."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    yield tmp_path
+    for name in FILES:
+        sys.modules.pop(Path(name).stem, None)
+
+
+def composed(*overrides: str) -> Any:
+    return compose_config([*overrides, "hydra.searchpath=[file://mine/conf]"], ROOT / "conf")
+
+
+def test_the_page_names_the_files_that_it_shows() -> None:
+    assert sorted(FILES) == sorted(re.findall(r"mine/(?:conf/\w+/)?\w+\.(?:py|yaml)", PAGE.split("\n## ")[0]))
+    assert len(COMMANDS) == 3
+
+
+def test_every_training_command_of_the_page_passes_the_check(mine: Path) -> None:
+    for script, arguments in COMMANDS:
+        words = shlex.split(arguments)
+        assert "hydra.searchpath=[file://mine/conf]" in words
+        if script == "train.py":
+            check_config(composed(*words[:-1]))
+
+
+def test_a_world_of_ones_own_is_checked_like_ours(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (script, arguments), *_ = COMMANDS
+    spec = importlib.util.spec_from_file_location("check_env_of_the_page", ROOT / script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    assert module.main(shlex.split(arguments)) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["thermostat"]
+    assert found["expert_success"] == 1 and found["hostile_ok"] and found["fork_ok"] and found["tasks"] == 20
+
+
+def test_the_world_does_what_its_text_says(mine: Path) -> None:
+    world = build(composed("env=thermostat", "env.horizon=3"), "env")
+    task = Task("thermostat", "train/0", "train", {"now": 19, "asked": 20})
+    session = world.reset(task)
+    assert world.accepts(session, " warmer", "cooler") and not world.accepts(session, "cooler", "warmer")
+    assert session.step("please").observation == "19 degrees"
+    other = session.fork()
+    assert session.step("warmer").observation == "20 degrees" and other.now == 19
+    assert session.step("done").won and other.step("done").done and not other.won
+    assert not {t.data["asked"] for t in world.tasks("train", 99)} & {t.data["asked"] for t in world.tasks("seen", 99)}
+
+
+def test_the_reward_and_the_allocator_by_hand(mine: Path) -> None:
+    """Two rollouts from the root: a win in two turns, a loss in one; then one whose world failed."""
+    cfg = composed("env=thermostat", "reward=brief", "reward.cost=0.1", "allocator=doubters", "allocator.first=2")
+    reward, allocator = build(cfg, "reward"), build(cfg, "allocator")
+    task = Task("thermostat", "train/0", "train", {"now": 19, "asked": 20})
+    turns = [
+        Turn(-1, [1], [0.0]),
+        Turn(0, [1], [0.0], done=True, info={"won": True}),
+        Turn(-1, [1], [0.0], done=True, info={"won": False}),
+    ]
+    tree = RolloutTree(State("s", task, (1,)), turns)
+    assert reward(tree) == {"won": [1, 0], "turns": [2, 1], "total": [pytest.approx(0.8), pytest.approx(-0.1)]}
+    assert allocator([tree.state] * 2) == [2, 2]
+    assert allocator.expand([tree]) == [{-1: 4}]
+    tree.invalid = {2}
+    assert math.isnan(reward(tree)["total"][1])
+    assert allocator.expand([tree]) == [{}]
+
+
+def test_a_mistake_in_ones_own_file_is_told_like_ours(mine: Path) -> None:
+    with pytest.raises(ValueError, match=r"env.spam: ThermostatEnv has no such parameter; did you mean 'span'\?"):
+        check_config(composed("env=thermostat", "+env.spam=3"))
+    Path("mine/conf/env/thermostat.yaml").write_text("_target_: thermostat.ThermostatEnv\noff: 3\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="a bare on, off, yes or no is a truth value in YAML: quote the key"):
+        check_config(composed("env=thermostat"))

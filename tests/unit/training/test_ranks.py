@@ -1,0 +1,97 @@
+"""Shares of a run's work. What real processes do together is in tests/integration/test_ranks.py."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.advantages.base import spread
+from turnwise.allocators.uniform import Uniform
+from turnwise.losses.base import merge_metrics
+from turnwise.losses.clipped import Clipped
+from turnwise.rollouts.pack import pack
+from turnwise.training.collection import Allocated
+from turnwise.training.module import PolicyModule
+from turnwise.training.ranks import Ranks
+from turnwise.types import RolloutTree, State, Task, Turn
+
+
+@given(st.lists(st.integers()), st.integers(1, 9))
+def test_shares_are_neighbours_nearly_alike_and_whole_together(items: list[int], world: int) -> None:
+    shares = [Ranks(rank, world).share(items) for rank in range(world)]
+    assert [item for share in shares for item in share] == items
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_an_engine_outside_has_one_client() -> None:
+    first, second = (Ranks(rank, 2).playing(served=True) for rank in (0, 1))
+    assert first.share([1, 2, 3]) == [1, 2, 3] and first.plays
+    assert second.share([1, 2, 3]) == [] and not second.plays
+
+
+def test_one_alone_meets_nobody() -> None:
+    ranks = Ranks()
+    assert ranks.gather([1, 2]) == [1, 2] and ranks.tell("x") == "x" and ranks.add({"a": 1.0}) == {"a": 1.0}
+    with ranks.first_alone():
+        ranks.meet()
+
+
+def state(i: int) -> State:
+    return State(str(i), Task("toy", str(i), "train"), (7 + i, 8, 9))
+
+
+def test_a_budget_that_is_spent_is_not_spent_again_on_a_share() -> None:
+    allocated = Allocated(Uniform(4), {"0": 3, "1": 0, "2": 5})
+    assert allocated([state(2), state(0)]) == [5, 3]
+
+
+@pytest.mark.parametrize("world", [2, 3, 9])
+def test_shares_of_an_update_add_up_to_it(make_model, world: int) -> None:
+    """Gradients, loss and metrics, also where some processes have nothing left to do."""
+    rng = random.Random(0)
+    trees = []
+    for i in range(5):
+        trees.append(RolloutTree(state(i)))
+        for _ in range(2):
+            action = [rng.randrange(6, 97) for _ in range(rng.randrange(2, 9))]
+            trees[-1].turns.append(Turn(-1, action, [-rng.uniform(1, 6) for _ in action]))
+    credits = [spread(tree, {0: 1.0, 1: -0.5}) for tree in trees]
+    model = make_model("qwen3", True)
+    module = PolicyModule(model, Clipped(kl_beta=0.1))
+    update = pack(trees, credits, batch_tokens=16)  # a row each
+    assert len(update.batches) == 5
+
+    def passed(part):
+        module.zero_grad(set_to_none=True)
+        metrics = module._add_gradients(part)
+        return metrics, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    whole_metrics, whole = passed(update)
+    shares = [update.share(rank, world) for rank in range(world)]
+    assert len({len(share.batches) for share in shares}) == 1  # all pass equally often
+    assert all(share.counts == update.counts for share in shares)
+    found = [passed(share) for share in shares]
+    assert whole.norm() > 0
+    assert torch.allclose(sum(gradient for _, gradient in found), whole, rtol=1e-5, atol=1e-7)
+    together = merge_metrics(part for metrics, _ in found for part in metrics)
+    for name, metric in merge_metrics(whole_metrics).items():
+        assert together[name].value == pytest.approx(metric.value, rel=1e-5, abs=1e-7), name
+
+
+def test_recomputed_layers_give_the_same_gradients(make_model) -> None:
+    tree = RolloutTree(state(0))
+    tree.turns = [Turn(-1, [11, 12, 13], [-1.0, -2.0, -3.0]), Turn(-1, [21, 22], [-1.5, -2.5])]
+    update = pack([tree], [spread(tree, {0: 1.0, 1: -0.5})])
+    gradients = []
+    for recompute in (False, True):
+        module = PolicyModule(make_model("qwen3", True), Clipped(), recompute=recompute).train()
+        layers = [m for m in module.modules() if getattr(m, "gradient_checkpointing", False)]
+        assert bool(layers) == recompute
+        module._add_gradients(update)
+        gradients.append(torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
+    assert gradients[0].norm() > 0
+    assert torch.allclose(*gradients, rtol=1e-5, atol=1e-8)
