@@ -19,6 +19,10 @@ from turnwise.engines.shared import share
 from turnwise.engines.tree import TreeEngine
 from turnwise.engines.worker import Done, Worker
 
+SMALL = (
+    64 << 20
+)  # bytes of weights that a cache may hold; larger ones are read from memory at every step, by each lane anew
+
 
 class _Place(NamedTuple):
     lane: int
@@ -31,7 +35,7 @@ class Lanes:
     prefill_tokens: tokens of one prefill pass of a lane, padding counted; bounds memory.
     memory_gb: of keys and values that all lanes keep, in units of 10^9 bytes; None: no limit.
     copy: sample from a plain copy with adapters merged in (faster); False samples from the live module, in one lane.
-    lanes: None: as many as torch uses threads, on a CPU; one on an accelerator.
+    lanes: None: as many as torch uses threads, for small models on a CPU; one for large ones and on an accelerator.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class Lanes:
     def load_weights(self, model: Any, version: int) -> None:
         """Sample from these weights from now on. Open nodes are closed and every key and value is dropped."""
         if self._workers is None:
-            count = self.lanes or _cores(model, self._first.copy)
+            count = self.lanes or _fitting(model, self._first.copy)
             self._first.budget = None if self._budget is None else max(1, self._budget // count)
             self._workers = [Worker(self._first.twin) for _ in range(count - 1)]
             self._first.load_weights(model, version)
@@ -91,13 +95,13 @@ class Lanes:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def open(self, ids: Sequence[int], near: str | None = None) -> int:
+        if not ids:
+            raise ValueError("a history needs at least one token")
         lane = self._lane_of.get(near) if near is not None else None
         if lane is None:
             lane = self._load.index(min(self._load))
             if near is not None:
                 self._lane_of[near] = lane
-        if not ids:
-            raise ValueError("a history needs at least one token")
         if lane == 0:
             return self._add(0, self._first.open(ids))
         node = self._add(lane)
@@ -169,8 +173,10 @@ class Lanes:
         return samples
 
 
-def _cores(model: Any, copy: bool) -> int:
-    return torch.get_num_threads() if copy and next(model.parameters()).device.type == "cpu" else 1
+def _fitting(model: Any, copy: bool) -> int:
+    weights = list(model.parameters())
+    small = sum(weight.numel() * weight.element_size() for weight in weights) <= SMALL
+    return torch.get_num_threads() if copy and small and weights[0].device.type == "cpu" else 1
 
 
 @contextmanager

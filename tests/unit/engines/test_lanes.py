@@ -194,16 +194,20 @@ def test_memory_is_shared_out_and_settings_are_checked(make_model: MakeModel, la
         Lanes([END], lanes=2, copy=False)
 
 
-def test_there_is_a_lane_for_each_thread_of_torch(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
+def test_a_small_model_has_a_lane_for_each_thread_of_torch(
+    make_model: MakeModel, lanes: Callable[..., Lanes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
         engine = lanes(make_model("qwen3", False), lanes=None)
         live = lanes(make_model("qwen3", False), lanes=None, copy=False)
+        monkeypatch.setattr("turnwise.engines.lanes.SMALL", 1000)
+        large = lanes(make_model("qwen3", False), lanes=None)
     finally:
         torch.set_num_threads(before)
     assert engine._workers is not None and len(engine._workers) == 1
-    assert live._workers == []
+    assert live._workers == large._workers == []
 
 
 OWNER = """
