@@ -98,12 +98,12 @@ def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
     ):
         if schema.get(key) is not None and not isinstance(schema[key], kind):
             return f"{where}.{key} must be {what}, got {_kind(schema[key])}"
-    for key in ("type", "required"):
-        words = schema.get(key)
-        if isinstance(words, list):
-            words = next((word for word in words if not isinstance(word, str)), None)
-        if words is not None and not isinstance(words, str):
-            return f"{where}.{key} must be text or a list of texts, got {_kind(words)}"
+    if wrong := [name for name in schema.get("required") or () if not isinstance(name, str)]:
+        return f"{where}.required must name parameters, got {_kind(wrong[0])}"
+    types = schema.get("type")
+    for name in types if isinstance(types, list) else [types]:
+        if name is not None and not isinstance(name, str):
+            return f"{where}.type must be text or a list of texts, got {_kind(name)}"
     inner = {**(schema.get("properties") or {}), "items": schema.get("items")}
     found = (_check_schema(about, f"{where}.{name}") for name, about in inner.items() if isinstance(about, Mapping))
     return next(filter(None, found), None)

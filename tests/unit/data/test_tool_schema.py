@@ -104,7 +104,7 @@ def test_schemas_and_names_of_other_shapes_are_refused_in_words() -> None:
 
     assert "must be text or a list of texts" in str(check_tool(tool({"type": 7})))
     assert "must be text or a list of texts" in str(check_tool(tool({"type": [["string"]]})))
-    assert "must be text or a list of texts" in str(check_tool({"name": "f", "parameters": {"required": [{}]}}))
+    assert "must name parameters" in str(check_tool({"name": "f", "parameters": {"required": [{}]}}))
     assert check_tool(tool({"type": ["string", "null"]})) is None
     (problem,) = check_call({"function": {"name": {"not": "a name"}, "arguments": {}}}, [tool({})])
     assert "its tools are" in problem
