@@ -16,7 +16,14 @@ import pytest
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
-CLOCKS = ("time", "seconds/", "rollout/tokens_per_s", "predictor/share", "engine/")  # the engine counts its own start
+CLOCKS = (
+    "time",
+    "seconds/",
+    "cpu/",
+    "rollout/tokens_per_s",
+    "predictor/share",
+    "engine/",
+)  # the engine counts its own start
 
 
 def command(overrides: list[str]) -> list[str]:

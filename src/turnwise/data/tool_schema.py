@@ -98,6 +98,8 @@ def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
     ):
         if schema.get(key) is not None and not isinstance(schema[key], kind):
             return f"{where}.{key} must be {what}, got {_kind(schema[key])}"
+    if wrong := [name for name in schema.get("required") or () if not isinstance(name, str)]:
+        return f"{where}.required must name parameters, got {_kind(wrong[0])}"
     inner = {**(schema.get("properties") or {}), "items": schema.get("items")}
     found = (_check_schema(about, f"{where}.{name}") for name, about in inner.items() if isinstance(about, Mapping))
     return next(filter(None, found), None)

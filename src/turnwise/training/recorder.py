@@ -164,6 +164,8 @@ class Recorder(Callback):
 
     def check(self) -> None:
         """Tell of records that are gone since they were written. They cannot be had back, and no later number needs them."""
+        if not self.writes:
+            return
         rows = sum(row["phase"] == "train" for row in read_lines(self.folder / "metrics.jsonl"))
         trees = len(read_lines(self.folder / "rollouts" / "train.jsonl"))
         for name, found, written in (("metrics.jsonl", rows, "rows"), ("rollouts/train.jsonl", trees, "trees")):
