@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
-CLOCKS = ("time", "seconds/", "rollout/tokens_per_s", "engine/")  # an engine shares prefixes of what it plays itself
+# an engine shares prefixes of what it plays itself
+CLOCKS = ("time", "seconds/", "cpu/", "rollout/tokens_per_s", "engine/")
 SETTINGS = (
     "name=ranks",
     "policy.model=tiny",
