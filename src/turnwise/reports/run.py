@@ -199,7 +199,8 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
         rows: dict[tuple[Any, ...], tuple[int, bool]] = {}
         for offset, row in _json_lines(folder / f"{name}.jsonl", notes):
             if {"split", "task", "success"} <= row.keys():
-                key = (row.get("mode", "greedy") != "greedy", row["split"], str(row["task"]), row.get("attempt", 0))
+                attempt = str(row.get("attempt", 0))
+                key = (row.get("mode", "greedy") != "greedy", str(row["split"]), str(row["task"]), attempt)
                 rows[key] = (offset, bool(row["success"]))
         sides.append(rows)
     base, after = sides
