@@ -27,7 +27,14 @@ SETTINGS = (
     "eval.items=1",
     "name=trace",
 )
-CLOCKS = ("time", "seconds/", "cpu/", "rollout/tokens_per_s", "predictor/share", "engine/")  # the engine counts its own start
+CLOCKS = (
+    "time",
+    "seconds/",
+    "cpu/",
+    "rollout/tokens_per_s",
+    "predictor/share",
+    "engine/",
+)  # the engine counts its own start
 
 
 def trained(folder: Path) -> list[dict[str, Any]]:
