@@ -84,7 +84,7 @@ class Recorder(Callback):
             return
         cut_lines(
             self.folder / "metrics.jsonl",
-            lambda row: row["phase"] != "train" or row["iteration"] < trainer.current_epoch,
+            lambda row: row["iteration"] < trainer.current_epoch + (row["phase"] != "train"),
         )
         for path in (self.folder / "rollouts").glob("*.jsonl"):
             cut_lines(path, lambda row: row["iteration"] < trainer.current_epoch)
