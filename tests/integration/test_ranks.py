@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.integration.clocks import CLOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
-# an engine shares prefixes of what it plays itself
-CLOCKS = ("time", "seconds/", "cpu/", "rollout/tokens_per_s", "engine/")
 SETTINGS = (
     "name=ranks",
     "policy.model=tiny",
