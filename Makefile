@@ -69,7 +69,7 @@ audit: .venv-audit/.done ## known holes in the pinned libraries; needs the netwo
 	@rm -f .venv-audit/report.json
 	@.venv-audit/bin/pip-audit -r requirements.lock --strict --no-deps --disable-pip --progress-spinner off -f json -o .venv-audit/report.json \
 	|| { test -s .venv-audit/report.json && echo "make audit: details are in .venv-audit/report.json" >&2 \
-	|| echo "make audit: nothing was checked, for the advisory service (pypi.org) could not be asked" >&2; exit 1; }
+	|| echo "make audit: nothing was checked, for the advisory service could not be asked" >&2; exit 1; }
 
 clean: ## remove environments and caches; outputs/ stays
 	rm -rf .venv .venv-alfworld .venv-audit build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache src/*.egg-info

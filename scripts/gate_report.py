@@ -75,7 +75,7 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
     for argument in arguments:
         key, sign, value = argument.partition("=")
         if not sign or key not in {"data", "gated", *PARSERS}:
-            raise InputError(f"{argument}: give key=value, with a key of data, gated, {', '.join(PARSERS)}")
+            raise InputError(f"{argument}: give key=value, with a key of data, {', '.join(PARSERS)}, gated")
         if key in given:
             raise InputError(f"{argument}: {key} is given twice")
         given[key] = value

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 # clocks, and counts of this machine's troubles, which are the campaign's doing
-OWN = ("time", "seconds/", "rollout/tokens_per_s", "rollout/retries", "engine/", "judge/")
+OWN = ("time", "seconds/", "cpu/", "rollout/tokens_per_s", "rollout/retries", "engine/", "judge/")
 ASKED = ("judge/scored",)  # of the judge: what came of it
 RESULT = ("in_domain", "ood", "rollout_turns", "rollout_tokens", "verifier", "config_hash")
 RECORDS = {"metrics.jsonl", "rollouts/train.jsonl"}

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.integration.clocks import CLOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
-CLOCKS = ("time", "seconds/", "rollout/tokens_per_s", "engine/")  # an engine shares prefixes of what it plays itself
 SETTINGS = (
     "name=ranks",
     "policy.model=tiny",

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from tests.integration.clocks import CLOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
-CLOCKS = ("time", "seconds/", "rollout/tokens_per_s", "predictor/share", "engine/")  # the engine counts its own start
 
 
 def command(overrides: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 from safetensors.torch import load_file
+from tests.integration.clocks import CLOCKS
 
 from turnwise.training.main import run
 
@@ -27,7 +28,6 @@ SETTINGS = (
     "eval.items=1",
     "name=trace",
 )
-CLOCKS = ("time", "seconds/", "rollout/tokens_per_s", "predictor/share", "engine/")  # the engine counts its own start
 
 
 def trained(folder: Path) -> list[dict[str, Any]]:

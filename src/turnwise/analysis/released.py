@@ -69,9 +69,10 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             rows: list[Row] = list(reader)
+            known = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as CSV ({error}); fetch the authors' file again") from error
-    missing = [name for name in columns if name not in (reader.fieldnames or ())]
+    missing = [name for name in columns if name not in known]
     if missing or not rows:
         what = f"lacks the columns {', '.join(missing)}" if missing else "has no row"
         raise InputError(f"{path}: {what}; fetch the authors' file again")

@@ -197,5 +197,5 @@ def from_text(text: str, what: str) -> Any:
     """
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnusableError(f"{what} is text but not JSON ({error})", f"write {what} as JSON", "broken JSON") from error

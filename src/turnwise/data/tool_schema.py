@@ -51,7 +51,7 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"arguments are not JSON ({error})") from error
     if not isinstance(arguments, Mapping):
         raise TypeError(f"arguments must be an object, got {type(arguments).__name__}")
@@ -66,7 +66,7 @@ def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> l
     """
     known = {function_of(tool).get("name"): function_of(tool) for tool in tools}
     name = function_of(call).get("name")
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         return [f"calls {name!r}, but its tools are {sorted(map(str, known))}"]
     try:
         arguments = arguments_of(call)
@@ -98,6 +98,12 @@ def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
     ):
         if schema.get(key) is not None and not isinstance(schema[key], kind):
             return f"{where}.{key} must be {what}, got {_kind(schema[key])}"
+    if wrong := [name for name in schema.get("required") or () if not isinstance(name, str)]:
+        return f"{where}.required must name parameters, got {_kind(wrong[0])}"
+    types = schema.get("type")
+    for name in types if isinstance(types, list) else [types]:
+        if name is not None and not isinstance(name, str):
+            return f"{where}.type must be text or a list of texts, got {_kind(name)}"
     inner = {**(schema.get("properties") or {}), "items": schema.get("items")}
     found = (_check_schema(about, f"{where}.{name}") for name, about in inner.items() if isinstance(about, Mapping))
     return next(filter(None, found), None)

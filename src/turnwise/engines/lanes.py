@@ -68,10 +68,10 @@ class Lanes:
         if self._workers is None:
             count = self.lanes or _fitting(model, self._first.copy)
             self._first.budget = None if self._budget is None else max(1, self._budget // count)
-            self._workers = [Worker(self._first.twin) for _ in range(count - 1)]
             self._first.load_weights(model, version)
-            if self._workers:
+            if count > 1:
                 share(self._first.model)
+            self._workers = [Worker(self._first.twin) for _ in range(count - 1)]
         else:
             self._first.load_weights(model, version)
         for worker in self._workers:

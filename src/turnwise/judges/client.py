@@ -195,7 +195,7 @@ class ChatClient:
     def _meter(self, usage: Any) -> None:
         try:
             spent = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
-        except (TypeError, LookupError, ValueError):
+        except (TypeError, LookupError, ValueError, OverflowError):
             self.tally.unmetered += 1
             return
         self.tally.prompt_tokens += max(0, spent[0])

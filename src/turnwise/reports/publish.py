@@ -90,6 +90,7 @@ def publish(
         return Published(Path(run.dir).parent, run.entity, run.project, None if offline else run.url)
     finally:
         run.finish()
+        wandb.teardown()  # ends W&B's own process, and with it the writing of the bundle
 
 
 def rollout_rows(folder: Path) -> Iterator[list[Any]]:

@@ -7,6 +7,7 @@ missing. Rollouts and episodes can be larger than memory; only the lines that a 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,7 +107,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Run:
         if not isinstance(iteration, int):
             continue
         for key, value in row.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
+            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
                 run.metrics.setdefault(key, {})[iteration] = float(value)  # a resumed run writes again: the last counts
     run.profile = _profile(folder / "profile.parquet", run.notes)
     run.rollouts = _rollouts(sorted((folder / "rollouts").glob("*.jsonl")), trees, run.notes)
@@ -199,7 +200,8 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
         rows: dict[tuple[Any, ...], tuple[int, bool]] = {}
         for offset, row in _json_lines(folder / f"{name}.jsonl", notes):
             if {"split", "task", "success"} <= row.keys():
-                key = (row.get("mode", "greedy") != "greedy", row["split"], str(row["task"]), row.get("attempt", 0))
+                attempt = str(row.get("attempt", 0))
+                key = (row.get("mode", "greedy") != "greedy", str(row["split"]), str(row["task"]), attempt)
                 rows[key] = (offset, bool(row["success"]))
         sides.append(rows)
     base, after = sides

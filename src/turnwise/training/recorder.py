@@ -84,7 +84,7 @@ class Recorder(Callback):
             return
         cut_lines(
             self.folder / "metrics.jsonl",
-            lambda row: row["phase"] != "train" or row["iteration"] < trainer.current_epoch,
+            lambda row: row["iteration"] < trainer.current_epoch + (row["phase"] != "train"),
         )
         for path in (self.folder / "rollouts").glob("*.jsonl"):
             cut_lines(path, lambda row: row["iteration"] < trainer.current_epoch)
@@ -164,6 +164,8 @@ class Recorder(Callback):
 
     def check(self) -> None:
         """Tell of records that are gone since they were written. They cannot be had back, and no later number needs them."""
+        if not self.writes:
+            return
         rows = sum(row["phase"] == "train" for row in read_lines(self.folder / "metrics.jsonl"))
         trees = len(read_lines(self.folder / "rollouts" / "train.jsonl"))
         for name, found, written in (("metrics.jsonl", rows, "rows"), ("rollouts/train.jsonl", trees, "trees")):

@@ -94,3 +94,19 @@ def test_unusable_definitions(tool):
 
 def test_an_unknown_type_is_not_judged():
     assert check_value(3, {"type": "decimal"}, "x") == []
+
+
+def test_schemas_and_names_of_other_shapes_are_refused_in_words() -> None:
+    """Found by tests/faults/fuzz.py."""
+
+    def tool(schema: object) -> dict[str, object]:
+        return {"function": {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}}
+
+    assert "must be text or a list of texts" in str(check_tool(tool({"type": 7})))
+    assert "must be text or a list of texts" in str(check_tool(tool({"type": [["string"]]})))
+    assert "must name parameters" in str(check_tool({"name": "f", "parameters": {"required": [{}]}}))
+    assert check_tool(tool({"type": ["string", "null"]})) is None
+    (problem,) = check_call({"function": {"name": {"not": "a name"}, "arguments": {}}}, [tool({})])
+    assert "its tools are" in problem
+    (problem,) = check_call({"function": {"name": "f", "arguments": "[" * 100_000}}, [tool({})])
+    assert "not JSON" in problem

@@ -79,7 +79,7 @@ class Question:
     @property
     def key(self) -> str:
         """Names the question: the same one has the same key, whatever list it stands in."""
-        return hashlib.sha256("\n".join([self.text, *self.answers]).encode()).hexdigest()[:12]
+        return hashlib.sha256("\n".join([self.text, *self.answers]).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
     def data(self) -> dict[str, Any]:
         """As JSON values."""
