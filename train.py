@@ -20,7 +20,7 @@ from yaml import YAMLError
 
 from turnwise.config import register
 from turnwise.config_check import check_config
-from turnwise.config_errors import explain
+from turnwise.config_errors import explain, refuse_null_groups
 from turnwise.errors import InputError, Stopped
 from turnwise.files import no_room
 from turnwise.run_folder import claim, is_first
@@ -87,6 +87,7 @@ def main() -> None:
     try:
         if is_sweep(sys.argv[1:]):
             sys.argv[1:] = for_hydra(sys.argv[1:], CONF)
+        refuse_null_groups(sys.argv[1:], CONF)
         job()
     except RowsFailed as failed:
         _stop(str(failed), 1)

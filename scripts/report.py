@@ -3,6 +3,7 @@
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
 python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.yaml --markdown docs/results.md
 python scripts/report.py outputs/pivotrl/seed0 --rebuild
+python scripts/report.py outputs/awpo/noise --against judge.noise --figure noise.svg
 python scripts/report.py sweep=pivotrl_tab4            what `python train.py sweep=pivotrl_tab4` left, and the paper's claims
 python scripts/report.py sweep=pivotrl_tab4 --latex table4.tex --markdown table4.md --html table4.html
 python scripts/report.py summary --json                every sweep file; the last line counts the verdicts by paper
@@ -30,6 +31,7 @@ from turnwise.reports.markdown import write_section
 from turnwise.reports.paper import PaperTable, read_paper
 from turnwise.reports.summary import counted, entry_tables, read_entry, summary_table
 from turnwise.reports.svg import standalone
+from turnwise.reports.swept import swept
 from turnwise.reports.tables import Table, footer, paper_tables, provenance, run_table, to_markdown, to_rich
 from turnwise.sweeps.arguments import is_sweep
 
@@ -52,9 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
         for table in tables:
             console.print(to_rich(table))
         console.print(*lines, sep="\n", markup=False, highlight=False)
-        save(args, tables, lines, comparison_page(collection, tables, lines, mean_interval), console)
+        lined = swept(collection, args.against, mean_interval) if args.against else []
+        save(args, tables, lines, comparison_page(collection, tables, lines, mean_interval, lined), console)
         if args.figure:
-            figure = next(iter(comparison_figures(collection, mean_interval)), None)
+            figure = next(iter([*lined, *comparison_figures(collection, mean_interval)]), None)
             if figure is not None:
                 write_page(args.figure, standalone(figure))
                 console.print(f"Figure: {args.figure}", markup=False, highlight=False)
@@ -158,7 +161,9 @@ def parser() -> argparse.ArgumentParser:
     add("folders", nargs="+", type=Path, help="run folders, or folders of them such as a sweep's")
     paper = "a file of conf/sweep/ whose table gives the paper's numbers; may be repeated"
     add("--paper", action="append", default=[], type=Path, metavar="SWEEP", help=paper)
-    add("--figure", type=Path, metavar="FILE", help="write the drawing of the held-out change to FILE as SVG")
+    add("--figure", type=Path, metavar="FILE", help="write the first drawing to FILE as SVG: the held-out change")
+    against = "draw success against this number of the configuration first, such as judge.noise"
+    add("--against", metavar="KEY", help=against)
     add("--machine", metavar="TEXT", help="what the runs ran on, where their results do not say")
     add("--rebuild", action="store_true", help="also draw each run's own report.html again")
     return parser

@@ -37,6 +37,7 @@ class Row:
 
     name: str
     results: dict[int, Result]  # by seed
+    config: Mapping[str, object] = field(default_factory=dict)  # of the first seed, by dotted key
 
     @property
     def seeds(self) -> list[int]:
@@ -100,7 +101,9 @@ def collect(paths: Iterable[Path | str]) -> Collection:
         said = "\n".join(collection.notes)
         raise InputError(f"no finished run under {', '.join(map(str, roots))}; finish one with python train.py\n{said}")
     for section, rows in sorted(found.items()):
-        collection.sections[section] = [Row(name, results) for name, results in sorted(rows.items())]
+        collection.sections[section] = [
+            Row(name, results, configs[*section, name, min(results)]) for name, results in sorted(rows.items())
+        ]
         for row in collection.sections[section]:
             collection.notes += _drift(row, [configs[*section, row.name, seed] for seed in row.seeds])
     return collection

@@ -66,10 +66,16 @@ def render(run: Run) -> str:
     )  # fmt: skip
 
 
-def comparison_page(collection: Collection, tables: Sequence[Table], lines: Sequence[str], interval: Interval) -> str:
-    """Runs side by side as HTML text: the tables, and the changes of every row with their intervals drawn."""
+def comparison_page(
+    collection: Collection,
+    tables: Sequence[Table],
+    lines: Sequence[str],
+    interval: Interval,
+    first: Sequence[Figure] = (),
+) -> str:
+    """Runs side by side as HTML text: the tables, and the changes of every row with their intervals drawn, after ``first``."""
     runs = sum(len(row.results) for rows in collection.sections.values() for row in rows)
-    return tables_page(f"{runs} runs compared", tables, lines, comparison_figures(collection, interval))
+    return tables_page(f"{runs} runs compared", tables, lines, [*first, *comparison_figures(collection, interval)])
 
 
 def tables_page(title: str, tables: Sequence[Table], lines: Sequence[str], figures: Sequence[Figure] = ()) -> str:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[3]
 
@@ -58,6 +59,41 @@ def test_a_section_of_a_page_that_people_write(script, runs, tmp_path, capsys):
     assert script.main([str(runs), "--markdown", str(page), "--section", "two"]) == 2
     assert "<!-- table:two -->" in capsys.readouterr().err
     assert page.read_text() == before
+
+
+@pytest.fixture
+def noisy(tmp_path, make):
+    """One row without a judge and one with, at two values; two seeds each, 10 points apart."""
+    rows = [("toolrl", None, 40), ("awpo", 0.0, 50), ("awpo", 0.4, 45)]
+    for method, noise, mean in rows:
+        for seed in range(2):
+            folder = tmp_path / "noise" / f"{method}{noise}" / f"seed{seed}"
+            folder.mkdir(parents=True)
+            raw = make.result(method=method, seed=seed, name=f"{method}{noise}")
+            after = mean - 5.0 + 10 * seed
+            raw["in_domain"] = {"base": 30.0, "after": after, "delta_ci95": [after - 36.0, after - 25.0], "tasks": 192}
+            (folder / "result.json").write_text(json.dumps(raw))
+            judge = None if noise is None else {"noise": noise}
+            (folder / "config.yaml").write_text(yaml.safe_dump({"seed": seed, "judge": judge}))
+    return tmp_path / "noise"
+
+
+def test_success_is_drawn_against_a_number_of_the_configuration(script, noisy, tmp_path, capsys):
+    page, figure = tmp_path / "cmp.html", tmp_path / "noise.svg"
+    assert script.main([str(noisy), "--against", "judge.noise", "--figure", str(figure), "--html", str(page)]) == 0
+    told = "toolrl 40.0 without it; awpo 50.0 at 0, 45.0 at 0.4."
+    assert told in figure.read_text()
+    assert told in page.read_text()
+    assert "6 runs compared" in page.read_text()
+    assert script.main([str(noisy), "--against", "judge.bias"]) == 2
+    assert "judge.bias" in capsys.readouterr().err
+
+
+def test_rows_that_share_a_value_cannot_be_one_line(script, noisy, capsys):
+    path = noisy / "awpo0.4" / "seed0" / "config.yaml"
+    path.write_text(path.read_text().replace("0.4", "0.0"))
+    assert script.main([str(noisy), "--against", "judge.noise"]) == 2
+    assert "awpo has several rows of one value" in capsys.readouterr().err
 
 
 def test_bad_folders_end_with_one_message(script, tmp_path, capsys):

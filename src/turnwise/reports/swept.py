@@ -1,0 +1,73 @@
+"""Held-out success against a number of the configuration: one line a method, runs that do not have the number as a level."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from turnwise.errors import InputError
+from turnwise.reports.compare import Collection, Estimate, Interval, Row
+from turnwise.reports.svg import SERIES, Figure, canvas, label, to_svg
+
+Points = list[tuple[float, Estimate]]
+
+
+def swept(collection: Collection, key: str, interval: Interval) -> list[Figure]:
+    """A drawing for each environment and scale: success after training, in percent, with its interval over seeds.
+
+    Args:
+        key: dotted, of ``config.yaml``, such as ``judge.noise``. A run whose configuration lacks it stands for every value.
+
+    Raises:
+        InputError: no run has a number there, or all have the same.
+    """
+    figures = []
+    for index, ((env, scale), rows) in enumerate(collection.sections.items()):
+        lines, levels = _lines(rows, key, interval)
+        if len({at for points in lines.values() for at, _ in points}) > 1:
+            figures.append(_drawn(lines, levels, key, f"Held-out success: {env}, {scale}", f"swept-{index}"))
+    if not figures:
+        raise InputError(f"--against {key}: these runs have no two numbers there to draw a line between")
+    return figures
+
+
+def _lines(rows: list[Row], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
+    """Lines by name, their points in order, and the levels of rows without the key."""
+    lines: dict[str, Points] = defaultdict(list)
+    levels: dict[str, Estimate] = {}
+    for row in rows:
+        values = list(row.values("in_domain.after").values())
+        if not values:
+            continue
+        at = row.config.get(key)
+        if isinstance(at, int | float):
+            lines[row.first.method].append((float(at), interval(values)))
+        else:
+            levels[row.first.method] = interval(values)
+    twice = [name for name, points in lines.items() if len({at for at, _ in points}) < len(points)]
+    if twice:
+        raise InputError(f"--against {key}: {twice[0]} has several rows of one value; give fewer folders")
+    return {name: sorted(points, key=lambda point: point[0]) for name, points in lines.items()}, levels
+
+
+def _drawn(lines: dict[str, Points], levels: dict[str, Estimate], key: str, title: str, name: str) -> Figure:
+    colours = dict(zip([*levels, *lines], SERIES * (1 + len(levels) + len(lines)), strict=False))
+    with canvas() as figure:
+        axes = figure.add_subplot()
+        for method, level in levels.items():
+            axes.axhline(level.mean, color=colours[method], ls=(0, (4, 3)), label=label(method))
+            if level.low is not None and level.high is not None:
+                axes.axhspan(level.low, level.high, color=colours[method], alpha=0.12, lw=0)
+        for method, points in lines.items():
+            at, means = [x for x, _ in points], [found.mean for _, found in points]
+            axes.plot(at, means, marker="o", color=colours[method], label=label(method))
+            if all(found.low is not None for _, found in points):
+                low, high = [found.low for _, found in points], [found.high for _, found in points]
+                axes.fill_between(at, low, high, color=colours[method], alpha=0.12, lw=0)  # type: ignore[arg-type]
+        axes.set(xlabel=key, ylabel="solved, %")
+        axes.legend(loc="best")
+        told = [f"{method} {level.mean:.1f} without it" for method, level in levels.items()]
+        told += [
+            f"{method} {', '.join(f'{y.mean:.1f} at {x:g}' for x, y in points)}" for method, points in lines.items()
+        ]
+        alt = f"{title}, percent, against {key}: {'; '.join(told)}."
+        return Figure(title, to_svg(figure, name, alt), alt)
