@@ -1,10 +1,9 @@
 """Build a tiny base policy: tokenizer, weights, model card.
 
     python scripts/make_tiny.py                    # tiny, which knows the household; about an hour on two cores
-    python scripts/make_tiny.py --base tiny_tools  # for bfcl, apibank, search, math, terminal, software at their tiny levels
+    python scripts/make_tiny.py --base tiny_tools  # bfcl, apibank, search, math, terminal, software; half an hour
 
 Interrupted, the same command goes on from the last checkpoint. ``--ship`` writes the result into the package.
-The settings of tiny_tools are untried: docs/environments.md says how far it got.
 """
 
 from __future__ import annotations

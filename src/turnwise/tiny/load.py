@@ -9,9 +9,7 @@ from turnwise.errors import InputError
 
 _SHELF = Path(__file__).resolve().parents[1] / "assets"
 BASES: Mapping[str, Path] = {name: _SHELF / name for name in ("tiny", "tiny_tools")}
-"""Name that ``policy.model`` takes -> folder. ``tiny`` knows the household and is shipped; ``tiny_tools``, for worlds of tools,
-is to be built.
-"""
+"""Name that ``policy.model`` takes -> folder. ``tiny`` knows the household, ``tiny_tools`` worlds of tools."""
 ASSETS = BASES["tiny"]
 
 

@@ -47,28 +47,28 @@ def _search(errant: bool) -> list[Environment]:
     if errant:
         given = {
             "horizon": _LONG,
-            "mistakes": search.Mistakes(repeat=0.15, stray=0.2, vague=0.2, malformed=0.15),
+            "mistakes": search.Mistakes(repeat=0.1, stray=0.15, vague=0.15, malformed=0.1),
         }
     return [search.SearchEnv("tiny", edition, **given) for edition in range(1, 9)]
 
 
 def _math(errant: bool) -> list[Environment]:
     if errant:
-        mistakes = math.Mistakes(slip=0.25, broken=0.2, repeat=0.05, malformed=0.2)
+        mistakes = math.Mistakes(slip=0.2, broken=0.15, repeat=0.05, malformed=0.15)
         return [math.MathEnv("tiny", horizon=_LONG, mistakes=mistakes)]
     return [math.MathEnv("tiny")]
 
 
 def _terminal(errant: bool) -> list[Environment]:
     if errant:
-        slips = terminal.Slips(look=0.25, misspell=0.25, guess=0.1, stray=0.05)
+        slips = terminal.Slips(look=0.2, misspell=0.2, guess=0.1, stray=0.05)
         return [terminal.TerminalEnv(horizon=_LONG, slips=slips)]
     return [terminal.TerminalEnv()]
 
 
 def _software(errant: bool) -> list[Environment]:
     if errant:
-        slips = software.Slips(again=0.12, astray=0.2, lost=0.13, wrong=0.25)
+        slips = software.Slips(again=0.08, astray=0.14, lost=0.08, wrong=0.2)
         return [software.SoftwareEnv(horizon=_LONG, slips=slips)]
     return [software.SoftwareEnv()]
 
@@ -86,14 +86,13 @@ WORLDS: Mapping[str, Callable[[bool], list[Environment]]] = {
 
 def _recipe() -> Recipe:
     return Recipe(
-        steps=800,
+        steps=1400,
         layers=3,
-        mlp=256,
         reading=0,
         settling=120,
         demonstrations=24,
         drills=8,
-        skills=6,
+        skills=32,
         other_weight=0.0,
         vocabulary=2048,
         theta=1e6,
