@@ -1,6 +1,7 @@
-"""Build the embedded base policy: tokenizer, weights, model card. Within an hour on two cores.
+"""Build a tiny base policy: tokenizer, weights, model card.
 
-    python scripts/make_tiny.py --out outputs/tiny
+    python scripts/make_tiny.py                    # tiny, which knows the household; about an hour on two cores
+    python scripts/make_tiny.py --base tiny_tools  # bfcl, apibank, search, math, terminal, software; half an hour
 
 Interrupted, the same command goes on from the last checkpoint. ``--ship`` writes the result into the package.
 """
@@ -11,41 +12,48 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 
-from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.config import build, compose_config
 from turnwise.tiny.card import write_card
-from turnwise.tiny.load import ASSETS
-from turnwise.tiny.measure import measure, reads
+from turnwise.tiny.household import Household
+from turnwise.tiny.load import ASSETS, BASES
+from turnwise.tiny.measure import measure
+from turnwise.tiny.mixture import Mixture
 from turnwise.tiny.recipe import Recipe, Run, make_tokenizer
+from turnwise.tiny.toolworlds import ToolWorlds
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+MIXTURES: Mapping[str, Callable[[], Mixture]] = {"tiny": Household, "tiny_tools": ToolWorlds}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("outputs/tiny"), help="checkpoints and the finished policy")
+    parser.add_argument("--base", choices=list(MIXTURES), default="tiny", help="which one; default tiny")
+    parser.add_argument("--out", type=Path, help="checkpoints and the finished policy; default outputs/<base>")
     parser.add_argument("--ship", action="store_true", help="write the finished policy into the package")
     parser.add_argument("--every", type=int, default=200, help="steps between evaluations and checkpoints")
-    parser.add_argument("--tasks", type=int, default=48, help="household tasks of an evaluation on the way")
     parser.add_argument(
-        "--final-tasks", type=int, default=256, help="household tasks of the final figures, half of them unseen"
+        "--tasks", type=int, default=48, help="tasks of each world of an evaluation on the way; 0: none"
     )
+    parser.add_argument(
+        "--final-tasks", type=int, default=256, help="tasks of each world of the final figures, half of them unseen"
+    )
+    parser.add_argument(
+        "--device", default="cpu", help="where it is trained, such as cuda; it is measured on the cores"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="processes that draw demonstrations meanwhile")
     parser.add_argument("--until", type=int, help="stop at this step of the schedule; the next call goes on")
     for field in dataclasses.fields(Recipe):
         flag = f"--{field.name.replace('_', '-')}"
-        parser.add_argument(flag, type=type(field.default), default=field.default, help=f"default {field.default}")
+        defaults = ", ".join(f"{name} {getattr(make().recipe, field.name)}" for name, make in MIXTURES.items())
+        parser.add_argument(flag, type=type(field.default), help=f"default: {defaults}")
     return parser.parse_args()
-
-
-def measured(run: Run, tasks: int, items: int) -> dict[str, dict[str, float]]:
-    """Success, greedy and sampled, and skills, printed and returned."""
-    torch.set_num_threads(run.recipe.threads)
-    found = measure(run.model, run.tokenizer, run.env, tasks, items)
-    print(json.dumps({"step": run.step, "tokens": run.tokens, "minutes": round(run.seconds / 60, 1), **found}))
-    sys.stdout.flush()
-    return found
 
 
 def export(run: Run, folder: Path) -> None:
@@ -55,7 +63,7 @@ def export(run: Run, folder: Path) -> None:
     GenerationConfig(
         do_sample=True,
         temperature=1.0,
-        max_new_tokens=24,
+        max_new_tokens=run.mixture.max_tokens,
         eos_token_id=run.model.config.eos_token_id,
         pad_token_id=run.model.config.pad_token_id,
     ).save_pretrained(folder)
@@ -64,30 +72,41 @@ def export(run: Run, folder: Path) -> None:
 
 def main() -> None:
     args = arguments()
-    recipe = Recipe(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Recipe)})
-    env = HouseholdEnv()
-    shelf = args.out / "tokenizer"
+    mixture = MIXTURES[args.base]()
+    given = {field.name: getattr(args, field.name) for field in dataclasses.fields(Recipe)}
+    recipe = dataclasses.replace(mixture.recipe, **{name: value for name, value in given.items() if value is not None})
+    out: Path = args.out or Path("outputs") / args.base
+    worlds = {name: build(compose_config([f"env={name}"], CONF), "env") for name in mixture.worlds}
+    shelf = out / "tokenizer"
     if shelf.is_dir():
         tokenizer = AutoTokenizer.from_pretrained(shelf)
     else:
-        tokenizer = make_tokenizer(env, recipe, (ASSETS / "chat_template.jinja").read_text())
+        tokenizer = make_tokenizer(mixture, recipe, (ASSETS / "chat_template.jinja").read_text())
         tokenizer.save_pretrained(shelf)
-    run = Run(recipe, env, tokenizer, args.out)
+    run = Run(recipe, mixture, tokenizer, out, args.device, args.workers)
     run.load()
 
-    def on_the_way(run: Run) -> dict[str, dict[str, float]]:
-        export(run, args.out / "latest")
-        return measured(run, args.tasks, 50)
+    def measured(run: Run, tasks: int, items: int, *modes: str) -> dict[str, Any]:
+        torch.set_num_threads(recipe.threads)
+        found = measure(run.model, tokenizer, worlds, tasks, items, mixture.max_tokens, modes)
+        print(json.dumps({"step": run.step, "tokens": run.tokens, "minutes": round(run.seconds / 60, 1), **found}))
+        sys.stdout.flush()
+        return found
+
+    def on_the_way(run: Run) -> dict[str, Any]:
+        export(run, out / "latest")
+        return measured(run, args.tasks, 20, "sampled") if args.tasks else {}
 
     run.train(on_the_way, args.every, args.until)
     if run.step < recipe.total:
         return
-    final = measured(run, args.final_tasks, 200)
-    reading = reads(run.model.eval(), run.tokenizer, env, args.final_tasks)
-    folder = ASSETS if args.ship else args.out / "policy"
+    run.model.cpu()
+    final = measured(run, args.final_tasks, 200, "greedy", "sampled")
+    folder = BASES[args.base] if args.ship else out / "policy"
     export(run, folder)
-    write_card(folder, run, final | {"reads": reading}, args.final_tasks, 200)
-    print(f"{folder}: greedy {final['greedy']['success']:.1f} %, sampled {final['sampled']['success']:.1f} % of tasks")
+    write_card(folder, run, final, worlds, args.final_tasks, 200)
+    told = ", ".join(f"{name} {found['sampled']['success']:.1f}" for name, found in final["worlds"].items())
+    print(f"{folder}: sampled, % of tasks: {told}")
 
 
 if __name__ == "__main__":

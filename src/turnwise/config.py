@@ -67,6 +67,7 @@ class RunConfig:
     loss: Any = None
     update: Any = None
     # who acts, who predicts, who judges
+    base: str = MISSING
     policy: Any = None
     predictor: Any = None
     judge: Any = None

@@ -33,7 +33,7 @@ from injuries import FAULTS, Trial, Unclear  # noqa: E402
 from processes import PATIENCE, Judge, Start, preload  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: E402
-from scenes import SCENES, Scene, write_dialogues  # noqa: E402
+from scenes import SCENES, Scene  # noqa: E402
 from verdict import RECORDS, faults_of, metrics  # noqa: E402
 
 
@@ -71,9 +71,8 @@ class Campaign:
 
     def __init__(self, out: Path, forked: bool = False) -> None:
         self.out, self.forked = out.resolve(), forked
-        self.records, self.inputs = self.out / "runs.jsonl", self.out / "inputs"
-        self.inputs.mkdir(parents=True, exist_ok=True)
-        write_dialogues(self.inputs / "dialogues.jsonl")
+        self.records = self.out / "runs.jsonl"
+        self.out.mkdir(parents=True, exist_ok=True)
         self.lengths: dict[str, float] = {}
 
     def reference(self, scene: Scene) -> Path:
@@ -99,7 +98,7 @@ class Campaign:
     def _undisturbed(self, scene: Scene, folder: Path, cold: bool) -> float:
         with judged(scene) as judge:
             began = time.monotonic()
-            start = Start(scene.command(folder, self.inputs, judge and judge.url), folder / "start.log", cold)
+            start = Start(scene.command(folder, judge and judge.url), folder / "start.log", cold)
             start.wait(PATIENCE)
             start.clear()
         if start.status != 0:
@@ -117,7 +116,7 @@ class Campaign:
         folder.mkdir()
         began = time.monotonic()
         with judged(scene) as judge:
-            overrides = scene.command(folder, self.inputs, judge and judge.url)
+            overrides = scene.command(folder, judge and judge.url)
             trial = Trial(folder, overrides, rng, self.lengths[scene.name], judge)
             found: dict[str, list[str]] = {"lost": [], "wrong": [], "unclear": []}
             try:

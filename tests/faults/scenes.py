@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 EVERYWHERE = [
-    "policy.model=tiny",
     "logger.wandb=null",
     "trainer.max_epochs=5",
     "eval.tasks=2",
@@ -27,11 +25,11 @@ class Scene:
     faults: tuple[str, ...]
     judged: bool = False
 
-    def command(self, folder: Path, inputs: Path, judge: str | None) -> list[str]:
+    def command(self, folder: Path, judge: str | None) -> list[str]:
         """Overrides of a run that lies in ``folder``/run and shares nothing with another."""
         places = [f"paths.out={folder / 'run'}", f"paths.cache={folder / 'cache'}"]
-        data = [f"data.file={inputs / 'dialogues.jsonl'}", f"judge.client.url={judge}"] if self.judged else []
-        return [*EVERYWHERE, *self.overrides, *places, *data]
+        asked = [f"judge.client.url={judge}"] if self.judged else []
+        return [*EVERYWHERE, *self.overrides, *places, *asked]
 
 
 SCENES = {
@@ -57,11 +55,12 @@ SCENES = {
             "sandbox",
             (
                 "method=grpo",
+                "base=tiny_tools",
                 "env=terminal",
-                "env.horizon=3",
+                "env.horizon=6",
                 "rollout.states=4",
                 "allocator.group_size=4",
-                "rollout.sampling.max_tokens=8",
+                "rollout.sampling.max_tokens=24",
                 "update.learning_rate=0.01",
             ),
             ("trainer", "job", "worker"),
@@ -70,16 +69,19 @@ SCENES = {
             "judged",
             (
                 "method=mixed",
+                "base=tiny_tools",
+                "env=apibank",
+                "reward.format=bfcl_python",
+                "data.trajectories=4",
                 "judge=endpoint",
                 "judge.client.attempts=100",
                 "judge.client.backoff=0.1",
                 "judge.client.attempt_limit=2",  # below the longest stall
                 "judge.client.time_limit=900",
                 "judge.client.give_up_after=1000",
-                "env.horizon=3",
                 "rollout.states=4",
                 "allocator.group_size=4",
-                "rollout.sampling.max_tokens=8",
+                "rollout.sampling.max_tokens=24",
                 "update.learning_rate=0.001",
             ),
             ("trainer", "job", "judge", "stall", "torn"),
@@ -87,19 +89,3 @@ SCENES = {
         ),
     )
 }
-
-
-def write_dialogues(path: Path) -> None:
-    """Demonstrations for the judged scene: a call, then an answer."""
-    tool = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {}}}}}
-    rows = []
-    for i in range(4):
-        call = {"type": "function", "function": {"name": "weather", "arguments": {"city": f"city {i}"}}}
-        said = [
-            {"role": "user", "content": f"weather in city {i}"},
-            {"role": "assistant", "content": "look", "tool_calls": [call]},
-            {"role": "tool", "content": "7"},
-            {"role": "assistant", "content": "sofa sofa sofa"},
-        ]
-        rows.append(json.dumps({"id": f"d{i}", "messages": said, "tools": [tool]}))
-    path.write_text("\n".join(rows) + "\n", encoding="utf-8")

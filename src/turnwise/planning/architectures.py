@@ -13,7 +13,7 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, PretrainedConfig
 
 from turnwise.errors import InputError
-from turnwise.tiny.load import tiny_path
+from turnwise.tiny.load import BASES, tiny_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Architecture:
 
 
 def architecture(model: str) -> Architecture:
-    """The architecture of a ``policy.model``: ``tiny``, a folder, or a Hugging Face id. Asks no server.
+    """The architecture of a ``policy.model``: the name of a tiny base, a folder, or a Hugging Face id. Asks no server.
 
     Raises:
         InputError: a folder without a ``config.json``, or an id that is neither in the cache nor among the shipped facts.
     """
-    folder = tiny_path() if model == "tiny" else Path(model)
+    folder = tiny_path(model) if model in BASES else Path(model)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(f"policy.model={model}: this folder holds no config.json")

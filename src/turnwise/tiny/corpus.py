@@ -1,4 +1,4 @@
-"""The corpus of the recipe: household demonstrations and toy skills as weighted token documents, drawn by step number.
+"""The corpus of the recipe: demonstrations and toy skills as weighted token documents, drawn by step number.
 
 Every pool is a function of (seed, number) alone: a resumed run sees the documents it would have seen.
 """
@@ -47,7 +47,7 @@ def encode(messages: Sequence[Message], tokenizer: Any, other: float) -> Documen
     return Document(ids, weights)
 
 
-def household_documents(
+def demonstration_documents(
     env: Environment, tokenizer: Any, count: int, seed: int, quality: Quality = "clumsy", other: float = 0.3
 ) -> Iterator[Document]:
     """Fresh training tasks with one demonstration each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -19,34 +19,47 @@ from turnwise.rollouts.play import Player
 from turnwise.tiny.corpus import encode
 from turnwise.types import Message
 
-MODES = {"greedy": Sampling(temperature=0), "sampled": Sampling()}
+Figures = dict[str, float]
 
 
-def measure(model: Any, tokenizer: Any, env: Environment, tasks: int, items: int) -> dict[str, dict[str, float]]:
-    """Household figures of each decoding mode, and the mean score of each skill under ``skills`` (a share).
+def measure(
+    model: Any,
+    tokenizer: Any,
+    worlds: Mapping[str, Environment],
+    tasks: int,
+    items: int,
+    max_tokens: int,
+    modes: Sequence[str] = ("greedy", "sampled"),
+) -> dict[str, Any]:
+    """``worlds``: world -> decoding mode -> figures (:func:`figures`); ``skills``: the mean score of each (a share).
 
-    The tasks and items are the first that a run evaluates on, half of the tasks in seen rooms; each is played once a mode
-    under a run's draws.
+    The tasks and items are the first that a run evaluates on, half of the tasks of each held-out split; each is played once
+    a mode under a run's draws.
 
     Args:
         model: whose weights are measured; it is left as it is.
-        tasks: how many, at least two.
+        worlds: by name.
+        tasks: of each world, at least two.
         items: of each skill.
+        max_tokens: of a reply.
     """
     chat = ChatTokens(tokenizer)
     engine = TreeEngine(chat.stop_ids, copy=False)
-    engine.load_weights(deepcopy(model).eval(), version=0)
+    engine.load_weights(deepcopy(model).cpu().eval(), version=0)
     half = tasks // 2
-    chosen = [*env.tasks("seen", tasks - half), *env.tasks("unseen", half)]
-    opening = openings(env, chat)
-    found = {}
-    for mode, sampling in MODES.items():
-        player = Player(engine, env, chat, sampling)
-        found[mode] = household(play_tasks(player, opening, chosen, 1, mode, "eval"))
+    found: dict[str, dict[str, Figures]] = {}
+    for name, env in worlds.items():
+        chosen = [*env.tasks("seen", tasks - half), *env.tasks("unseen", half)]
+        opening = openings(env, chat)
+        for mode in modes:
+            sampling = Sampling(temperature=float(mode == "sampled"), max_tokens=max_tokens)
+            player = Player(engine, env, chat, sampling)
+            episodes = play_tasks(player, opening, chosen, 1, mode, "eval")
+            found.setdefault(name, {})[mode] = figures(episodes)
     scores: dict[str, list[float]] = {}
-    for answer in answer_skills(engine, chat, items, seed=0):
+    for answer in answer_skills(engine, chat, items, seed=0) if items else ():
         scores.setdefault(answer.suite, []).append(answer.score)
-    return {**found, "skills": {suite: float(np.mean(values)) for suite, values in scores.items()}}
+    return {"worlds": found, "skills": {suite: float(np.mean(values)) for suite, values in scores.items()}}
 
 
 @torch.no_grad()
@@ -83,8 +96,8 @@ def lists_seen(messages: Sequence[Message]) -> list[int]:
     return found
 
 
-def household(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Success in percent, in all and by split; shares of inadmissible and of repeated actions; turns an episode."""
+def figures(episodes: Sequence[Episode]) -> Figures:
+    """Success in percent, in all and by split; shares of actions that did nothing and of repeated ones; turns an episode."""
     turns = sum(episode.turns for episode in episodes)
     answers = [message["content"] for episode in episodes for message in episode.messages if message["role"] == "user"]
     said = [[m["content"] for m in episode.messages if m["role"] == "assistant"] for episode in episodes]

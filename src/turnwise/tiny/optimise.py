@@ -78,6 +78,7 @@ def batch_loss(model: Any, documents: list[Document]) -> tuple[Tensor, float]:
     for row, document in enumerate(documents):
         ids[row, : len(document.ids)] = torch.tensor(document.ids)
         weights[row, : len(document.ids)] = torch.tensor(document.weights)
+    ids, weights = ids.to(model.device), weights.to(model.device)
     # no attention mask: attention is causal and padding stands to the right of everything that is scored
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
     wanted = weights[:, 1:] > 0
@@ -100,6 +101,8 @@ class Threads:
     def gradients(self, model: Any, parts: list[list[Document]]) -> float:
         """Set every ``grad`` to that of the weighted mean loss over all parts; returns the loss."""
         parameters = list(model.parameters())
+        if model.device.type != "cpu":
+            parts = [[document for part in parts for document in part]]  # there one large batch is the fastest
         total = sum(sum(d.weights[1:]) for part in parts for d in part)
 
         def one(part: list[Document]) -> tuple[float, tuple[Tensor, ...]]:

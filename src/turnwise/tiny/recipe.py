@@ -1,17 +1,20 @@
-"""The training loop of the tiny base policy: settings, model, resumable steps.
+"""The training loop of a tiny base policy: settings, model, resumable steps. What it is trained on is a mixture's affair.
 
-Three stretches: imitation of the clumsy expert with the skills among it; reading drills, with a little of the rest so that it
+Three stretches: imitation of an expert with the skills among it; reading drills, with a little of the rest so that it
 is not forgotten; imitation of an expert that errs more, at a falling rate. Imitation alone did not teach this model to
-read a list within its 1,200 steps (docs/results.md).
+read a list of the household within its 1,200 steps (docs/results.md).
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -22,15 +25,12 @@ from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from turnwise.envs.household import HouseholdEnv, Mistakes
-from turnwise.tiny.corpus import Document, encode, household_documents, micro_batches, skill_conversations
+from turnwise.tiny.corpus import Document, encode, micro_batches, skill_conversations
+from turnwise.tiny.induction import install
+from turnwise.tiny.mixture import Mixture
 from turnwise.tiny.optimise import Threads, optimisers, schedule
-from turnwise.tiny.reading import drill_documents
 from turnwise.tiny.tokenizer import END_OF_TEXT, TURN_END, build_tokenizer
 
-CLUMSY = Mistakes()
-# Sees what to do and often walks away from it: nearly every mistake is one that a verifier of single turns can tell.
-ERRANT = Mistakes(revisit=0.1, idle=0.1, leave=0.35, wrong=0.08, premature=0.05, inadmissible=0.05)
 _POOL = 8  # steps whose documents are drawn together, so that lengths can be matched
 
 
@@ -39,12 +39,12 @@ class Stretch:
     """Steps with one mixture. Counts are documents a step."""
 
     steps: int
-    household: int
+    demonstrations: int
     skills: int
     other_weight: float  # loss weight of tokens that the assistant does not write
     drills: int = 0
     drill_weight: float = 0.0  # of a choice in a drill; a token that the assistant writes elsewhere has 1
-    mistakes: Mistakes = CLUMSY  # of the demonstrations' expert
+    errant: bool = False  # demonstrations of the expert that errs far more
     rate: float = 1.0  # share of the recipe's learning rates
     warmup: int = 50  # steps
     decay: float = 0.3  # share of the steps over which the rate falls to 0
@@ -62,8 +62,9 @@ class Recipe:
     steps: int = 1200  # of imitation
     reading: int = 200  # steps of drills
     settling: int = 152  # steps of imitation after them
-    household: int = 20  # demonstrations a step of imitation
+    demonstrations: int = 20  # a step of imitation
     skills: int = 48  # question-and-answer pairs a step of imitation
+    drills: int = 0  # a step of imitation
     other_weight: float = 0.3  # of tokens that the assistant does not write, during imitation
     muon_lr: float = 0.02
     adam_lr: float = 0.004
@@ -71,15 +72,19 @@ class Recipe:
     layers: int = 4
     mlp: int = 512
     vocabulary: int = 1024
+    theta: float = 10_000.0  # base of the rotary positions' wavelengths
+    induction: int = 0  # 1: begin with heads that copy (turnwise.tiny.induction)
     threads: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("steps", "household", "skills", "layers", "threads"):
+        for name in ("steps", "demonstrations", "skills", "layers", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for stretch in self.stretches:
-            if stretch.household < self.threads:
-                raise ValueError(f"household must be at least threads, {self.threads}, got {stretch.household}")
+            if stretch.demonstrations < self.threads:
+                raise ValueError(
+                    f"demonstrations must be at least {self.threads} in every stretch, the threads, got {stretch.demonstrations}"
+                )
         if self.hidden % 48:
             raise ValueError(f"hidden must be a multiple of 48, the width of a head, got {self.hidden}")
         if (self.reading or self.settling) and (self.steps % _POOL or self.reading % _POOL):
@@ -89,9 +94,18 @@ class Recipe:
     def stretches(self) -> tuple[Stretch, Stretch, Stretch]:
         """What is trained on, in order."""
         return (
-            Stretch(self.steps, self.household, self.skills, self.other_weight),
+            Stretch(self.steps, self.demonstrations, self.skills, self.other_weight, self.drills, 0.5),
             Stretch(self.reading, 3, 8, 0.0, drills=24, drill_weight=6.0, warmup=20, decay=0.0),
-            Stretch(self.settling, 10, 24, 0.05, mistakes=ERRANT, rate=0.5, warmup=10, decay=0.7),
+            Stretch(
+                self.settling,
+                self.demonstrations // 2,
+                self.skills // 2,
+                0.05,
+                errant=True,
+                rate=0.5,
+                warmup=10,
+                decay=0.7,
+            ),
         )
 
     @property
@@ -108,11 +122,10 @@ class Recipe:
         raise IndexError(f"there are {self.total} steps")
 
 
-def make_tokenizer(env: HouseholdEnv, recipe: Recipe, template: str) -> PreTrainedTokenizerFast:
-    """Trained on 600 demonstrations and 4,000 skill items, with the chat roles."""
+def make_tokenizer(mixture: Mixture, recipe: Recipe, template: str) -> PreTrainedTokenizerFast:
+    """Trained on the mixture's texts and 4,000 skill items, with the chat roles."""
     texts = ["system", "user", "assistant", "tool"] * 50
-    for task in env.tasks("train", 600, seed=recipe.seed):
-        texts += [m["content"] for m in env.demonstrate(task, quality="clumsy").messages]
+    texts += mixture.texts(recipe.seed)
     for pair in skill_conversations(4000, recipe.seed):
         texts += [m["content"] for m in pair]
     return build_tokenizer(texts, template, recipe.vocabulary)
@@ -131,32 +144,37 @@ def make_model(recipe: Recipe, tokenizer: Any) -> Qwen3ForCausalLM:
         head_dim=48,
         intermediate_size=recipe.mlp,
         max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": recipe.theta},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.convert_tokens_to_ids(TURN_END),
         pad_token_id=tokenizer.convert_tokens_to_ids(END_OF_TEXT),
         attn_implementation="sdpa",
     )
-    return Qwen3ForCausalLM(config)
+    model = Qwen3ForCausalLM(config)
+    if recipe.induction:
+        install(model, tokenizer, recipe.seed)
+    return model
 
 
 _worker: dict[str, Any] = {}
 
 
-def _start_worker(env: HouseholdEnv, tokenizer: Any) -> None:
+def _start_worker(mixture: Mixture, tokenizer: Any) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker.update(env=env, tokenizer=tokenizer)
+    _worker.update(mixture=mixture, tokenizer=tokenizer)
 
 
-def draw_pool(env: HouseholdEnv, tokenizer: Any, recipe: Recipe, number: int) -> list[list[list[Document]]]:
+def draw_pool(mixture: Mixture, tokenizer: Any, recipe: Recipe, number: int) -> list[list[list[Document]]]:
     """The micro-batches of ``_POOL`` steps: for each step one list for every thread, and again for each other kind."""
     seed = (recipe.seed + 1) * 1_000_003 + number
     threads, stretch = recipe.threads, recipe.stretch(number * _POOL)[0]
-    errant = HouseholdEnv(env.horizon, stretch.mistakes)
-    homes = household_documents(errant, tokenizer, stretch.household * _POOL, seed, other=stretch.other_weight)
-    parts = micro_batches(homes, _POOL * threads)
+    shown = mixture.demonstrations(
+        tokenizer, stretch.demonstrations * _POOL, seed, stretch.errant, stretch.other_weight
+    )
+    parts = micro_batches(shown, _POOL * threads)
     pairs = [encode(m, tokenizer, stretch.other_weight) for m in skill_conversations(stretch.skills * _POOL, seed)]
-    drills = list(drill_documents(env, tokenizer, stretch.drills * _POOL, seed, stretch.drill_weight))
+    drills = list(mixture.drills(tokenizer, stretch.drills * _POOL, seed, stretch.drill_weight))
     # the k-th shortest beside the k-th longest, so that every step has all lengths and its threads equal work
     steps = [
         [parts[(i + j * _POOL) if j % 2 == 0 else (j + 1) * _POOL - 1 - i] for j in range(threads)]
@@ -174,34 +192,64 @@ def draw_pool(env: HouseholdEnv, tokenizer: Any, recipe: Recipe, number: int) ->
 
 
 def _draw_in_worker(recipe: Recipe, number: int) -> list[list[list[Document]]]:
-    return draw_pool(_worker["env"], _worker["tokenizer"], recipe, number)
+    return draw_pool(_worker["mixture"], _worker["tokenizer"], recipe, number)
 
 
 def batches(
-    env: HouseholdEnv, tokenizer: Any, recipe: Recipe, start: int
+    mixture: Mixture, tokenizer: Any, recipe: Recipe, start: int, workers: int = 1
 ) -> Generator[list[list[Document]], None, None]:
-    """Micro-batches of steps ``start`` and after; the next pool is drawn in another process meanwhile."""
+    """Micro-batches of steps ``start`` and after; the next pools are drawn in other processes meanwhile."""
     spawn = get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_start_worker, initargs=(env, tokenizer)) as pool:
-        number, skip = divmod(start, _POOL)
-        ahead: Future = pool.submit(_draw_in_worker, recipe, number)
-        while True:
-            current, number = ahead.result(), number + 1
-            ahead = pool.submit(_draw_in_worker, recipe, number)
-            yield from current[skip:]
-            skip = 0
+    number, skip = divmod(start, _POOL)
+    last = -(-recipe.total // _POOL)  # pools there are
+    start_worker = partial(_start_worker, mixture, tokenizer)
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=start_worker) as pool:
+        ahead: deque[Future] = deque()
+        try:
+            while number < last:
+                while len(ahead) < min(2 * workers, last - number):
+                    ahead.append(pool.submit(_draw_in_worker, recipe, number + len(ahead)))
+                current, number = ahead.popleft().result(), number + 1
+                yield from current[skip:]
+                skip = 0
+        finally:
+            for future in ahead:
+                future.cancel()
 
 
 class Run:
-    """A training run that can be saved and taken up again."""
+    """A training run that can be saved and taken up again.
 
-    def __init__(self, recipe: Recipe, env: HouseholdEnv, tokenizer: Any, folder: Path) -> None:
-        self.recipe, self.env, self.tokenizer, self.folder = recipe, env, tokenizer, folder
-        self.model = make_model(recipe, tokenizer)
+    Args:
+        folder: of its checkpoint.
+        device: where the model is trained, as PyTorch names it.
+        workers: processes that draw documents ahead.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        mixture: Mixture,
+        tokenizer: Any,
+        folder: Path,
+        device: str = "cpu",
+        workers: int = 1,
+    ) -> None:
+        self.recipe, self.mixture, self.tokenizer, self.folder = recipe, mixture, tokenizer, folder
+        self.device, self.workers = device, workers
+        self.model = make_model(recipe, tokenizer).to(device)
         self.optimisers = optimisers(self.model, recipe.muon_lr, recipe.adam_lr)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.history: list[dict[str, Any]] = []
         folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def machine(self) -> str:
+        """What it is trained on, for the card."""
+        cores = f"{os.cpu_count()} CPU cores, {platform.machine()}"
+        if self.device == "cpu":
+            return f"{cores}, {self.recipe.threads} threads"
+        return f"{torch.cuda.get_device_name(self.device)}; {cores}, {self.workers} of them drawing demonstrations"
 
     @property
     def path(self) -> Path:
@@ -222,7 +270,7 @@ class Run:
         """Take up what ``save`` left, if anything."""
         if not self.path.is_file():
             return False
-        state = torch.load(self.path, weights_only=True)
+        state = torch.load(self.path, weights_only=True, map_location=self.device)
         self.model.load_state_dict(state["model"])
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
@@ -234,7 +282,7 @@ class Run:
         """Train to the last step, evaluating and saving every ``every`` steps; ``seconds`` leaves evaluation out."""
         recipe, threads = self.recipe, Threads(self.recipe.threads)
         bar = tqdm(total=recipe.total, initial=self.step, desc="tiny", unit="step", mininterval=5, smoothing=0.1)
-        source = batches(self.env, self.tokenizer, recipe, self.step)
+        source = batches(self.mixture, self.tokenizer, recipe, self.step, self.workers)
         end = min(recipe.total, until or recipe.total)
         while self.step < end:
             began = time.perf_counter()

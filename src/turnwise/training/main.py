@@ -32,7 +32,7 @@ from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
 from turnwise.run_folder import config_hash
 from turnwise.states.pivots import summarise
-from turnwise.tiny.load import tiny_path
+from turnwise.tiny.load import BASES, tiny_path
 from turnwise.training.checkpoint import LAST, WholeCheckpointIO, newest
 from turnwise.training.collection import Collection
 from turnwise.training.measure import Measure, base_key
@@ -279,7 +279,7 @@ class Run:
 
 def weights_of(model: str) -> str:
     """Folder or id of a configured model."""
-    return str(tiny_path() if model == "tiny" else model)
+    return str(tiny_path(model) if model in BASES else model)
 
 
 def run(cfg: DictConfig) -> None:

@@ -14,14 +14,16 @@ from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Episode
 from turnwise.tiny.corpus import Document, encode, micro_batches, skill_conversations
+from turnwise.tiny.household import Household
 from turnwise.tiny.load import ASSETS, tiny_path
-from turnwise.tiny.measure import household, lists_seen, measure, reads
+from turnwise.tiny.measure import figures, lists_seen, measure, reads
 from turnwise.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
-from turnwise.tiny.recipe import Recipe, Run, draw_pool, make_model
+from turnwise.tiny.recipe import Recipe, Run, batches, draw_pool, make_model
 from turnwise.tiny.tokenizer import build_tokenizer
 
-RECIPE = Recipe(steps=8, reading=8, settling=2, household=2, skills=4, hidden=48, layers=2, mlp=64)
+RECIPE = Recipe(steps=8, reading=8, settling=2, demonstrations=4, skills=4, hidden=48, layers=2, mlp=64)
 ENV = HouseholdEnv(horizon=3)
+MIXTURE = Household(ENV)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def test_too_few_documents_are_refused():
 @pytest.mark.parametrize("pool", [0, 1])  # of imitation, of reading
 def test_threads_give_the_gradient_of_the_weighted_mean(tokenizer, pool):
     model = make_model(RECIPE, tokenizer)
-    parts = draw_pool(ENV, tokenizer, RECIPE, pool)[0]
+    parts = draw_pool(MIXTURE, tokenizer, RECIPE, pool)[0]
     loss = Threads(2).gradients(model, parts)
     threaded = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
@@ -77,6 +79,12 @@ def test_threads_give_the_gradient_of_the_weighted_mean(tokenizer, pool):
     assert loss == pytest.approx(float(whole.detach()), rel=1e-5)
     for parameter, other in zip(model.parameters(), threaded, strict=True):
         assert torch.allclose(parameter.grad, other, atol=1e-6)
+
+
+@pytest.mark.slow  # it starts two interpreters
+def test_documents_do_not_depend_on_who_draws_them_or_on_where_a_run_is_taken_up(tokenizer):
+    wanted = [step for number in range(3) for step in draw_pool(MIXTURE, tokenizer, RECIPE, number)]
+    assert list(batches(MIXTURE, tokenizer, RECIPE, 3, workers=2)) == wanted[3:]
 
 
 def test_orthogonalised_matrices_keep_their_directions():
@@ -101,11 +109,12 @@ def test_schedule_rises_stays_and_falls():
 
 def test_a_random_policy_wins_nothing_and_every_measure_is_reported(tokenizer):
     model = make_model(RECIPE, tokenizer)
-    found = measure(model, tokenizer, ENV, tasks=3, items=2)
-    assert set(found) == {"greedy", "sampled", "skills"} and set(found["skills"]) == set(SKILLS)
+    found = measure(model, tokenizer, {"household": ENV}, tasks=3, items=2, max_tokens=24)
+    assert set(found) == {"worlds", "skills"} and set(found["skills"]) == set(SKILLS)
     for mode in ("greedy", "sampled"):
-        assert (found[mode]["success"], found[mode]["turns"]) == (0, 3)
-        assert found[mode]["inadmissible"] == 1  # a random policy writes no command
+        there = found["worlds"]["household"][mode]
+        assert (there["success"], there["turns"]) == (0, 3)
+        assert there["inadmissible"] == 1  # a random policy writes no command
     assert model.training and model.config._attn_implementation == "sdpa"  # training goes on as before
 
 
@@ -131,7 +140,7 @@ def test_the_figures_of_episodes_by_hand():
         return Episode(split, f"{split}/0", "greedy", 0, success, len(talk), messages)
 
     nothing = ("fly", "Nothing happens.")
-    found = household([episode("seen", True, ("look", "A desk."), nothing, nothing), episode("unseen", False, nothing)])
+    found = figures([episode("seen", True, ("look", "A desk."), nothing, nothing), episode("unseen", False, nothing)])
     assert found == {"success": 50, "seen": 100, "unseen": 0, "inadmissible": 0.75, "repeated": 0.25, "turns": 2}
 
 
@@ -142,9 +151,9 @@ def test_a_run_taken_up_again_ends_with_the_same_weights(tmp_path, tokenizer):
             copytree(run.folder, tmp_path / "half")
         return {}
 
-    whole = Run(RECIPE, ENV, tokenizer, tmp_path / "whole")
+    whole = Run(RECIPE, MIXTURE, tokenizer, tmp_path / "whole")
     whole.train(keep_the_half, every=5)
-    again = Run(RECIPE, ENV, tokenizer, tmp_path / "half")
+    again = Run(RECIPE, MIXTURE, tokenizer, tmp_path / "half")
     assert again.load() and again.step == 10
     again.train(lambda run: {}, every=5)
     assert (again.step, again.tokens) == (whole.step, whole.tokens) == (18, whole.tokens)
@@ -179,7 +188,7 @@ def test_senseless_settings_are_refused():
         Recipe(hidden=100)
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         Recipe(steps=0)
-    with pytest.raises(ValueError, match="household must be at least threads, 2, got 1"):
-        Recipe(household=1)
+    with pytest.raises(ValueError, match="demonstrations must be at least 2 in every stretch, the threads, got 1"):
+        Recipe(demonstrations=3)  # the last stretch has half of them
     with pytest.raises(ValueError, match="multiples of 8, got 700 and 200"):
         Recipe(steps=700)

@@ -165,11 +165,16 @@ class OfficeTasks:
     ``train`` and ``seen`` share names and no task: a hash of its content decides which of the two it belongs to. ``unseen`` has
     names that no training task has.
 
+    Args:
+        levels: which.
+        names: draws the names of a training task, instead of those that all share.
+
     Raises:
         ValueError: there is no such level, or none is named.
     """
 
     levels: tuple[int, ...] = (1, 2, 3)
+    names: Callable[[random.Random], Names] | None = None
 
     def __post_init__(self) -> None:
         if not self.levels or set(self.levels) - {1, 2, 3}:
@@ -183,7 +188,7 @@ class OfficeTasks:
         """
         if split not in ("train", "seen", "unseen"):
             raise ValueError(f"split must be train, seen or unseen, got {split!r}")
-        return [_task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
+        return [self._task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
 
     def problem(self, task: Task) -> Problem:
         """The task that its data describes. At levels 2 and 3 only the search is shown; it describes the others."""
@@ -193,15 +198,15 @@ class OfficeTasks:
         given = {} if int(data["level"]) == 1 else {0: others}
         return Problem(partial(Office, data["tables"]), turns_from(data["turns"]), shown, given)
 
-
-def _task(split: str, seed: int, index: int, level: int) -> Task:
-    for attempt in range(1000):
-        rng = random.Random(f"apibank/{split}/{seed}/{index}/{attempt}")
-        data = _data(rng, HELD_OUT if split == "unseen" else TRAINING, level)
-        digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()
-        if split == "unseen" or (digest[0] < 256 * SEEN_SHARE) == (split == "seen"):
-            return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
-    raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
+    def _task(self, split: str, seed: int, index: int, level: int) -> Task:
+        for attempt in range(1000):
+            rng = random.Random(f"apibank/{split}/{seed}/{index}/{attempt}")
+            names = HELD_OUT if split == "unseen" else self.names(rng) if self.names else TRAINING
+            data = _data(rng, names, level)
+            digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()
+            if split == "unseen" or (digest[0] < 256 * SEEN_SHARE) == (split == "seen"):
+                return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
+        raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
 
 
 def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:

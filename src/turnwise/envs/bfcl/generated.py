@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,7 +28,12 @@ class TinyTasks:
 
     ``train`` and ``seen`` share names and pairs of APIs, and no task: a hash of its content decides which of the two it belongs
     to. ``unseen`` has names that no training task has, and two requests to a pair of APIs that no training task pairs.
+
+    Args:
+        names: draws the names of a training task, instead of those that all share.
     """
+
+    names: Callable[[random.Random], Names] | None = None
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         """``count`` tasks.
@@ -38,7 +43,7 @@ class TinyTasks:
         """
         if split not in ("train", "seen", "unseen"):
             raise ValueError(f"split must be train, seen or unseen, got {split!r}")
-        return [_task(split, seed, index) for index in range(count)]
+        return [self._task(split, seed, index) for index in range(count)]
 
     def problem(self, task: Task) -> Problem:
         """The task that its data describes."""
@@ -47,24 +52,23 @@ class TinyTasks:
         tools = tuple(tool for name in classes for tool in shown(name))
         return Problem(partial(Apis, classes, data["config"]), turns_from(data["turns"]), tools)
 
+    def _task(self, split: str, seed: int, index: int) -> Task:
+        for attempt in range(1000):
+            rng = random.Random(f"bfcl/{split}/{seed}/{index}/{attempt}")
+            names = Names.held_out() if split == "unseen" else self.names(rng) if self.names else Names.training()
+            data = _data(rng, split, names)
+            if split == "unseen" or _is_seen(data) == (split == "seen"):
+                apis = "one_api" if len(data["classes"]) == 1 else "two_apis"
+                return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data, apis)
+        raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
+
 
 def shown(name: str) -> Tools:
     """The functions of an API that a tiny task lists: each of them is useful in some task."""
     return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
 
 
-def _task(split: str, seed: int, index: int) -> Task:
-    for attempt in range(1000):
-        rng = random.Random(f"bfcl/{split}/{seed}/{index}/{attempt}")
-        data = _data(rng, split)
-        if split == "unseen" or _is_seen(data) == (split == "seen"):
-            apis = "one_api" if len(data["classes"]) == 1 else "two_apis"
-            return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data, apis)
-    raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
-
-
-def _data(rng: random.Random, split: str) -> dict[str, Any]:
-    names = Names.held_out() if split == "unseen" else Names.training()
+def _data(rng: random.Random, split: str, names: Names) -> dict[str, Any]:
     if split == "unseen":
         classes: tuple[str, ...] = rng.choice(UNSEEN_PAIRS)
     else:

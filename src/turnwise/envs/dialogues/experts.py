@@ -28,6 +28,7 @@ class Mistakes:
         missing: the call without one of its arguments.
         repeat: the call before, once more.
         look: a call that only looks.
+        early: the closing word instead of the call, which loses the episode.
 
     Raises:
         ValueError: one lies outside [0, 1], or together they exceed 0.8.
@@ -38,6 +39,7 @@ class Mistakes:
     missing: float = 0.06
     repeat: float = 0.06
     look: float = 0.08
+    early: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -70,16 +72,24 @@ def clumsy(session: DialogueSession, closing: str, rng: random.Random, mistakes:
     for place, (calls, text) in enumerate(replies):
         spare = session.horizon - session.turns - (len(replies) - place)
         if calls and not session.problem.one_reply and spare > 0 and session.steps_made < session.steps - _ROOM:
+            drawn = drawn_of(rng, mistakes)
             tools = session.problem.tools_at(session.turn)
-            made = mistake(session.world, tools, calls[0], last, rng, mistakes)
-            if made is not None:
-                yield [made], ""
+            made = mistake(session.world, tools, calls[0], last, rng, drawn)
+            if made is not None or drawn == "early":
+                yield [made] if made else [], "" if made else closing
         yield calls, text
         last = calls[-1] if calls else None
 
 
+def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
+    """The name of a mistake, or nothing."""
+    names = [field.name for field in fields(mistakes)]
+    weights = [getattr(mistakes, name) for name in names]
+    return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
+
+
 def mistake(
-    world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, mistakes: Mistakes
+    world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
 ) -> ToolCall | None:
     """A harmless call that is not the due one, or None.
 
@@ -88,10 +98,8 @@ def mistake(
         tools: what can be called.
         due: the call that is to be made.
         last: the call before it.
+        drawn: the name of the mistake, see :class:`Mistakes`; None is returned for the other names.
     """
-    names = [field.name for field in fields(mistakes)]
-    weights = [getattr(mistakes, name) for name in names]
-    drawn = rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
     made: ToolCall | None = None
     if drawn == "wrong" and due.arguments:
         key = rng.choice(sorted(due.arguments))

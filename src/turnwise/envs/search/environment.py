@@ -25,7 +25,7 @@ class SearchEnv:
         level: ``tiny`` (short pages, few words, short commands) or ``full``.
         edition: another number is another encyclopaedia.
         countries: its size; None takes the level's own (24, 100).
-        results: pages that a search shows.
+        results: pages that a search shows; None takes the level's own (tiny 1, full 3).
         horizon: turns of an episode.
         calls: how calls are written, ``short`` or ``hermes``; None takes short at the tiny level, else hermes.
         floor: F1 from which a partly right answer is paid.
@@ -46,7 +46,7 @@ class SearchEnv:
         level: Level = "full",
         edition: int = 0,
         countries: int | None = None,
-        results: int = 3,
+        results: int | None = None,
         horizon: int = 8,
         calls: Style | None = None,
         floor: float = F1_FLOOR,
@@ -55,12 +55,16 @@ class SearchEnv:
         retriever: str | None = None,
         mistakes: Mistakes | None = None,
     ) -> None:
-        if results < 1:
+        if results is not None and results < 1:
             raise ValueError(f"results: a search shows at least one page, got {results}")
         if not 0 <= floor <= 1:
             raise ValueError(f"floor: F1 lies in [0, 1], got {floor}")
         self.horizon = check_horizon(horizon)
-        self.results, self.floor, self.mistakes = results, floor, mistakes or Mistakes()
+        self.results, self.floor, self.mistakes = (
+            results or (1 if level == "tiny" else 3),
+            floor,
+            mistakes or Mistakes(),
+        )
         self.calls = calls or ("short" if level == "tiny" else "hermes")
         self._calls = calls_of(self.calls, TOOLS)
         self._source = Source(level, edition, countries, files, corpus)

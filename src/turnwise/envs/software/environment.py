@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
-from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.boxed import Box
 from turnwise.envs.calls import Style, calls_of
 from turnwise.envs.demonstration import by_quality, demonstration
+from turnwise.envs.software import verifier
 from turnwise.envs.software.experts import ClumsyExpert, GoodExpert, Slips
 from turnwise.envs.software.session import TOOLS, SoftwareSession
 from turnwise.envs.software.tasks import SHAPES, Level, make_task
 from turnwise.types import Task, ToolCall, Trajectory
-
-Verifier = Literal["name", "call"]
 
 
 class SoftwareEnv:
@@ -26,8 +23,7 @@ class SoftwareEnv:
         horizon: turns of an episode.
         calls: how calls are written, ``short`` or ``hermes``. None: short at the tiny level.
         shown: characters of an observation. None: 400 at the tiny level, 2000 at full.
-        verifier: ``name``: a valid call of the tool that the expert calls (PivotRL's choice for software); ``call``: the same
-            arguments too.
+        verifier: ``effect``, ``call`` or ``name``; see ``software.verifier``. None: effect at the tiny level, name at full.
         slips: how often the clumsy expert errs.
         box: the sandbox; it opens with the first run of code.
 
@@ -44,14 +40,14 @@ class SoftwareEnv:
         horizon: int = 10,
         calls: Style | None = None,
         shown: int | None = None,
-        verifier: Verifier = "name",
+        verifier: verifier.Verifier | None = None,
         slips: Slips | None = None,
         box: Box | None = None,
     ) -> None:
         if level not in SHAPES:
             raise ValueError(f"level: tiny or full, got {level!r}")
-        if verifier not in ("name", "call"):
-            raise ValueError(f"verifier: name or call, got {verifier!r}")
+        if verifier not in (None, "effect", "call", "name"):
+            raise ValueError(f"verifier: effect, call or name, got {verifier!r}")
         if shown is not None and shown < 20:
             raise ValueError(f"shown: an observation has at least 20 characters, got {shown}")
         self.level: Level = level
@@ -59,7 +55,7 @@ class SoftwareEnv:
         self.calls = calls or ("short" if level == "tiny" else "hermes")
         self._calls = calls_of(self.calls, TOOLS)
         self.shown = shown or (400 if level == "tiny" else 2000)
-        self.verifier = verifier
+        self.verifier = verifier or ("effect" if level == "tiny" else "name")
         self.slips = slips or Slips()
         self._box = box or Box()
 
@@ -99,12 +95,14 @@ class SoftwareEnv:
         return self._calls.write(call)
 
     def accepts(self, session: SoftwareSession, action: str, expert: str) -> bool:
-        """The functional verifier: both are calls that fit their tool, of one tool; with ``call`` of the same arguments too."""
-        try:
-            ours, theirs = session.call(action), session.call(expert)
-        except ToolCallError:
-            return False
-        return ours.name == theirs.name and (self.verifier == "name" or ours.arguments == theirs.arguments)
+        """The functional verifier; see ``software.verifier``.
+
+        Raises:
+            EnvironmentFault: the sandbox failed.
+        """
+        if self.verifier == "effect":
+            return verifier.effective(session, action)
+        return verifier.alike(session, action, expert, whole=self.verifier == "call")
 
     def same(self, action: str, expert: str) -> bool:
         """Exact match after whitespace is normalised (PivotRL Eq. 2)."""

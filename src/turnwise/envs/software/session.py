@@ -47,18 +47,23 @@ print({mark!r} + json.dumps(found))
 
 
 class SoftwareSession:
-    """See ``turnwise.envs.base.Session``. The task is done when every case, shown or held back, comes out right."""
+    """See ``turnwise.envs.base.Session``. The task is done when every case, shown or held back, comes out right.
 
-    __slots__ = ("box", "calls", "cases", "done", "horizon", "shown", "task", "tree", "turns", "won")
+    ``found`` says how much of the way to the fault answers have shown: 1 the function that fails, 2 where it stands, 3 its
+    faulty line.
+    """
+
+    __slots__ = ("box", "calls", "cases", "done", "fault", "found", "horizon", "shown", "task", "tree", "turns", "won")
 
     def __init__(self, task: Task, box: Box, calls: Calls, horizon: int, shown: int) -> None:
         try:
             self.tree: Tree = tree_of(task.data["files"])
             self.cases = dict(task.data["cases"])
+            self.fault = {key: task.data["fault"][key] for key in ("path", "line", "function")}
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"task data: a software task has files and cases ({error!r})") from None
+            raise ValueError(f"task data: a software task has files, cases and a fault ({error!r})") from None
         self.task, self.box, self.calls, self.horizon, self.shown = task, box, calls, horizon, shown
-        self.turns = 0
+        self.turns = self.found = 0
         self.won = self.done = False
 
     def opening(self) -> list[Message]:
@@ -95,6 +100,7 @@ class SoftwareSession:
         try:
             call = self.call(action)
             observation = getattr(self, f"_{call.name}")(call.arguments)
+            self.found = max(self.found, self._shows(call, cut(observation, self.shown)))
             if call.name == "edit":
                 self.won = self._judged()
         except ToolCallError as error:
@@ -122,6 +128,20 @@ class SoftwareSession:
         if not isinstance(entry, File):
             raise ToolCallError(f"no file {path[:80]}")
         return entry.content.decode().splitlines()
+
+    def _shows(self, call: ToolCall, answer: str) -> int:
+        """What an answer says of the fault; see ``found``."""
+        path, number, function = self.fault["path"], self.fault["line"], self.fault["function"]
+        lines = answer.splitlines()
+        if call.name == "run":
+            return int(any(line.startswith(f"{path.removesuffix('.py')}.{function}(") for line in lines))
+        if call.name == "search":
+            if any(line.startswith(f"{path}:{number}:") for line in lines):
+                return 3
+            return 2 * any(line.startswith(f"{path}:") and f" def {function}(" in line for line in lines)
+        if call.name == "open" and call.arguments["path"].removeprefix("./") == path:
+            return 3 * (f"{number} {self.lines(path)[number - 1]}" in lines)
+        return 0
 
     def _search(self, arguments: Mapping[str, Any]) -> str:
         text = arguments["text"]

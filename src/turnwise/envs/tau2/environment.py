@@ -40,7 +40,7 @@ class Tau2Env:
 
     Raises:
         MissingTau2Error: the package is not installed; the message says how.
-        ValueError: a number below 1, or an unknown domain, format or user.
+        ValueError: a number below 1, an unknown domain, format or user, or mistakes of a kind that tau2 has not.
     """
 
     name = NAME
@@ -66,6 +66,10 @@ class Tau2Env:
             raise ValueError("user: endpoint needs the settings of env.endpoint")
         if kept < 1:
             raise ValueError(f"kept must be at least 1, got {kept}")
+        if mistakes is not None and mistakes.early:
+            raise ValueError(
+                "mistakes.early: tau2's expert has none, an early goodbye ends the conversation; set it to 0"
+            )
         root()  # says how to install what is missing, before anything is asked of it
         self.domains, self.free, self.rules = tuple(dict.fromkeys(domains)), free, rules
         self.horizon = check_horizon(horizon)

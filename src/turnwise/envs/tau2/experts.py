@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 
-from turnwise.envs.dialogues.experts import Mistakes, Reply, mistake
+from turnwise.envs.dialogues.experts import Mistakes, Reply, drawn_of, mistake
 from turnwise.envs.tau2.lookups import lookup, seen
 from turnwise.envs.tau2.package import toolbox
 from turnwise.envs.tau2.problem import TRANSFER, Gold, missing
@@ -59,7 +59,7 @@ def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iter
     for calls, text in good(session):
         if calls and calls[0] != ENDING and session.horizon - session.turns - planned > _ROOM:
             last = session.made[-1] if session.made else None
-            made = mistake(session.world, tools, calls[0], last, rng, mistakes)
+            made = mistake(session.world, tools, calls[0], last, rng, drawn_of(rng, mistakes))
             if made is not None:
                 yield [made], ""
         yield calls, text

@@ -84,7 +84,7 @@ def test_search_works_the_same_behind_a_server(script: ModuleType, serve: Any) -
     local = SearchEnv("tiny", countries=3)
     pages = list(local._source.pages or ())
     url = serve(script.make_app(script.Index(Letters(), pages, "", "", None)))
-    env = SearchEnv("tiny", countries=3, retriever=url)
+    env = SearchEnv("tiny", countries=3, results=3, retriever=url)
     task = env.tasks("train", 1)[0]
     page = env._source.pages.named(task.data["evidence"][0][0]) if env._source.pages else None
     assert page is not None

@@ -119,10 +119,49 @@ def test_the_verifier_goes_by_the_tools_name(calls: str) -> None:
     assert session.turns == 0
 
 
+def test_the_effect_is_what_is_shown_of_the_fault_or_its_repair(env: SoftwareEnv) -> None:
+    assert env.verifier == "effect" and SoftwareEnv(level="full").verifier == "name"
+    session = env.reset(HAND)
+    steps = [  # the way to the fault: its function, its place, its line, its repair
+        ("run", ["edit bag.py 2 y = x", "open tests.py", "search none", "edit bag.py 3 return x"]),
+        ("search def twice", ["run", "search class twice", "open none.py"]),
+        ("search y + 1", ["run", "search def twice", "open tests.py"]),
+        (
+            "edit bag.py 3 return y",
+            ["run", "open bag.py", "search y + 1", "edit bag.py 3 return x", "edit bag.py 2 return y"],
+        ),
+    ]
+    for good, useless in steps:
+        assert not any(env.accepts(session, action, good) for action in useless)
+        assert env.accepts(session, good, "run") and session.found == env.reset(HAND).found + steps.index(
+            (good, useless)
+        )
+        session.step(good)
+    assert session.won and not env.accepts(session, "run", "run")
+    for found in (0, 1, 2):  # whoever opens the file at once needs no more
+        session = env.reset(HAND)
+        for good, _ in steps[:found]:
+            session.step(good)
+        assert env.accepts(session, "open ./bag.py", "run") and env.accepts(
+            session, "edit bag.py 3 return 2 * x", "run"
+        )
+
+
+@pytest.mark.parametrize("effect", ["effect", None])
+def test_every_action_of_the_good_expert_has_an_effect(effect: str | None, box: Box) -> None:
+    env = SoftwareEnv(verifier=effect, box=box)  # type: ignore[arg-type]
+    for task in env.tasks("train", 6, seed=1):
+        session = env.reset(task)
+        for message in env.demonstrate(task).messages[1:]:
+            if message["role"] == "assistant":
+                assert env.accepts(session, message["content"], "")
+                session.step(message["content"])
+
+
 @pytest.mark.parametrize("level", ["tiny", "full"])
 @pytest.mark.parametrize("quality", ["good", "clumsy"])
 def test_experts_win(level: str, quality: str, box: Box) -> None:
-    env = SoftwareEnv(level=level, horizon=20, box=box)  # type: ignore[arg-type]
+    env = SoftwareEnv(level=level, horizon=20, verifier="name", box=box)  # type: ignore[arg-type]
     for task in env.tasks("train", 4, seed=3):
         trajectory = env.demonstrate(task, quality)  # type: ignore[arg-type]
         assert trajectory.success

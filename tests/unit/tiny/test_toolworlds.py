@@ -1,0 +1,90 @@
+"""The mixture of the worlds of tools, and the base that is made of them."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from turnwise.config import compose_config
+from turnwise.envs.apibank.generated import HELD_OUT, TRAINING, OfficeTasks
+from turnwise.envs.bfcl.generated import TinyTasks
+from turnwise.envs.bfcl.requests import Names
+from turnwise.errors import InputError
+from turnwise.tiny import names
+from turnwise.tiny.load import BASES, tiny_path
+from turnwise.tiny.toolworlds import ToolWorlds
+
+CONF = Path(__file__).parents[3] / "conf"
+LIGHT = ToolWorlds(worlds=("apibank", "search"))  # neither a sandbox nor an extra
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(tiny_path())
+
+
+@pytest.mark.parametrize("errant", [False, True])
+def test_the_same_numbers_give_the_same_documents_worlds_in_equal_shares(tokenizer, errant):
+    documents = [list(LIGHT.demonstrations(tokenizer, 8, seed, errant, 0.1)) for seed in (5, 5, 6)]
+    assert documents[0] == documents[1] != documents[2] and len(documents[0]) == 8
+    asked = ["Answer the question" in tokenizer.decode(document.ids) for document in documents[0]]
+    assert asked == [False] * 4 + [True] * 4
+
+
+def test_the_errant_expert_takes_far_more_turns(tokenizer):
+    turns = [
+        sum(tokenizer.decode(d.ids).count("assistant\n") for d in LIGHT.demonstrations(tokenizer, 60, 1, errant, 0.1))
+        for errant in (False, True)
+    ]
+    assert turns[1] > 1.2 * turns[0]
+
+
+def test_the_mixture_travels_to_another_process():
+    assert pickle.loads(pickle.dumps(LIGHT)) == LIGHT
+
+
+def test_made_up_names_are_not_those_of_any_split():
+    rng = random.Random(0)
+    known = {name for field in (Names.training(), Names.held_out()) for name in field.people + field.titles}
+    known |= {name for table in (TRAINING, HELD_OUT) for name in table["person"]}
+    drawn = [name for _ in range(200) for name in names.simulated(rng).people + names.office(rng)["person"]]
+    assert len(set(drawn)) > 400 and len(known & set(drawn)) < 5  # one syllable may hit one
+    assert set(names.office(rng)) == set(TRAINING)
+
+
+def test_tasks_of_made_up_names_are_solved_by_the_expert():
+    from turnwise.envs.apibank import ApiBankEnv
+
+    env = ApiBankEnv()
+    env.source = OfficeTasks(names=names.office)
+    assert all(env.demonstrate(task, quality="clumsy").success for task in env.tasks("train", 30, 2))
+
+
+def test_the_held_out_splits_keep_their_names():
+    plain, made_up = TinyTasks(), TinyTasks(names.simulated)
+    assert plain.tasks("unseen", 5, 0) == made_up.tasks("unseen", 5, 0)
+    assert plain.tasks("train", 5, 0) != made_up.tasks("train", 5, 0)
+
+
+def test_the_base_names_policy_and_predictor():
+    cfg = compose_config(["env=apibank", "base=tiny_tools"], CONF)
+    assert cfg.policy.model == "tiny_tools" and cfg.rollout.sampling.max_tokens == ToolWorlds().max_tokens
+    other = compose_config(["base=tiny_tools", "policy=qwen3_4b", "predictor=tiny"], CONF)
+    assert (other.policy.model, other.predictor.model) == ("Qwen/Qwen3-4B", "tiny_tools")
+    assert compose_config(["env=apibank"], CONF).policy.model == "tiny"
+
+
+def test_every_base_has_its_configuration():
+    assert {path.stem for path in (CONF / "base").glob("*.yaml")} == set(BASES)
+
+
+def test_a_base_that_is_not_built_says_how_to_build_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(BASES, "tiny_tools", tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(
+        InputError, match=r"base tiny_tools: no model\.safetensors .*make_tiny\.py --base tiny_tools --ship"
+    ):
+        tiny_path("tiny_tools")
