@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from turnwise.errors import InputError
 from turnwise.types import State
 
 
@@ -30,10 +31,11 @@ def batch(
             share more tokens, more differ more.
 
     Raises:
-        ValueError: there is no state, or a number is out of range.
+        InputError: there is no state.
+        ValueError: a number is out of range.
     """
     if not states:
-        raise ValueError("no state to train on: loosen states.keep or states.lambda_diff, or give more trajectories")
+        raise InputError("no state to train on: loosen states.keep or states.lambda_diff, or give more trajectories")
     if iteration < 0 or states_per_batch < 1:
         raise ValueError(f"iteration {iteration} must be at least 0 and states_per_batch {states_per_batch} at least 1")
     if trajectories_per_batch is not None and not 1 <= trajectories_per_batch <= states_per_batch:

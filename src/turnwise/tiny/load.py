@@ -8,8 +8,13 @@ from pathlib import Path
 from turnwise.errors import InputError
 
 _SHELF = Path(__file__).resolve().parents[1] / "assets"
-BASES: Mapping[str, Path] = {name: _SHELF / name for name in ("tiny", "tiny_tools")}
-"""Name that ``policy.model`` takes -> folder. ``tiny`` knows the household, ``tiny_tools`` worlds of tools."""
+WORLDS: Mapping[str, tuple[str, ...]] = {
+    "tiny": ("household",),
+    "tiny_tools": ("bfcl", "apibank", "search", "math", "terminal", "software"),
+}
+"""Name that ``policy.model`` takes -> the worlds that this base was trained on, at their tiny levels."""
+BASES: Mapping[str, Path] = {name: _SHELF / name for name in WORLDS}
+"""The same names -> folder."""
 ASSETS = BASES["tiny"]
 
 
@@ -26,3 +31,17 @@ def tiny_path(name: str = "tiny") -> Path:
             f"base {name}: no model.safetensors in {folder}; build it: python scripts/make_tiny.py --base {name} --ship"
         )
     return folder
+
+
+def weights_of(model: str) -> str:
+    """Folder or id of a configured model, which may be the name of a base."""
+    return str(tiny_path(model) if model in BASES else model)
+
+
+def unknown_to(model: str, world: str) -> str | None:
+    """What to tell who trains a base in a world that it has never seen; None where it has, or is no base."""
+    if world in WORLDS.get(model, (world,)):
+        return None
+    better = [name for name, worlds in WORLDS.items() if world in worlds]
+    remedy = f"base={better[0]} was" if better else "policy.model= takes a model of your own"
+    return f"base={model} was never trained on {world}, and will hardly solve a task there; {remedy}"

@@ -32,7 +32,7 @@ from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
 from turnwise.run_folder import config_hash
 from turnwise.states.pivots import summarise
-from turnwise.tiny.load import BASES, tiny_path
+from turnwise.tiny.load import unknown_to, weights_of
 from turnwise.training.checkpoint import LAST, WholeCheckpointIO, newest
 from turnwise.training.collection import Collection
 from turnwise.training.measure import Measure, base_key
@@ -70,6 +70,8 @@ class Run:
         self.env = build(cfg, "env")
         policy, lora = self.settings["policy"], self.settings["policy"].lora
         self.source = weights_of(policy.model)
+        if strange := unknown_to(policy.model, self.env.name):
+            phases.tell(strange)
         model, tokenizer = load_policy(self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, seed=self.seed)
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
         self.predictor = self._predictor()
@@ -275,11 +277,6 @@ class Run:
             **provenance(),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-
-
-def weights_of(model: str) -> str:
-    """Folder or id of a configured model."""
-    return str(tiny_path(model) if model in BASES else model)
 
 
 def run(cfg: DictConfig) -> None:

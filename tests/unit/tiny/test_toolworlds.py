@@ -15,7 +15,7 @@ from turnwise.envs.bfcl.generated import TinyTasks
 from turnwise.envs.bfcl.requests import Names
 from turnwise.errors import InputError
 from turnwise.tiny import names
-from turnwise.tiny.load import BASES, tiny_path
+from turnwise.tiny.load import BASES, WORLDS, tiny_path, unknown_to
 from turnwise.tiny.toolworlds import ToolWorlds
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -88,3 +88,23 @@ def test_a_base_that_is_not_built_says_how_to_build_it(tmp_path, monkeypatch):
         InputError, match=r"base tiny_tools: no model\.safetensors .*make_tiny\.py --base tiny_tools --ship"
     ):
         tiny_path("tiny_tools")
+
+
+@pytest.mark.parametrize(
+    ("model", "world", "told"),
+    [
+        ("tiny", "household", None),
+        ("tiny_tools", "terminal", None),
+        ("tiny", "terminal", "base=tiny_tools was"),
+        ("tiny_tools", "household", "base=tiny was"),
+        ("tiny", "tau2", "policy.model="),
+        ("Qwen/Qwen3-4B", "tau2", None),
+    ],
+)
+def test_who_trains_a_base_where_it_never_was_is_told(model, world, told):
+    found = unknown_to(model, world)
+    assert found is None if told is None else told in found
+
+
+def test_a_base_was_trained_on_the_worlds_of_its_mixture():
+    assert set(ToolWorlds().worlds) == set(WORLDS["tiny_tools"])
