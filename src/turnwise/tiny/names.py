@@ -5,8 +5,10 @@ With the few names that training tasks share a base learns those names, and not 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from random import Random
 
+from turnwise.envs.apibank.generated import HELD_OUT
 from turnwise.envs.bfcl.requests import Names
 
 _ONSETS = ("b", "br", "c", "ch", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "sh", "st", "t", "w", "z")
@@ -19,34 +21,43 @@ def word(rng: Random) -> str:
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(rng.choice((1, 1, 2))))
 
 
-def words(rng: Random, count: int) -> tuple[str, ...]:
-    """Different ones."""
+def words(rng: Random, count: int, taken: Collection[str]) -> tuple[str, ...]:
+    """Different ones, none of them ``taken``."""
+    return drawn(lambda: word(rng), count, taken)
+
+
+def drawn(draw: Callable[[], str], count: int, taken: Collection[str]) -> tuple[str, ...]:
+    """``count`` different draws, none of them ``taken``."""
     found: dict[str, None] = {}
     while len(found) < count:
-        found[word(rng)] = None
+        if (name := draw()) not in taken:
+            found[name] = None
     return tuple(found)
 
 
 def simulated(rng: Random) -> Names:
-    """For the simulated APIs."""
+    """For the simulated APIs; none is held out."""
+    held = Names.held_out()
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     return Names(
-        folders=words(rng, 4),
-        files=tuple(f"{name}.txt" for name in words(rng, 4)),
-        words=words(rng, 4),
-        titles=words(rng, 4),
-        stocks=tuple(3 * letter.upper() for letter in rng.sample("abcdefghijklmnopqrstuvwxyz", 4)),
-        people=tuple(name.capitalize() for name in words(rng, 4)),
+        folders=words(rng, 4, held.folders),
+        files=drawn(lambda: f"{word(rng)}.txt", 4, held.files),
+        words=words(rng, 4, held.words),
+        titles=words(rng, 4, held.titles),
+        stocks=drawn(lambda: 3 * rng.choice(letters), 4, held.stocks),
+        people=drawn(lambda: word(rng).capitalize(), 4, held.people),
     )
 
 
 def office(rng: Random) -> dict[str, tuple[str, ...]]:
-    """For the office."""
-    plain = {kind: words(rng, 4) for kind in ("person", "topic", "word", "city", "symptom")}
-    return plain | {
-        "time": tuple(f"{hour}:{rng.choice(('00', '15', '30', '45'))}" for hour in rng.sample(range(5, 22), 4)),
-        "content": tuple(" ".join(words(rng, 2)) for _ in range(4)),
-        "room": tuple(f"r{number}" for number in rng.sample(range(1, 10), 4)),
-        "stock": tuple(3 * letter for letter in rng.sample("abcdefghijklmnopqrstuvwxyz", 4)),
-        "doctor": tuple(f"dr {name}" for name in words(rng, 3)),
-        "date": tuple(f"{rng.choice(('may', 'june', 'july'))} {day:02d}" for day in rng.sample(range(1, 29), 4)),
+    """For the office; none is held out."""
+    kinds: dict[str, tuple[Callable[[], str], int]] = {
+        **dict.fromkeys(("person", "topic", "word", "city", "symptom"), (lambda: word(rng), 4)),
+        "time": (lambda: f"{rng.randrange(5, 22)}:{rng.choice(('00', '15', '30', '45'))}", 4),
+        "content": (lambda: f"{word(rng)} {word(rng)}", 4),
+        "room": (lambda: f"r{rng.randrange(1, 20)}", 4),
+        "stock": (lambda: 3 * rng.choice("abcdefghijklmnopqrstuvwxyz"), 4),
+        "doctor": (lambda: f"dr {word(rng)}", 3),
+        "date": (lambda: f"{rng.choice(('may', 'june', 'july'))} {rng.randrange(1, 29):02d}", 4),
     }
+    return {kind: drawn(draw, count, HELD_OUT[kind]) for kind, (draw, count) in kinds.items()}

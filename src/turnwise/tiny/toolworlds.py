@@ -42,7 +42,7 @@ def _apibank(errant: bool) -> list[Environment]:
 
 
 def _search(errant: bool) -> list[Environment]:
-    """Editions share names and no facts: nothing of a page can be known by heart."""
+    """Other editions than that of the tasks: names and questions recur, with answers of their own; no page does."""
     given: dict[str, Any] = {}
     if errant:
         given = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,14 @@ def test_the_mixture_travels_to_another_process():
     assert pickle.loads(pickle.dumps(LIGHT)) == LIGHT
 
 
-def test_made_up_names_are_not_those_of_any_split():
+def test_made_up_names_are_never_held_out_ones():
     rng = random.Random(0)
-    known = {name for field in (Names.training(), Names.held_out()) for name in field.people + field.titles}
-    known |= {name for table in (TRAINING, HELD_OUT) for name in table["person"]}
-    drawn = [name for _ in range(200) for name in names.simulated(rng).people + names.office(rng)["person"]]
-    assert len(set(drawn)) > 400 and len(known & set(drawn)) < 5  # one syllable may hit one
-    assert set(names.office(rng)) == set(TRAINING)
+    held = asdict(Names.held_out())
+    drawn = [(names.simulated(rng), names.office(rng)) for _ in range(300)]
+    assert not any(set(values) & set(held[kind]) for made, _ in drawn for kind, values in asdict(made).items())
+    assert not any(set(values) & set(HELD_OUT[kind]) for _, made in drawn for kind, values in made.items())
+    assert len({name for made, _ in drawn for name in made.people}) > 400
+    assert set(drawn[0][1]) == set(TRAINING) == set(HELD_OUT)
 
 
 def test_tasks_of_made_up_names_are_solved_by_the_expert():
@@ -108,3 +110,14 @@ def test_who_trains_a_base_where_it_never_was_is_told(model, world, told):
 
 def test_a_base_was_trained_on_the_worlds_of_its_mixture():
     assert set(ToolWorlds().worlds) == set(WORLDS["tiny_tools"])
+
+
+@pytest.mark.parametrize("source", [OfficeTasks(), TinyTasks()])
+def test_no_request_of_a_held_out_split_is_ever_trained_on(source):
+    made_up = OfficeTasks(names=names.office) if isinstance(source, OfficeTasks) else TinyTasks(names.simulated)
+    trained = {
+        turn["user"] for tasks in (source, made_up) for t in tasks.tasks("train", 1500, 3) for turn in t.data["turns"]
+    }
+    for split in ("seen", "unseen"):
+        asked = {turn["user"] for task in source.tasks(split, 200, 0) for turn in task.data["turns"]}
+        assert len(asked) > 25 and not asked & trained

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +9,9 @@ from functools import partial
 from typing import Any
 
 from turnwise.envs.apibank.library import APIS, SEARCHER, Office, tools_named
-from turnwise.envs.dialogues.problem import Problem, UserTurn, turns_data, turns_from
+from turnwise.envs.dialogues.problem import Problem, UserTurn, part_of, turns_data, turns_from
 from turnwise.types import Task, ToolCall
 
-SEEN_SHARE = 0.2  # of the contents, decided by their hash
 OTHERS = 2  # APIs that level 1 shows beside the needed ones
 
 Names = Mapping[str, Sequence[str]]
@@ -162,7 +159,7 @@ _KEYWORDS = {name: api.about for name, api in APIS.items()}
 class OfficeTasks:
     """Generated tasks by split.
 
-    ``train`` and ``seen`` share names and no task: a hash of its content decides which of the two it belongs to. ``unseen`` has
+    ``train`` and ``seen`` share names and no request: a hash of its words decides which of the two it belongs to. ``unseen`` has
     names that no training task has.
 
     Args:
@@ -203,8 +200,7 @@ class OfficeTasks:
             rng = random.Random(f"apibank/{split}/{seed}/{index}/{attempt}")
             names = HELD_OUT if split == "unseen" else self.names(rng) if self.names else TRAINING
             data = _data(rng, names, level)
-            digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()
-            if split == "unseen" or (digest[0] < 256 * SEEN_SHARE) == (split == "seen"):
+            if split in ("unseen", part_of(data["turns"])):
                 return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
         raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
 

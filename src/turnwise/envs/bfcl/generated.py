@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -14,20 +12,19 @@ from turnwise.data.tool_schema import function_of
 from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import tools_of_class
 from turnwise.envs.bfcl.requests import FAMILIES, SHOWN, UNSEEN_PAIRS, Names
-from turnwise.envs.dialogues.problem import Problem, turns_data, turns_from
+from turnwise.envs.dialogues.problem import Problem, part_of, turns_data, turns_from
 from turnwise.envs.tools import Tools
 from turnwise.types import Task
 
 PAIRED = 0.4  # share of the training tasks that have two requests
-SEEN_SHARE = 0.2  # of the contents, decided by their hash
 
 
 @dataclass(frozen=True)
 class TinyTasks:
     """Generated tasks by split.
 
-    ``train`` and ``seen`` share names and pairs of APIs, and no task: a hash of its content decides which of the two it belongs
-    to. ``unseen`` has names that no training task has, and two requests to a pair of APIs that no training task pairs.
+    ``train`` and ``seen`` share names and pairs of APIs, and no requests: a hash of their words decides which of the two a task
+    belongs to. ``unseen`` has names that no training task has, and two requests to a pair of APIs that no training task pairs.
 
     Args:
         names: draws the names of a training task, instead of those that all share.
@@ -57,10 +54,20 @@ class TinyTasks:
             rng = random.Random(f"bfcl/{split}/{seed}/{index}/{attempt}")
             names = Names.held_out() if split == "unseen" else self.names(rng) if self.names else Names.training()
             data = _data(rng, split, names)
-            if split == "unseen" or _is_seen(data) == (split == "seen"):
+            if _is_of(data["turns"], split):
                 apis = "one_api" if len(data["classes"]) == 1 else "two_apis"
                 return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data, apis)
         raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
+
+
+def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
+    """Of ``unseen`` are requests with a held-out name; those without any name, such as sums, are shared out by their hash."""
+    if split != "unseen":
+        return part_of(turns) == split
+    return part_of([turn for turn in turns if not any(name in turn["user"] for name in _HELD_OUT)]) == "seen"
+
+
+_HELD_OUT = tuple(name for names in asdict(Names.held_out()).values() for name in names)
 
 
 def shown(name: str) -> Tools:
@@ -78,8 +85,3 @@ def _data(rng: random.Random, split: str, names: Names) -> dict[str, Any]:
     requests = [rng.choice(FAMILIES[name])(rng, names) for name in classes]
     config = {name: request.config for name, request in zip(classes, requests, strict=True)}
     return {"classes": list(classes), "config": config, "turns": turns_data([request.turn for request in requests])}
-
-
-def _is_seen(data: Mapping[str, Any]) -> bool:
-    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()
-    return digest[0] < 256 * SEEN_SHARE

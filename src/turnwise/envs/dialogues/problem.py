@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -62,6 +63,16 @@ class Problem:
     def tools_at(self, turn: int) -> Tools:
         """What can be called in a user turn."""
         return self.tools + tuple(tool for at, more in self.given.items() if at <= turn for tool in more)
+
+
+def part_of(turns: Sequence[Mapping[str, Any]]) -> str | None:
+    """``seen`` where every request is held out, ``train`` where none is; None where some are, and no split has the task.
+
+    A hash of its words decides of each request, a quarter of them is held out. So no request of ``seen`` is ever trained on,
+    whatever stands around it.
+    """
+    held = [hashlib.sha256(turn["user"].encode()).digest()[0] < 64 for turn in turns]
+    return "seen" if all(held) else None if any(held) else "train"
 
 
 def turns_data(turns: Sequence[UserTurn]) -> list[dict[str, Any]]:

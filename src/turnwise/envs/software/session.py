@@ -28,6 +28,7 @@ TOOLS = (
     tool("run", "Run the tests."),
 )
 _LIST = 8  # lines that a search shows
+_FEW = 3  # lines of a search that has found something: a letter that stands everywhere has not
 
 _MARK = "found: "
 # Prints one JSON list: what each call gives, as text. The values to compare with never enter the sandbox.
@@ -50,7 +51,7 @@ class SoftwareSession:
     """See ``turnwise.envs.base.Session``. The task is done when every case, shown or held back, comes out right.
 
     ``found`` says how much of the way to the fault answers have shown: 1 the function that fails, 2 where it stands, 3 its
-    faulty line.
+    faulty line. Who does not know yet which function fails has not found the other two, even if they stand in an answer.
     """
 
     __slots__ = ("box", "calls", "cases", "done", "fault", "found", "horizon", "shown", "task", "tree", "turns", "won")
@@ -100,7 +101,9 @@ class SoftwareSession:
         try:
             call = self.call(action)
             observation = getattr(self, f"_{call.name}")(call.arguments)
-            self.found = max(self.found, self._shows(call, cut(observation, self.shown)))
+            shows = self._shows(call, cut(observation, self.shown))
+            if shows == 1 or self.found:
+                self.found = max(self.found, shows)
             if call.name == "edit":
                 self.won = self._judged()
         except ToolCallError as error:
@@ -136,6 +139,8 @@ class SoftwareSession:
         if call.name == "run":
             return int(any(line.startswith(f"{path.removesuffix('.py')}.{function}(") for line in lines))
         if call.name == "search":
+            if len(lines) > _FEW:
+                return 0
             if any(line.startswith(f"{path}:{number}:") for line in lines):
                 return 3
             return 2 * any(line.startswith(f"{path}:") and f" def {function}(" in line for line in lines)

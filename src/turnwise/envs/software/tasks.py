@@ -31,7 +31,8 @@ for call, want in CASES:
 def make_task(level: Level, split: str, seed: int, index: int) -> Task:
     """Task number ``index`` of a split.
 
-    A hash of the repository decides the split that it belongs to: no two splits share one.
+    ``train`` and ``seen`` share faults and no repository: its hash decides which of the two it belongs to. ``unseen`` has
+    wrong forms of a line that no training task has; what is right there, training tasks with other forms have shown.
 
     Raises:
         ValueError: the split is not one of train, seen, unseen.
@@ -40,24 +41,34 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
         raise ValueError(f"split: tasks are of {', '.join(SPLITS)}, got {split!r}")
     attempt = 0
     while True:
-        data = _draw(*SHAPES[level], random.Random(f"software {level} {split} {seed} {index} {attempt}"))
-        if split_of(data) == split:
+        rng = random.Random(f"software {level} {split} {seed} {index} {attempt}")
+        data = _draw(*SHAPES[level], split == "unseen", rng)
+        if split == "unseen" or _is_seen(data) == (split == "seen"):
             return Task("software", f"{split}/{level}/{seed}/{index:06d}", split, data)
         attempt += 1
 
 
-def split_of(data: Mapping[str, Any]) -> str:
-    """Eight tenths of all repositories are for training, one tenth each for the other two."""
-    share = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0]
-    return "unseen" if share < 26 else "seen" if share < 52 else "train"
+def held_out(program: Program) -> list[tuple[int, int]]:
+    """The faults of ``unseen`` alone: of each line that can be wrong in several ways the last, as (line, form)."""
+    forms = {i: len(line) - 1 for i, line in enumerate(program.body) if isinstance(line, tuple)}
+    return [(i, last) for i, last in forms.items() if last > 1]
 
 
-def _draw(modules: int, functions: int, rng: random.Random) -> dict[str, Any]:
+BREAKABLE = tuple(sorted(name for name, program in PROGRAMS.items() if held_out(program)))
+"""Functions that ``unseen`` breaks."""
+
+
+def _is_seen(data: Mapping[str, Any]) -> bool:
+    """A tenth of the repositories with known faults."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0] < 26
+
+
+def _draw(modules: int, functions: int, unseen: bool, rng: random.Random) -> dict[str, Any]:
     """A repository: modules of functions, one of them broken, and the tests of all."""
     names = [f"{name}.py" for name in rng.sample(MODULES, modules)]
-    chosen = rng.sample(sorted(PROGRAMS), modules * functions)
-    broken = PROGRAMS[chosen[0]]
-    fault = rng.choice(broken.faults())
+    broken = PROGRAMS[rng.choice(BREAKABLE if unseen else sorted(PROGRAMS))]
+    chosen = [broken.name, *rng.sample(sorted(set(PROGRAMS) - {broken.name}), modules * functions - 1)]
+    fault = rng.choice([fault for fault in broken.faults() if (fault in held_out(broken)) == unseen])
     line = broken.body[fault[0]]
     places = {program: names[i // functions] for i, program in enumerate(chosen)}
     files = {name: _module([PROGRAMS[p] for p in sorted(chosen) if places[p] == name], broken, fault) for name in names}

@@ -3,7 +3,8 @@
 ``name``: a call that fits its tool, and the tool is the one that the expert calls: the paper's choice for software.
 ``call``: the same arguments too.
 ``effect``: a call is accepted if it brings the repair forward, whatever the expert does. It repairs the code, or it shows more
-of the way there than was shown so far: which function fails, then where that stands, then its faulty line. So a mistake of a
+of the way there than was shown so far: which function fails, then, and only then, where that stands or its faulty line, among few
+others. So a mistake of a
 clumsy expert cannot lower the bar, and no accepted calls go on for ever.
 """
 

@@ -7,7 +7,7 @@ import pytest
 from turnwise.envs.boxed import Box
 from turnwise.envs.software import Slips, SoftwareEnv
 from turnwise.envs.software.programs import PROGRAMS, Program
-from turnwise.envs.software.tasks import TEST, split_of
+from turnwise.envs.software.tasks import TEST
 from turnwise.sandbox.base import Limits
 from turnwise.types import Task, ToolCall
 
@@ -138,7 +138,8 @@ def test_the_effect_is_what_is_shown_of_the_fault_or_its_repair(env: SoftwareEnv
         )
         session.step(good)
     assert session.won and not env.accepts(session, "run", "run")
-    for found in (0, 1, 2):  # whoever opens the file at once needs no more
+    assert not env.accepts(env.reset(HAND), "open ./bag.py", "run")  # before anybody knows what fails
+    for found in (1, 2):  # whoever opens the file at once needs no more
         session = env.reset(HAND)
         for good, _ in steps[:found]:
             session.step(good)
@@ -201,8 +202,38 @@ def test_tasks_are_drawn_once_and_no_two_splits_share_one() -> None:
     texts = [{repr(sorted(task.data.items())) for task in tasks} for tasks in drawn.values()]
     assert not texts[0] & texts[1] and not texts[0] & texts[2] and not texts[1] & texts[2]
     for split, tasks in drawn.items():
-        assert all(split_of(task.data) == split for task in tasks)
         assert list(env.tasks(split, 20)) == list(tasks[:20])
+
+
+def test_unseen_faults_are_of_no_training_task_though_their_right_lines_are() -> None:
+    env = SoftwareEnv()
+    broken, right = (
+        {
+            split: {(task.data["fault"]["function"], *of(task.data)) for task in env.tasks(split, 600)}
+            for split in ("train", "seen", "unseen")
+        }
+        for of in (
+            lambda data: (data["files"][data["fault"]["path"]].splitlines()[data["fault"]["line"] - 1],),
+            lambda data: (data["fault"]["right"],),
+        )
+    )
+    assert not broken["unseen"] & (broken["train"] | broken["seen"]) and len(broken["unseen"]) == 14
+    assert right["unseen"] <= right["train"]
+
+
+def test_who_does_not_know_what_fails_has_not_found_it() -> None:
+    env = SoftwareEnv(level="tiny")
+    for task in env.tasks("train", 20):
+        session = env.reset(task)
+        path, function = task.data["fault"]["path"], task.data["fault"]["function"]
+        for early in (f"open {path}", "search e", "search n", f"search def {function}"):
+            assert not env.accepts(session, early, "run")
+        twin = session.fork()
+        twin.step(f"open {path}")
+        assert env.accepts(twin, "run", "run")  # a look that came too early does not make the tests useless
+        session.step("run")
+        assert env.accepts(session, f"open {path}", "run") and env.accepts(session, f"search def {function}", "run")
+        assert not env.accepts(session, "search e", "run")
 
 
 HOSTILE = ["", "\0", "\ud800", "run now", "open", "open ../../etc/passwd", "open /etc/passwd", "edit bag.py x y",
