@@ -30,7 +30,7 @@ from turnwise.reports.latex import to_latex
 from turnwise.reports.markdown import write_section
 from turnwise.reports.paper import PaperTable, read_paper
 from turnwise.reports.summary import counted, entry_tables, read_entry, summary_table
-from turnwise.reports.svg import standalone
+from turnwise.reports.svg import Figure, standalone
 from turnwise.reports.swept import swept
 from turnwise.reports.tables import Table, footer, paper_tables, provenance, run_table, to_markdown, to_rich
 from turnwise.sweeps.arguments import is_sweep
@@ -54,13 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
         for table in tables:
             console.print(to_rich(table))
         console.print(*lines, sep="\n", markup=False, highlight=False)
-        lined = swept(collection, args.against, mean_interval) if args.against else []
-        save(args, tables, lines, comparison_page(collection, tables, lines, mean_interval, lined), console)
-        if args.figure:
-            figure = next(iter([*lined, *comparison_figures(collection, mean_interval)]), None)
-            if figure is not None:
-                write_page(args.figure, standalone(figure))
-                console.print(f"Figure: {args.figure}", markup=False, highlight=False)
+        drawn = swept(collection, args.against, mean_interval) if args.against else {}
+        page = comparison_page(collection, tables, lines, mean_interval, list(drawn.values()))
+        save(args, tables, lines, page, console)
+        for path, figure in drawings(args.figure, drawn, comparison_figures(collection, mean_interval)).items():
+            write_page(path, standalone(figure))
+            console.print(f"Figure: {path}", markup=False, highlight=False)
         for folder in collection.folders if args.rebuild else ():
             console.print(f"Report: {write_report(folder)}", markup=False, highlight=False)
     except InputError as error:
@@ -112,6 +111,16 @@ def directions(arguments: list[str]) -> int:
     return 0
 
 
+def drawings(path: Path | None, drawn: dict[str, Figure], changes: list[Figure]) -> dict[Path, Figure]:
+    """What ``--figure`` writes, and where: each of several drawn worlds has a file of its own."""
+    if path is None:
+        return {}
+    if len(drawn) > 1:
+        return {path.with_stem(f"{path.stem}-{name}"): figure for name, figure in drawn.items()}
+    figures = [*drawn.values(), *changes]
+    return {path: figures[0]} if figures else {}
+
+
 def command_line(arguments: list[str]) -> str:
     """What was typed, for the footer of what is written."""
     return shlex.join(["python", "scripts/report.py", *arguments])
@@ -161,7 +170,12 @@ def parser() -> argparse.ArgumentParser:
     add("folders", nargs="+", type=Path, help="run folders, or folders of them such as a sweep's")
     paper = "a file of conf/sweep/ whose table gives the paper's numbers; may be repeated"
     add("--paper", action="append", default=[], type=Path, metavar="SWEEP", help=paper)
-    add("--figure", type=Path, metavar="FILE", help="write the first drawing to FILE as SVG: the held-out change")
+    add(
+        "--figure",
+        type=Path,
+        metavar="FILE",
+        help="write the drawing of the held-out change to FILE as SVG; --against: FILE-<world>-<scale> for several worlds",
+    )
     against = "draw success against this number of the configuration first, such as judge.noise"
     add("--against", metavar="KEY", help=against)
     add("--machine", metavar="TEXT", help="what the runs ran on, where their results do not say")

@@ -30,7 +30,7 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``model`` is ``tiny`` (shipped), a folder in Hugging Face format or a Hugging Face id."""
+    """``model`` is ``tiny`` or ``tiny_tools`` (shipped), a folder in Hugging Face format or a Hugging Face id."""
 
     model: str
     lora: Lora
@@ -137,8 +137,8 @@ class Evaluation:
 class Predictor:
     """A critic that learns the success of histories online: which weights it starts from and how it is trained.
 
-    ``model`` is ``tiny`` (the shipped policy's weights), a folder or a Hugging Face id; a scalar head replaces its own, over
-    the lowest ``layers`` of it (None: all).
+    ``model`` is ``tiny`` or ``tiny_tools`` (a shipped policy's weights), a folder or a Hugging Face id; a scalar head replaces
+    its own, over the lowest ``layers`` of it (None: all).
     After every collection it takes ``epochs`` passes over all roots and a random few later histories, ``prefix_share`` of
     the whole, in batches of ``batch`` histories, with AdamW at a constant rate and gradients clipped to ``clip_norm``.
     ``reward_max`` is what full success pays: predictions and rewards are compared as shares of it. ``batch_tokens`` bounds

@@ -21,7 +21,13 @@ def test_the_base_of_tools_has_something_to_learn_in_each_of_its_worlds(
 ) -> None:
     if env == "bfcl" and find_spec("bfcl_eval") is None:
         pytest.skip("bfcl-eval is not installed; `make bfcl` does it")
-    shipped = ["policy.model=tiny_tools", "rollout.sampling.max_tokens=40", "data.trajectories=16", "eval.items=0"]
+    shipped = [
+        "base=tiny_tools",
+        "policy.model=${base}",
+        "rollout.sampling.max_tokens=40",
+        "data.trajectories=16",
+        "eval.items=0",
+    ]
     run(composed(small("pivotrl", f"env={env}", *shipped)))
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert any(row.get("train/grad_norm", 0) > 0 for row in rows)

@@ -22,7 +22,7 @@ from turnwise.data.expert import expert_file
 from turnwise.data.trajectories import read_trajectories
 from turnwise.errors import InputError
 from turnwise.planning.architectures import Architecture
-from turnwise.tiny.load import tiny_path
+from turnwise.tiny.load import WORLDS, tiny_path
 from turnwise.types import Trajectory
 
 SAMPLE = 16  # demonstrations that lengths are read from
@@ -62,7 +62,7 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
     limit, longest = int(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
     seen, why = _demonstrations(cfg, policy)
     source = dict.fromkeys(seen, "demonstrations")
-    shipped = policy is not None and policy.model == "tiny"
+    shipped = policy is not None and policy.model in WORLDS
     found: dict[str, float] = dict(seen)
     found.setdefault("spoken", float(limit))
     if shipped and seen:

@@ -11,8 +11,8 @@ from turnwise.reports.svg import SERIES, Figure, canvas, label, to_svg
 Points = list[tuple[float, Estimate]]
 
 
-def swept(collection: Collection, key: str, interval: Interval) -> list[Figure]:
-    """A drawing for each environment and scale: success after training, in percent, with its interval over seeds.
+def swept(collection: Collection, key: str, interval: Interval) -> dict[str, Figure]:
+    """A drawing for each environment and scale, as ``apibank-tiny``: success after training, percent, with its intervals.
 
     Args:
         key: dotted, of ``config.yaml``, such as ``judge.noise``. A run whose configuration lacks it stands for every value.
@@ -20,11 +20,12 @@ def swept(collection: Collection, key: str, interval: Interval) -> list[Figure]:
     Raises:
         InputError: no run has a number there, or all have the same.
     """
-    figures = []
+    figures = {}
     for index, ((env, scale), rows) in enumerate(collection.sections.items()):
         lines, levels = _lines(rows, key, interval)
         if len({at for points in lines.values() for at, _ in points}) > 1:
-            figures.append(_drawn(lines, levels, key, f"Held-out success: {env}, {scale}", f"swept-{index}"))
+            title = f"Held-out success: {env}, {scale}"
+            figures[f"{env}-{scale}"] = _drawn(lines, levels, key, title, f"swept-{index}")
     if not figures:
         raise InputError(f"--against {key}: these runs have no two numbers there to draw a line between")
     return figures
@@ -38,23 +39,25 @@ def _lines(rows: list[Row], key: str, interval: Interval) -> tuple[dict[str, Poi
         values = list(row.values("in_domain.after").values())
         if not values:
             continue
-        at = row.config.get(key)
-        if isinstance(at, int | float):
-            lines[row.first.method].append((float(at), interval(values)))
+        at, name = row.config.get(key), row.first.method
+        if isinstance(at, int | float) and not isinstance(at, bool):
+            twice = any(x == at for x, _ in lines[name])
+            lines[name].append((float(at), interval(values)))
         else:
-            levels[row.first.method] = interval(values)
-    twice = [name for name, points in lines.items() if len({at for at, _ in points}) < len(points)]
-    if twice:
-        raise InputError(f"--against {key}: {twice[0]} has several rows of one value; give fewer folders")
+            twice = name in levels
+            levels[name] = interval(values)
+        if twice:
+            raise InputError(f"--against {key}: {name} has several rows of one value; give fewer folders")
     return {name: sorted(points, key=lambda point: point[0]) for name, points in lines.items()}, levels
 
 
 def _drawn(lines: dict[str, Points], levels: dict[str, Estimate], key: str, title: str, name: str) -> Figure:
-    colours = dict(zip([*levels, *lines], SERIES * (1 + len(levels) + len(lines)), strict=False))
+    names = list(dict.fromkeys([*levels, *lines]))
+    colours = dict(zip(names, SERIES * len(names), strict=False))
     with canvas() as figure:
         axes = figure.add_subplot()
         for method, level in levels.items():
-            axes.axhline(level.mean, color=colours[method], ls=(0, (4, 3)), label=label(method))
+            axes.axhline(level.mean, color=colours[method], ls=(0, (4, 3)), label=label(f"{method}, without"))
             if level.low is not None and level.high is not None:
                 axes.axhspan(level.low, level.high, color=colours[method], alpha=0.12, lw=0)
         for method, points in lines.items():

@@ -12,8 +12,8 @@ from turnwise.tiny.recipe import Run
 
 _TEXT = """# The tiny base policy `{name}`
 
-A Qwen3 causal language model of {parameters:,} parameters with a byte-level BPE vocabulary of {vocabulary}, trained from
-scratch on this project's own data: {about}, and eight toy skills. It sees what to do, often does something else, and can
+A Qwen3 causal language model of {parameters:,} parameters with a byte-level BPE vocabulary of {vocabulary}, trained on
+nothing but this project's own data: {about}, and eight toy skills. It sees what to do, often does something else, and can
 forget: that is what it is for. What it shows is a mechanism, never a benchmark's score.
 
 ## How it was made

@@ -38,10 +38,12 @@ def weights_of(model: str) -> str:
     return str(tiny_path(model) if model in BASES else model)
 
 
-def unknown_to(model: str, world: str) -> str | None:
-    """What to tell who trains a base in a world that it has never seen; None where it has, or is no base."""
-    if world in WORLDS.get(model, (world,)):
+def unknown_to(model: str, world: str, level: str | None) -> str | None:
+    """What to tell who trains a base in a world, or at a level, that it has never seen; None where it has, or is no base."""
+    if model not in WORLDS or (world in WORLDS[model] and level in (None, "tiny")):
         return None
+    if world in WORLDS[model]:
+        return f"base={model} was trained on {world} at level=tiny alone; policy.model= takes a model of your own"
     better = [name for name, worlds in WORLDS.items() if world in worlds]
     remedy = f"base={better[0]} was" if better else "policy.model= takes a model of your own"
     return f"base={model} was never trained on {world}, and will hardly solve a task there; {remedy}"

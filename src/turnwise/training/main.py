@@ -70,7 +70,7 @@ class Run:
         self.env = build(cfg, "env")
         policy, lora = self.settings["policy"], self.settings["policy"].lora
         self.source = weights_of(policy.model)
-        if strange := unknown_to(policy.model, self.env.name):
+        if strange := unknown_to(policy.model, self.env.name, cfg.env.get("level")):
             phases.tell(strange)
         model, tokenizer = load_policy(self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, seed=self.seed)
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)

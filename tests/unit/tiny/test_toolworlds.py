@@ -93,18 +93,19 @@ def test_a_base_that_is_not_built_says_how_to_build_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("model", "world", "told"),
+    ("model", "world", "level", "told"),
     [
-        ("tiny", "household", None),
-        ("tiny_tools", "terminal", None),
-        ("tiny", "terminal", "base=tiny_tools was"),
-        ("tiny_tools", "household", "base=tiny was"),
-        ("tiny", "tau2", "policy.model="),
-        ("Qwen/Qwen3-4B", "tau2", None),
+        ("tiny", "household", None, None),
+        ("tiny_tools", "terminal", "tiny", None),
+        ("tiny_tools", "terminal", "full", "level=tiny alone"),
+        ("tiny", "terminal", "tiny", "base=tiny_tools was"),
+        ("tiny_tools", "household", None, "base=tiny was"),
+        ("tiny", "tau2", None, "policy.model="),
+        ("Qwen/Qwen3-4B", "tau2", None, None),
     ],
 )
-def test_who_trains_a_base_where_it_never_was_is_told(model, world, told):
-    found = unknown_to(model, world)
+def test_who_trains_a_base_where_it_never_was_is_told(model, world, level, told):
+    found = unknown_to(model, world, level)
     assert found is None if told is None else told in found
 
 
