@@ -28,6 +28,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "src")]
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch: threads do not survive a fork
 
 from injuries import FAULTS, Trial, Unclear  # noqa: E402
 from processes import PATIENCE, Judge, Start, preload  # noqa: E402
@@ -170,7 +171,6 @@ def read(path: Path) -> list[dict[str, Any]]:
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 1 where a run was lost, wrong or unclear."""
     args = parser().parse_args(arguments)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: threads do not survive a fork
     preload()
     campaign = Campaign(Path(args.out), args.forked)
     done = {record["run"] for record in read(campaign.records)}
