@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from turnwise.errors import InputError
 from turnwise.evaluation.general import evaluate, headline
 from turnwise.reports.result import read_result, write_result
-from turnwise.tiny.load import BASES, tiny_path
+from turnwise.tiny.load import weights_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result = read_result(args.run)  # a run without a result has nothing to put the scores beside
         cfg = OmegaConf.load(args.run / "config.yaml")
-        base = str(tiny_path(cfg.policy.model) if cfg.policy.model in BASES else cfg.policy.model)
+        base = weights_of(cfg.policy.model)
         trained = args.run / "model", args.run / "adapter"
         whole, adapter = (path if path.is_dir() else None for path in trained)
         if whole is None and adapter is None:

@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         drawn = swept(collection, args.against, mean_interval) if args.against else {}
         page = comparison_page(collection, tables, lines, mean_interval, list(drawn.values()))
         save(args, tables, lines, page, console)
-        for path, figure in drawings(args.figure, drawn, comparison_figures(collection, mean_interval)).items():
+        for path, figure in drawings(args.figure, drawn, collection).items() if args.figure else ():
             write_page(path, standalone(figure))
             console.print(f"Figure: {path}", markup=False, highlight=False)
         for folder in collection.folders if args.rebuild else ():
@@ -111,13 +111,11 @@ def directions(arguments: list[str]) -> int:
     return 0
 
 
-def drawings(path: Path | None, drawn: dict[str, Figure], changes: list[Figure]) -> dict[Path, Figure]:
+def drawings(path: Path, drawn: dict[str, Figure], collection: Collection) -> dict[Path, Figure]:
     """What ``--figure`` writes, and where: each of several drawn worlds has a file of its own."""
-    if path is None:
-        return {}
     if len(drawn) > 1:
         return {path.with_stem(f"{path.stem}-{name}"): figure for name, figure in drawn.items()}
-    figures = [*drawn.values(), *changes]
+    figures = list(drawn.values()) or comparison_figures(collection, mean_interval)
     return {path: figures[0]} if figures else {}
 
 

@@ -24,7 +24,7 @@ from turnwise.endpoints import is_local, key_from
 from turnwise.engines.vllm.faults import ServerError
 from turnwise.engines.vllm.local import Local, Process
 from turnwise.errors import InputError
-from turnwise.tiny.load import BASES, tiny_path
+from turnwise.tiny.load import weights_of
 
 KEY = "TURNWISE_VLLM_KEY"
 POLL, TELL = 0.5, 10.0  # s
@@ -95,7 +95,7 @@ def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) 
             "  python3 -m venv .venv-vllm && .venv-vllm/bin/pip install -r requirements-vllm.txt"
         )
     folder = Path(args.folder)
-    model = str(tiny_path(args.model)) if args.model in BASES else args.model
+    model = weights_of(args.model)
     if args.full_weights:
         model = untied(model, args.dtype, folder)
     return Process(

@@ -13,7 +13,7 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, PretrainedConfig
 
 from turnwise.errors import InputError
-from turnwise.tiny.load import BASES, tiny_path
+from turnwise.tiny.load import weights_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def architecture(model: str) -> Architecture:
     Raises:
         InputError: a folder without a ``config.json``, or an id that is neither in the cache nor among the shipped facts.
     """
-    folder = tiny_path(model) if model in BASES else Path(model)
+    folder = Path(weights_of(model))
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(f"policy.model={model}: this folder holds no config.json")

@@ -17,6 +17,7 @@ from turnwise.envs.tools import Tools
 from turnwise.types import Task
 
 PAIRED = 0.4  # share of the training tasks that have two requests
+_HELD_OUT = tuple(name for names in asdict(Names.held_out()).values() for name in names)
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,6 @@ def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
     if split != "unseen":
         return part_of(turns) == split
     return part_of([turn for turn in turns if not any(name in turn["user"] for name in _HELD_OUT)]) == "seen"
-
-
-_HELD_OUT = tuple(name for names in asdict(Names.held_out()).values() for name in names)
 
 
 def shown(name: str) -> Tools:

@@ -60,11 +60,8 @@ class SearchEnv:
         if not 0 <= floor <= 1:
             raise ValueError(f"floor: F1 lies in [0, 1], got {floor}")
         self.horizon = check_horizon(horizon)
-        self.results, self.floor, self.mistakes = (
-            results or (1 if level == "tiny" else 3),
-            floor,
-            mistakes or Mistakes(),
-        )
+        self.results = results or (1 if level == "tiny" else 3)
+        self.floor, self.mistakes = floor, mistakes or Mistakes()
         self.calls = calls or ("short" if level == "tiny" else "hermes")
         self._calls = calls_of(self.calls, TOOLS)
         self._source = Source(level, edition, countries, files, corpus)

@@ -18,9 +18,9 @@ from turnwise.envs.base import EnvironmentFault
 from turnwise.envs.search.pages import Page, Pages
 
 _TITLE = 3  # how often a title counts: a page is about its title, and only mentions what it links to
-logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index that it builds
 KEY = "TURNWISE_RETRIEVAL_KEY"  # environment variable that holds the server's token; unset, none is sent
 _KEPT = 16_384  # queries remembered: the rollouts of a group ask much the same
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index that it builds
 
 
 class Retriever(Protocol):
