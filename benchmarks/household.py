@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnwise.data.chat import ChatTokens
+from turnwise.data.demonstrations import Demonstrations
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.evaluation.suites import openings
 from turnwise.rollouts.play import Player
-from turnwise.training.sources import starts_of, turns_of
+from turnwise.training.sources import Turns, starts_of
 from turnwise.types import State, Trajectory
 
 
@@ -61,7 +62,10 @@ def long_trajectories(environment: HouseholdEnv, count: int, turns: int, seed: i
 
 def states_by_turn(trajectories: Sequence[Trajectory], chat: ChatTokens) -> tuple[list[State], list[list[State]]]:
     """Every assistant turn as a state, in the order of trajectories and, once more, gathered by the turn's number."""
-    states = turns_of(tuple(trajectories), chat)
+    demonstrations = Demonstrations(chat)
+    for trajectory in trajectories:
+        demonstrations.add(trajectory)
+    states = list(Turns(demonstrations))
     rows: dict[int, list[State]] = {}
     for state in states:
         rows.setdefault(state.turn, []).append(state)

@@ -42,7 +42,7 @@ from common import (
 )
 from household import Work
 from turnwise.config import register
-from turnwise.states.batches import batch
+from turnwise.states.batches import Batches
 from turnwise.training.collection import Collection
 from turnwise.training.main import Run
 from turnwise.training.progress import Phases
@@ -65,7 +65,7 @@ def main() -> None:
             raise SystemExit(
                 f"only {len(states)} of the expert turns are mixed, {args.states} are wanted: raise --trajectories, or --keep all"
             )
-        tasks = batch(states, 0, args.seed, args.states, None)
+        tasks = Batches(states, args.seed, args.states)(0)
         shares: list[float] = []
         contenders = [ours(run, tasks, cfg, shares)]
         if find_spec("trl") is None:

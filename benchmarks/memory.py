@@ -36,9 +36,9 @@ def say_peak(small: Callable[[], None], step: Callable[[], None], device: torch.
     elif Path("/proc/self/clear_refs").exists():
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from here
-        before = _status("VmRSS")
+        before = status("VmRSS")
         step()
-        peak = _status("VmHWM")
+        peak = status("VmHWM")
     else:
         unit = 1 if sys.platform == "darwin" else 1024
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
@@ -47,7 +47,7 @@ def say_peak(small: Callable[[], None], step: Callable[[], None], device: torch.
     print(MARK, max(peak - before, 0))
 
 
-def _status(name: str) -> int:
+def status(name: str) -> int:
     """A size in bytes from the kernel's account of this process."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(name + ":"):

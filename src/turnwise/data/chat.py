@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ASKED = {"role": "user", "content": "u"}  # opens the dummy conversations from which the template's joints are read
 _SPOKEN = "turnwise-action"  # stands for an action there: no template rewrites it
 _ANSWER = {"role": "user", "content": "v"}
-_KEPT = 65536  # entries of each cache
+_KEPT = 16384  # entries of each cache
 
 
 class ChatTemplateError(InputError):

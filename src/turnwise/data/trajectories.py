@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -71,18 +71,42 @@ def read_trajectories(
     Raises:
         DataError: a file is missing or unreadable, no trajectory is usable, or ``strict`` and one is bad.
     """
+    good: dict[str, Trajectory] = {}
+
+    def take(trajectory: Trajectory) -> None:
+        if trajectory.id in good:
+            raise used_twice(trajectory.id, good[trajectory.id].source)
+        good[trajectory.id] = trajectory
+
+    problems = each_trajectory(take, paths, strict, max_line_bytes)
+    return Read(tuple(good.values()), problems)
+
+
+def each_trajectory(
+    take: Callable[[Trajectory], None],
+    paths: str | Path | Sequence[str | Path],
+    strict: bool = False,
+    max_line_bytes: int = MAX_BYTES,
+) -> tuple[Problem, ...]:
+    """Hand every good trajectory of the files to ``take``, one at a time in file order; answers why others are not among them.
+
+    Args:
+        take: raises UnusableError where it refuses one.
+        paths, strict, max_line_bytes: see :func:`read_trajectories`.
+
+    Raises:
+        DataError: as :func:`read_trajectories`.
+    """
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     if not names:
         raise DataError("no trajectory file is named: set data.file")
-    good: dict[str, Trajectory] = {}
     problems: list[Problem] = []
+    good = 0
     for name in names:
         for source, record in _records(Path(name), max_line_bytes):
             try:
-                trajectory = parse_trajectory(record, source)
-                if trajectory.id in good:
-                    raise used_twice(trajectory.id, good[trajectory.id].source)
-                good[trajectory.id] = trajectory
+                take(parse_trajectory(record, source))
+                good += 1
             except UnusableError as error:
                 problems.append(Problem(source, error.what, error.remedy, error.reason))
     what = ", ".join(map(str, names))
@@ -90,7 +114,7 @@ def read_trajectories(
         raise DataError(f"{len(problems)} bad trajectories in {what} and data.strict is set:", problems)
     if not good:
         raise DataError(f"no usable trajectory in {what}:" if problems else f"{what}: empty, no trajectory", problems)
-    return Read(tuple(good.values()), tuple(problems))
+    return tuple(problems)
 
 
 def used_twice(identity: str, first: str) -> UnusableError:

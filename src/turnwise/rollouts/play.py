@@ -22,7 +22,7 @@ from turnwise.rollouts.guard import guarded
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, State, Turn
 
-KEPT = 50_000  # episodes remembered between collections
+KEPT = 10_000  # episodes, and verdicts on actions, remembered between collections
 
 OnReply = Callable[[State, Sequence[int]], None]
 """A state and the ids of the one action that was taken there."""
@@ -140,7 +140,7 @@ class Player:
             if ahead is not None:
                 ahead.close()
         self.engine.close(opened)
-        if len(self.episodes.kept) > KEPT:
+        if max(len(self.episodes.kept), len(self._verdicts)) > KEPT:
             self.forget()
         return trees
 

@@ -61,6 +61,10 @@ class StateRule(Protocol):
         """Samples to draw of each candidate before training; 0: no profile is needed."""
         ...
 
-    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
-        """The states to train on, in their order. ``profiles`` goes by state id and is not read where ``k`` is 0."""
+    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
+        """The states to train on, in their order. ``profiles`` goes by state id and is not read where ``k`` is 0.
+
+        There may be more of both than fit into memory (``states.lazy``): a rule that asks for ids and answers with
+        :func:`turnwise.states.lazy.chosen` makes none of the states.
+        """
         ...

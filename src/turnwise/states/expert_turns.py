@@ -63,6 +63,6 @@ class ExpertTurns:
     source: ClassVar[Literal["expert"]] = "expert"
     k: ClassVar[int] = 0
 
-    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
+    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
         """All of them."""
-        return list(states)
+        return states

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from turnwise.states.base import STD_TOLERANCE, Profile
+from turnwise.states.lazy import chosen, ids_of
 from turnwise.types import State
 
 Keep = Literal["adv", "mixed", "all"]
@@ -46,16 +47,16 @@ class Pivots:
             return True
         return profile.mixed and (self.keep == "mixed" or profile.mean < self.lambda_diff)
 
-    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
+    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
         """The kept states, in their order. ``profiles`` goes by state id.
 
         Raises:
             KeyError: a state has no profile.
         """
-        missing = [state.id for state in states if state.id not in profiles]
+        missing = [name for name in ids_of(states) if name not in profiles]
         if missing:
             raise KeyError(f"{len(missing)} of {len(states)} states have no profile, the first is {missing[0]!r}")
-        return [state for state in states if self.keeps(profiles[state.id])]
+        return chosen(states, (place for place, name in enumerate(ids_of(states)) if self.keeps(profiles[name])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +80,26 @@ def summarise(profiles: Iterable[Profile], lambdas: Sequence[float] | None = Non
     Raises:
         ValueError: there is no profile.
     """
-    profiles = list(profiles)
-    if not profiles:
-        raise ValueError("no profile to summarise")
-    mixed = [profile.mean for profile in profiles if profile.mixed]
-    solved = sum(not profile.mixed and profile.mean >= 1 - STD_TOLERANCE for profile in profiles)
-    strict_of_functional = [
-        strict
-        for profile in profiles
-        for functional, strict in zip(profile.functional, profile.strict)
-        if functional >= 1
-    ]
-    misses = sum(strict <= 0 for strict in strict_of_functional)
     lambdas = [step / 10 for step in range(1, 11)] if lambdas is None else lambdas
+    states = mixed = solved = functional = misses = 0
+    below = [0] * len(lambdas)
+    for profile in profiles:
+        states += 1
+        mean = profile.mean
+        if profile.mixed:
+            mixed += 1
+            below = [count + (mean < limit) for count, limit in zip(below, lambdas)]
+        else:
+            solved += mean >= 1 - STD_TOLERANCE
+        strict_of_functional = [strict for paid, strict in zip(profile.functional, profile.strict) if paid >= 1]
+        functional += len(strict_of_functional)
+        misses += sum(strict <= 0 for strict in strict_of_functional)
+    if not states:
+        raise ValueError("no profile to summarise")
     return ProfileSummary(
-        states=len(profiles),
-        zero_signal=1 - len(mixed) / len(profiles),
-        solved=solved / len(profiles),
-        miss_rate=misses / len(strict_of_functional) if strict_of_functional else None,
-        yield_curve=tuple((limit, sum(mean < limit for mean in mixed)) for limit in lambdas),
+        states=states,
+        zero_signal=1 - mixed / states,
+        solved=solved / states,
+        miss_rate=misses / functional if functional else None,
+        yield_curve=tuple(zip(lambdas, below)),
     )

@@ -101,13 +101,15 @@ class Measure:
         return found
 
 
-def base_key(model: str, policy: object, environment: Any, settings: Settings, sampling: Sampling) -> str | None:
+def base_key(
+    models: Sequence[str], policy: object, environment: Any, settings: Settings, sampling: Sampling
+) -> str | None:
     """Digest of all that decides the base evaluation: weights, world, suites, sampling and the code's commit.
 
     None where the code is not that of a commit: nothing then says whether an older evaluation still holds.
 
     Args:
-        model: folder or id of the base policy; the weights of a folder are read.
+        models: folder or id of the base policy and of what is merged into it; the weights of a folder are read.
         policy: how it is loaded.
         environment: its configuration, and which engine plays in it.
     """
@@ -115,8 +117,9 @@ def base_key(model: str, policy: object, environment: Any, settings: Settings, s
     if not code or code.endswith("+"):
         return None
     weights = hashlib.sha256()
-    for file in sorted(Path(model).glob("*.safetensors")):
-        weights.update(file.read_bytes())
+    for model in models:
+        for file in sorted(Path(model).glob("*.safetensors")):
+            weights.update(file.read_bytes())
     suites = {name: value for name, value in asdict(settings).items() if name != "every"}
-    named = [model, str(policy), weights.hexdigest(), environment, suites, asdict(sampling), code]
+    named = [*models, str(policy), weights.hexdigest(), environment, suites, asdict(sampling), code]
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from turnwise.config import build
 from turnwise.data.chat import ChatTokens
+from turnwise.engines.spool import Spool
+from turnwise.engines.spooled import Spooled
 from turnwise.envs.base import Environment
 from turnwise.rollouts.play import Player
+from turnwise.run_folder import config_hash
 from turnwise.settings import Rollout
+from turnwise.training.ranks import Ranks
 
 
 def player_of(
@@ -44,3 +51,22 @@ def player_of(
         world_seconds=rollout.world_seconds,
         world_threads=rollout.world_threads,
     )
+
+
+@contextmanager
+def spooled(player: Player, cfg: DictConfig, ranks: Ranks, tell: Callable[[str], None]) -> Iterator[Player]:
+    """The player of a run's collections: what it samples is kept in the run's folder until the block ends well.
+
+    A server's log-probs depend on what shares its batches, so there is nothing to be exact about: what was kept stands.
+    """
+    if cfg.rollout.spool is None:
+        yield player
+        return
+    folder = Path(cfg.paths.out) / "spool"
+    spool = Spool(folder / f"{ranks.rank}.bin", config_hash(cfg))
+    exact = cfg.rollout.spool == "exact" and not ranks.served
+    try:
+        yield replace(player, engine=Spooled(player.engine, spool, exact, tell))
+    finally:
+        spool.close()
+    shutil.rmtree(folder, ignore_errors=True)  # with the files of starts that had more processes

@@ -1,16 +1,17 @@
 """The offline profile: K samples of every expert turn under the frozen base policy (PivotRL Eq. 4).
 
 All turns of a trajectory hang off its spine, which the engine computes once. Results are appended shard by shard, so an
-interrupted profile goes on where it stopped, and a finished one is read back.
+interrupted profile goes on where it stopped, and a finished one is read back. They stay on disk: there may be millions.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +19,7 @@ from turnwise.allocators.uniform import Uniform
 from turnwise.files import whole
 from turnwise.gates.never import Never
 from turnwise.rollouts.play import Player
+from turnwise.states.lazy import LazyStates, ids_of
 from turnwise.states.pivots import Profile
 from turnwise.training.ranks import Ranks
 from turnwise.types import State
@@ -25,6 +27,8 @@ from turnwise.types import State
 logger = logging.getLogger(__name__)
 
 SHARD = 2048  # samples played and written together
+ROWS = 65536  # states of a row group of the one file in the end
+_ABSENT = -1
 
 
 def profile(
@@ -35,7 +39,7 @@ def profile(
     key: object,
     on_done: Callable[[int], None] | None = None,
     ranks: Ranks | None = None,
-) -> dict[str, Profile]:
+) -> Profiles:
     """Profile of each state by its id; ``folder`` keeps the shards.
 
     Args:
@@ -47,15 +51,13 @@ def profile(
         ranks: who plays a share of it; the first writes.
     """
     ranks = ranks or Ranks()
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = _read(folder)
-    known = {row["state_id"] for row in rows}
-    if known and on_done is not None:
-        on_done(len(known))
-    missing = [state for state in states if state.id not in known]
+    profiles = Profiles(folder, states)
+    if len(profiles) and on_done is not None:
+        on_done(len(profiles))
+    missing = profiles.missing()
     step = max(1, SHARD // k)
     for start in range(0, len(missing), step):
-        part = missing[start : start + step]
+        part = [states[int(place)] for place in missing[start : start + step]]
         trees = player.play(ranks.share(part), Uniform(k), Never(), key)
         fresh = []
         for tree in trees:
@@ -72,46 +74,137 @@ def profile(
                     "actions": [turn.text for turn in turns],
                 }
             )
-        fresh = ranks.gather(fresh)  # after which all have read what lay in the folder
-        if ranks.first:
-            _append(folder, fresh)
-        rows += fresh
+        profiles.add(ranks.gather(fresh), writes=ranks.first)  # gathered when all have read what lay in the folder
+        player.forget()  # the states of a trajectory stand together: no later part needs this one's episodes
         if on_done is not None:
             on_done(len(part))
-    return {row["state_id"]: Profile(tuple(row["rewards"]), tuple(row["strict"])) for row in rows}
+    ranks.meet()  # what the first has written last, the others read
+    return profiles
 
 
-def write_profile(folder: Path, path: Path, kept: Iterable[str]) -> None:
-    """One Parquet file of the whole profile, for reports and for the next run."""
-    chosen = set(kept)
-    rows = []
-    for row in _read(folder):
-        found = Profile(tuple(row["rewards"]), tuple(row["strict"]))
-        rows.append({**row, "mean": found.mean, "variance": found.variance, "kept": row["state_id"] in chosen})
-    if rows:
+class Profiles(Mapping[str, Profile]):
+    """The profiles of ``states`` by state id, read from the shards in ``folder``, of which one is at hand at a time.
+
+    Memory: eight bytes a state, and one shard. Rows of states that are not among ``states`` stay in the files.
+    """
+
+    def __init__(self, folder: Path, states: Sequence[State]) -> None:
+        self.folder, self.states = folder, states
+        folder.mkdir(parents=True, exist_ok=True)
+        self._place: Callable[[str], int | None] = (
+            states.place if isinstance(states, LazyStates) else {s.id: i for i, s in enumerate(states)}.get
+        )
+        self._shards: list[Path] = []
+        self._starts = [0]  # rows before each shard, and in the end of all
+        self._row_S = np.full(len(states), _ABSENT, np.int64)
+        self._at_hand: tuple[int, list[Profile]] = (_ABSENT, [])
+        found = sorted(folder.glob("shard-*.parquet"), key=_number)
+        self._next = _number(found[-1]) + 1 if found else 0
+        for shard in found:
+            try:
+                names = pq.read_table(shard)["state_id"].to_pylist()  # all columns: damage in any of them counts
+            except (pa.ArrowException, OSError, ValueError):
+                shard.replace(shard.with_suffix(".damaged"))
+                logger.warning("%s is damaged; its states are profiled again", shard)
+            else:
+                self._index(shard, names)
+
+    def missing(self) -> np.ndarray:
+        """Places of the states that have no profile, ascending."""
+        return np.flatnonzero(self._row_S == _ABSENT)
+
+    def add(self, rows: list[dict[str, Any]], writes: bool = True) -> None:
+        """Keep fresh rows as one more shard, which appears whole or not at all; another process may write it."""
+        if not rows:
+            return
+        path = self.folder / f"shard-{self._next:05d}.parquet"
+        self._next += 1
+        if writes:
+            with whole(path) as part:
+                pq.write_table(pa.Table.from_pylist(rows), part)
+        self._index(path, [row["state_id"] for row in rows])
+
+    def write(self, path: Path, kept: Sequence[State]) -> None:
+        """One Parquet file of the whole profile, for reports and for the next run; ``kept`` are the states trained on."""
+        kept_S = np.zeros(len(self.states), bool)
+        for name in ids_of(kept):
+            kept_S[self._place(name)] = True
+        if not self._shards:
+            return
         with whole(path) as part:
-            pq.write_table(pa.Table.from_pylist(rows), part)
+            writer = None
+            for table in self._tables(kept_S):
+                writer = writer or pq.ParquetWriter(part, table.schema)
+                writer.write_table(table)
+            assert writer is not None
+            writer.close()
+
+    def _tables(self, kept_S: np.ndarray) -> Iterator[pa.Table]:
+        """The shards' rows with what is told of each, ``ROWS`` or a few more at a time."""
+        parts: list[pa.Table] = []
+        for shard in self._shards:
+            table = pq.read_table(shard)
+            found = _profiles(table)
+            places = [self._place(name) for name in table["state_id"].to_pylist()]
+            told = {
+                "mean": [one.mean for one in found],
+                "variance": [one.variance for one in found],
+                "kept": [place is not None and bool(kept_S[place]) for place in places],
+            }
+            for name, values in told.items():
+                table = table.append_column(name, pa.array(values))
+            parts.append(table.cast(pa.schema([_plain(field) for field in table.schema])))
+            if sum(map(len, parts)) >= ROWS:
+                yield pa.concat_tables(parts).combine_chunks()
+                parts = []
+        if parts:
+            yield pa.concat_tables(parts).combine_chunks()
+
+    # -- by id ---------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, state_id: str) -> Profile:
+        place = self._place(state_id)
+        row = _ABSENT if place is None else int(self._row_S[place])
+        if row == _ABSENT:
+            raise KeyError(state_id)
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self._load(number)[row - self._starts[number]]
+
+    def __contains__(self, state_id: object) -> bool:
+        place = self._place(state_id) if isinstance(state_id, str) else None
+        return place is not None and bool(self._row_S[place] != _ABSENT)
+
+    def __iter__(self) -> Iterator[str]:
+        for name, row in zip(ids_of(self.states), self._row_S):
+            if row != _ABSENT:
+                yield name
+
+    def __len__(self) -> int:
+        return int((self._row_S != _ABSENT).sum())
+
+    def _load(self, number: int) -> list[Profile]:
+        if self._at_hand[0] != number:
+            self._at_hand = (number, _profiles(pq.read_table(self._shards[number], columns=["rewards", "strict"])))
+        return self._at_hand[1]
+
+    def _index(self, shard: Path, names: Sequence[str]) -> None:
+        for row, name in enumerate(names, start=self._starts[-1]):
+            place = self._place(name)
+            if place is not None:
+                self._row_S[place] = row
+        self._shards.append(shard)
+        self._starts.append(self._starts[-1] + len(names))
 
 
-def _shards(folder: Path) -> list[Path]:
-    return sorted(folder.glob("shard-*.parquet"))
+def _profiles(table: pa.Table) -> list[Profile]:
+    rows = zip(table["rewards"].to_pylist(), table["strict"].to_pylist(), strict=True)
+    return [Profile(tuple(rewards), tuple(strict)) for rewards, strict in rows]
 
 
-def _read(folder: Path) -> list[dict[str, Any]]:
-    rows = []
-    for shard in _shards(folder):
-        try:
-            rows += pq.read_table(shard).to_pylist()
-        except (pa.ArrowException, OSError, ValueError):
-            shard.replace(shard.with_suffix(".damaged"))
-            logger.warning("%s is damaged; its states are profiled again", shard)
-    return rows
+def _plain(column: pa.Field) -> pa.Field:
+    """A column read from Parquet under the type that it was written with: lists come back with another name for their items."""
+    return column.with_type(pa.list_(column.type.value_type)) if pa.types.is_list(column.type) else column
 
 
-def _append(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """A shard appears whole or not at all."""
-    if not rows:
-        return
-    path = folder / f"shard-{max((int(shard.stem[6:]) for shard in _shards(folder)), default=-1) + 1:05d}.parquet"
-    with whole(path) as part:
-        pq.write_table(pa.Table.from_pylist(rows), part)
+def _number(shard: Path) -> int:
+    return int(shard.stem.removeprefix("shard-"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -13,11 +12,11 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 
 from turnwise.evaluation.suites import repeat_rate
-from turnwise.files import append, whole
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.judged import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.training.branches import branch_metrics, trajectories
+from turnwise.training.lines import append_lines, cut_lines, each_line
 from turnwise.training.verdicts import VERIFIER, count_verdicts, verifier_metrics
 from turnwise.types import Message, RolloutTree
 
@@ -166,8 +165,8 @@ class Recorder(Callback):
         """Tell of records that are gone since they were written. They cannot be had back, and no later number needs them."""
         if not self.writes:
             return
-        rows = sum(row["phase"] == "train" for row in read_lines(self.folder / "metrics.jsonl"))
-        trees = len(read_lines(self.folder / "rollouts" / "train.jsonl"))
+        rows = sum(row["phase"] == "train" for row in each_line(self.folder / "metrics.jsonl"))
+        trees = sum(1 for _ in each_line(self.folder / "rollouts" / "train.jsonl"))
         for name, found, written in (("metrics.jsonl", rows, "rows"), ("rollouts/train.jsonl", trees, "trees")):
             if found != self.counters[written]:
                 logger.warning(
@@ -182,7 +181,7 @@ class Recorder(Callback):
         path = self.folder / "metrics.jsonl"
         if not self.writes:
             return
-        if phase == "eval" and any((row["phase"], row["iteration"]) == (phase, iteration) for row in read_lines(path)):
+        if phase == "eval" and any((row["phase"], row["iteration"]) == (phase, iteration) for row in each_line(path)):
             return
         row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
         append_lines(path, [row])
@@ -266,35 +265,6 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
         "looks": [{"step": look.step, "values": dict(look.values), "stop": look.stop} for look in tree.looks],
         "rewards": {name: [None if v != v else v for v in values] for name, values in experience.rewards[i].items()},
     }
-
-
-def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    append(path, "".join(json.dumps(row) + "\n" for row in rows))
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file of JSON lines; what a kill tore off is left out, and damage elsewhere is told."""
-    rows: list[dict[str, Any]] = []
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if isinstance(row, dict) and "iteration" in row:
-            rows.append(row)
-        elif number < len(lines):
-            logger.warning("%s: line %d is damaged and left out", path, number)
-    return rows
-
-
-def cut_lines(path: Path, keep: Any) -> None:
-    """Leave out the lines that ``keep`` refuses, and a torn last one."""
-    if not path.exists():
-        return
-    kept = [json.dumps(row) + "\n" for row in read_lines(path) if keep(row)]
-    with whole(path) as part:
-        part.write_text("".join(kept), encoding="utf-8")
 
 
 def _spread(total: int, count: int) -> list[int]:

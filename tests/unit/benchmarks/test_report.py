@@ -80,3 +80,23 @@ def test_other_files_are_refused(text, tmp_path, page, capsys) -> None:
 def test_the_page_names_every_ratio_it_can_show() -> None:
     for name in {target[0] for target in TARGETS}:
         assert f"<!-- table:{name} -->" in PAGE.read_text(encoding="utf-8")
+
+
+def test_trajectories_on_disk_fill_their_table(tmp_path: Path) -> None:
+    row = {
+        "file_mb": 9.6, "read_seconds": 20.0, "profile_seconds": 30.0, "us_per_trajectory": 5000.0, "before_mb": 528.0,
+        "cpu_us_per_trajectory": 2500.0, "states": 30000, "kept": 13000, "samples": 120000,
+    }  # fmt: skip
+    resume = {"read_seconds": 19.0, "first_sample_seconds": 21.5, "samples": 60000}
+    small = {"10000": {**row, "trajectories": 10000, "peak_mb": 100.0, "resume": resume}}
+    large = {"100000": {**row, "trajectories": 100000, "peak_mb": 109.0}}
+    setting = {"turns": 3, "k": 4}
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table:million -->\n<!-- /table:million -->\n")
+    files = [saved(tmp_path, "million", name, sizes=s, setting=setting) for name, s in (("b", large), ("a", small))]
+    assert main([*map(str, files), "--page", str(page)]) == 0
+    text = page.read_text()
+    assert text.index("| 10,000 | 10 MiB | 20 s | 30 s | 5,000 us | 2,500 us | 100 MiB |") < text.index("| 100,000 |")
+    assert "grows by 105 bytes a trajectory" in text  # 9 MiB over 90,000
+    assert "2.5 s from there to the next sample; 60,000 of 120,000 samples were left to draw" in text
+    assert "50 % of a core" in text

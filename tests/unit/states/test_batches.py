@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.states.batches import batch
+from turnwise.states.batches import Batches
 from turnwise.types import State, Task
 
 TASK = Task("maze", "1", "train")
+
+
+def batch(states, iteration, seed, size, trajectories_per_batch=None):
+    return Batches(states, seed, size, trajectories_per_batch)(iteration)
 
 
 def make(*lengths):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from turnwise.training.lines import cut_lines, each_line
 from turnwise.training.recorder import Recorder
 
 
@@ -19,3 +21,23 @@ def test_what_the_checkpoint_does_not_know_is_made_again_in_its_order(tmp_path: 
     Recorder(tmp_path, {}).on_train_start(SimpleNamespace(current_epoch=epoch), None)  # type: ignore[arg-type]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(line["iteration"], line["phase"]) for line in lines] == rows[:left]
+
+
+def test_lines_are_read_and_cut_one_at_a_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, count = tmp_path / "train.jsonl", 400
+    with path.open("w") as stream:
+        for iteration in range(count):
+            stream.write(
+                "broken\n" if iteration == 7 else json.dumps({"iteration": iteration, "text": "x" * 20_000}) + "\n"
+            )
+        stream.write('{"iteration": 400')
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in each_line(path)) == count - 1
+        cut_lines(path, lambda row: row["iteration"] < count - 5)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 2**20  # of 8 MB
+    assert [row["iteration"] for row in each_line(path)] == [i for i in range(count - 5) if i != 7]
+    assert {record.getMessage() for record in caplog.records} == {f"{path}: line 8 is damaged and left out"}

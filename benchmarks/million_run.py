@@ -1,0 +1,90 @@
+"""One process of million.py: a run's own reading, profiling and selecting, with a stub for the policy.
+
+python benchmarks/million_run.py FILE FOLDER K           prints one JSON object
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from idle import Idle
+from memory import status
+from turnwise.config import compose_config
+from turnwise.config_check import check_config
+from turnwise.engines.base import Sample, Sampling, Told
+from turnwise.states.batches import Batches
+from turnwise.training.main import PHASES, Run
+from turnwise.training.progress import Phases
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+ACTIONS = ("look", "go to countertop 1", "go to fridge 1", "take apple 1 from countertop 1")
+MB = 2**20
+
+
+class Stub(Idle):
+    """A policy that needs no time and says one of ``actions``, by the seed."""
+
+    def __init__(self, actions: Sequence[list[int]]) -> None:
+        super().__init__()
+        self.actions, self.asked = actions, 0
+        self.first = 0.0  # when it was asked first
+
+    def sample(
+        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
+    ) -> list[Sample]:
+        self.first = self.first or time.perf_counter()
+        self.asked += len(nodes)
+        chosen = (self.actions[seed % len(self.actions)] for seed in seeds)
+        return [Sample(list(ids), [0.0] * len(ids)) for ids in chosen]
+
+
+def main(file: str, folder: str, k: str) -> None:
+    overrides = ["method=pivotrl", f"states.k={k}", "states.keep=mixed", f"data.file={file}", "name=million"]
+    places = [f"paths.out={folder}", f"paths.cache={folder}/cache"]
+    cfg = compose_config([*overrides, *places], CONF)
+    check_config(cfg)
+    with Phases(PHASES, console=Console(stderr=True)) as phases:
+        job = Run(cfg, phases)
+        stub = Stub([job.chat.action(text) for text in ACTIONS])
+        job.engine = job.player.engine = stub
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from here
+        before, began, cpu_began = status("VmRSS"), time.perf_counter(), time.process_time()
+        candidates = job.candidates()
+        read = time.perf_counter()
+        read_mb = (status("VmRSS") - before) / MB
+        kept = job.chosen(candidates)
+        chosen, cpu = time.perf_counter(), time.process_time() - cpu_began
+        job_rollout = job.settings["rollout"]
+        Batches(kept, job.seed, job_rollout.states, job_rollout.trajectories)(0)
+        ordered = time.perf_counter()
+    number = len(job.demonstrations or ())
+    found = {
+        "trajectories": number,
+        "states": len(candidates),
+        "kept": len(kept),
+        "samples": stub.asked,
+        "read_seconds": round(read - began, 2),
+        "profile_seconds": round(chosen - read, 2),
+        "order_seconds": round(ordered - chosen, 2),
+        "first_sample_seconds": round((stub.first or chosen) - began, 2),
+        "us_per_trajectory": round((chosen - began) / number * 1e6, 1),
+        "cpu_us_per_trajectory": round(cpu / number * 1e6, 1),
+        "before_mb": round(before / MB, 1),
+        "read_mb": round(read_mb, 1),
+        "peak_mb": round((status("VmHWM") - before) / MB, 1),
+        "shards": len(list((job.folder / "profile").glob("shard-*"))),
+        "profile_mb": round((job.folder / "profile.parquet").stat().st_size / MB, 1),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,83 @@
+"""Expert trajectories with their tokens, on disk: a run may have more of them than fit into memory."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from turnwise.data.chat import ChatTokens, Spine
+from turnwise.data.trajectories import used_twice
+from turnwise.shelf import Names, Shelf
+from turnwise.types import Trajectory
+
+_NEAR = 64  # trajectories kept at hand: neighbours are asked for together
+
+
+class Demonstration(NamedTuple):
+    """A trajectory and its tokens; more than one spine where the chat template shows later turns a shortened history."""
+
+    trajectory: Trajectory
+    spines: list[Spine]
+
+
+class Demonstrations:
+    """Trajectories by number, in the order in which they were added. Memory: 40 bytes each; the rest lies in ``folder``.
+
+    Args:
+        chat: renders and tokenises them, once, when they are added.
+        folder: see :class:`turnwise.shelf.Shelf`.
+    """
+
+    def __init__(self, chat: ChatTokens, folder: Path | None = None) -> None:
+        self.chat = chat
+        self.names = Names(folder)
+        self._shelf: Shelf[Demonstration] = Shelf(folder)
+        self._starts = array("Q", [0])  # turns before each trajectory, and in the end of all
+        self.number = lru_cache(maxsize=_NEAR)(self.names.place)
+        self._near = lru_cache(maxsize=_NEAR)(self._shelf.__getitem__)
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Put a trajectory behind the others.
+
+        Raises:
+            UnusableError: its id was used before.
+            ChatTemplateError: the chat template refuses its messages.
+        """
+        first = self.names.place(trajectory.id)
+        if first is not None:
+            raise used_twice(trajectory.id, self[first].trajectory.source)
+        spines = self.chat.spines(trajectory.messages, trajectory.tools)
+        self.names.append(trajectory.id)
+        self._shelf.append(Demonstration(trajectory, spines))
+        self._starts.append(self._starts[-1] + sum(len(spine.turns) for spine in spines))
+
+    def __len__(self) -> int:
+        return len(self._shelf)
+
+    def __getitem__(self, number: int) -> Demonstration:
+        return self._near(number)
+
+    def named(self, name: str) -> Trajectory | None:
+        """The trajectory of that id; None where there is none."""
+        number = self.number(name)
+        return None if number is None else self[number].trajectory
+
+    # -- turns, counted through ----------------------------------------------------------------------------------------
+
+    @property
+    def turns(self) -> int:
+        """Assistant turns of all trajectories."""
+        return self._starts[-1]
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """How many turns come before each trajectory; one more, all turns."""
+        return self._starts
+
+    def of_turn(self, place: int) -> int:
+        """The number of the trajectory that the turn at ``place`` belongs to."""
+        return bisect_right(self._starts, place) - 1

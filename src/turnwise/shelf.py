@@ -1,0 +1,109 @@
+"""Values on disk in the order in which they came: a sequence of any length that takes eight bytes of memory a value."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import tempfile
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar, overload
+
+import numpy as np
+
+from turnwise.files import writing
+
+T = TypeVar("T")
+
+_RECENT = 65536  # names that an index holds unsorted
+
+
+class Shelf(Sequence[T], Generic[T]):
+    """Pickled values in a file without a name, which is gone with the process, however that ends.
+
+    Values come back equal, not identical: each look makes a new one. Only this process writes the file, so what is read from
+    it can be trusted; processes that it forks may read along.
+
+    Args:
+        folder: on whose file system the file lies; None: where temporary files lie.
+
+    Raises:
+        OSError: there is no room; ``filename`` is the folder.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = Path(folder or tempfile.gettempdir())
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - it lives as long as the shelf
+        self._ends = array("Q", [0])  # byte at which each value ends, after the first's beginning
+        self._written = 0  # bytes that the file system has; the rest is still in the buffer
+
+    def append(self, value: T) -> None:
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        with writing(self._folder):
+            self._file.write(data)
+        self._ends.append(self._ends[-1] + len(data))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T]: ...
+    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        place = range(len(self))[place]
+        begin, end = self._ends[place], self._ends[place + 1]
+        if end > self._written:
+            with writing(self._folder):
+                self._file.flush()
+            self._written = self._ends[-1]
+        value: T = pickle.loads(os.pread(self._file.fileno(), end - begin, begin))
+        return value
+
+
+class Names:
+    """Texts by place, and places by text: 24 bytes of memory each, however long they are.
+
+    A text is looked up by 64 bits of its digest and then read, so that two of one digest are still told apart.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._names: Shelf[str] = Shelf(folder)
+        self._digests, self._places = np.empty(0, np.uint64), np.empty(0, np.int64)  # both in the digests' order
+        self._recent: dict[int, list[int]] = {}
+
+    def append(self, name: str) -> None:
+        self._recent.setdefault(_digest(name), []).append(len(self._names))
+        self._names.append(name)
+        if len(self._recent) >= _RECENT:
+            self._sort()
+
+    def place(self, name: str) -> int | None:
+        """Where the text came first; None where it did not."""
+        digest = _digest(name)
+        wanted = np.uint64(digest)
+        begin = int(np.searchsorted(self._digests, wanted))
+        end = begin
+        while end < len(self._digests) and self._digests[end] == wanted:
+            end += 1
+        places = [*self._places[begin:end].tolist(), *self._recent.get(digest, ())]
+        return next((place for place in places if self._names[place] == name), None)
+
+    def _sort(self) -> None:
+        pairs = [(digest, place) for digest, places in self._recent.items() for place in places]
+        digests = np.concatenate([self._digests, np.array([digest for digest, _ in pairs], np.uint64)])
+        places = np.concatenate([self._places, np.array([place for _, place in pairs], np.int64)])
+        order = np.argsort(digests, kind="stable")  # stable: of equal digests the first place stays first
+        self._digests, self._places, self._recent = digests[order], places[order], {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+
+def _digest(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

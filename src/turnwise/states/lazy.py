@@ -1,0 +1,81 @@
+"""Sequences of states that are made when they are asked for: a run may have more of them than fit into memory."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.types import State
+
+
+class LazyStates(Sequence[State]):
+    """States by place. What is asked of all of them at once is answered without making them."""
+
+    @abstractmethod
+    def at(self, place: int) -> State:
+        """The state at a place from 0 to the length."""
+
+    @abstractmethod
+    def ids(self) -> Iterator[str]:
+        """The ids of all states, in order."""
+
+    @abstractmethod
+    def place(self, state_id: str) -> int | None:
+        """Where the state of that id stands; None where there is none."""
+
+    @abstractmethod
+    def groups(self) -> NDArray[np.int64]:
+        """A number for each state, the same for those of one trajectory, (S,)."""
+
+    @overload
+    def __getitem__(self, place: int) -> State: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[State]: ...
+    def __getitem__(self, place: int | slice) -> State | Sequence[State]:
+        if isinstance(place, slice):
+            return [self.at(i) for i in range(*place.indices(len(self)))]
+        return self.at(range(len(self))[place])
+
+
+class Chosen(LazyStates):
+    """Some states of a sequence: those at ``places_S``, which ascend. Memory: eight bytes a state."""
+
+    def __init__(self, states: LazyStates, places_S: NDArray[np.int64]) -> None:
+        self.states, self.places_S = states, places_S
+
+    def __len__(self) -> int:
+        return len(self.places_S)
+
+    def at(self, place: int) -> State:
+        return self.states.at(int(self.places_S[place]))
+
+    def ids(self) -> Iterator[str]:
+        mask = np.zeros(len(self.states), bool)
+        mask[self.places_S] = True
+        return (name for name, wanted in zip(self.states.ids(), mask) if wanted)
+
+    def place(self, state_id: str) -> int | None:
+        found = self.states.place(state_id)
+        if found is None:
+            return None
+        place = int(np.searchsorted(self.places_S, found))
+        return place if place < len(self) and self.places_S[place] == found else None
+
+    def groups(self) -> NDArray[np.int64]:
+        return self.states.groups()[self.places_S]
+
+
+def ids_of(states: Sequence[State]) -> Iterable[str]:
+    """The ids of any sequence of states, in order."""
+    return states.ids() if isinstance(states, LazyStates) else (state.id for state in states)
+
+
+def chosen(states: Sequence[State], places: Iterable[int]) -> Sequence[State]:
+    """The states at these ascending places: as lazy as ``states``, or a list."""
+    if isinstance(states, LazyStates):
+        return Chosen(states, np.fromiter(places, np.int64))
+    return [states[place] for place in places]

@@ -1,0 +1,105 @@
+"""States that are made when asked for are those of a list, wherever a run reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from turnwise.data.chat import ChatTokens
+from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.records import UnusableError
+from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.states.base import Profile
+from turnwise.states.batches import Batches
+from turnwise.states.expert_turns import ExpertTurns, expert_turns
+from turnwise.states.lazy import LazyStates, chosen, ids_of
+from turnwise.states.pivots import Pivots
+from turnwise.tiny.load import tiny_path
+from turnwise.training.sources import Steps, Turns
+from turnwise.types import State, Trajectory
+
+
+@pytest.fixture(scope="module")
+def chat() -> ChatTokens:
+    return ChatTokens(AutoTokenizer.from_pretrained(tiny_path()))
+
+
+@pytest.fixture(scope="module")
+def trajectories() -> list[Trajectory]:
+    world = HouseholdEnv(horizon=8)
+    return [world.demonstrate(task, "clumsy") for task in world.tasks("train", 12)]
+
+
+@pytest.fixture(scope="module")
+def listed(chat: ChatTokens, trajectories: list[Trajectory]) -> list[State]:
+    return [s for t in trajectories for s in expert_turns(t, chat.spines(t.messages, t.tools), chat.decode)]
+
+
+@pytest.fixture(scope="module")
+def lazy(chat: ChatTokens, trajectories: list[Trajectory], tmp_path_factory: pytest.TempPathFactory) -> Turns:
+    demonstrations = Demonstrations(chat, tmp_path_factory.mktemp("shelf"))
+    for trajectory in trajectories:
+        demonstrations.add(trajectory)
+    return Turns(demonstrations)
+
+
+def test_the_states_are_the_same_and_found_by_their_ids(lazy: Turns, listed: list[State]) -> None:
+    assert list(lazy) == listed and len(lazy) == len(listed)
+    assert lazy[-1] == listed[-1] and lazy[3:9:2] == listed[3:9:2]
+    assert [lazy.place(state.id) for state in listed] == list(range(len(listed)))
+    last = listed[-1]
+    for name in ("nobody#t0", f"{last.trajectory}#t{last.turn + 1}", f"{last.trajectory}#tx", str(last.trajectory)):
+        assert lazy.place(name) is None
+
+
+def test_batches_are_those_of_a_list(lazy: Turns, listed: list[State]) -> None:
+    for size, spread in ((16, None), (16, 5), (1000, None)):
+        found, wanted = Batches(lazy, 3, size, spread), Batches(listed, 3, size, spread)
+        assert [found(i) for i in range(12)] == [wanted(i) for i in range(12)]
+
+
+def test_rules_choose_the_same_and_make_no_state(
+    lazy: Turns, listed: list[State], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = {s.id: Profile((float(i % 3 > 0), float(i % 4 > 1)), (0.0, 0.0)) for i, s in enumerate(listed)}
+    rule = Pivots(k=2, keep="mixed")
+    with monkeypatch.context() as patched:
+        patched.setattr(Turns, "at", lambda self, place: pytest.fail("a state was made"))
+        kept = rule.select(lazy, profiles)
+        names, places = list(ids_of(kept)), [kept.place(name) for name in ids_of(kept)]  # type: ignore[attr-defined]
+    wanted = list(rule.select(listed, profiles))
+    assert 0 < len(wanted) < len(listed)
+    assert list(kept) == wanted and names == [s.id for s in wanted] and places == list(range(len(wanted)))
+    assert [Batches(kept, 0, 4)(i) for i in range(9)] == [Batches(wanted, 0, 4)(i) for i in range(9)]
+    assert isinstance(kept, LazyStates) and kept.place(next(s.id for s in listed if s not in wanted)) is None
+    assert list(ExpertTurns().select(lazy, {})) == listed
+
+
+def test_chosen_of_a_list_is_a_list(listed: list[State]) -> None:
+    assert chosen(listed, iter((1, 4))) == [listed[1], listed[4]]
+
+
+def test_groups_are_trajectories(lazy: Turns, listed: list[State]) -> None:
+    names = list(dict.fromkeys(state.trajectory for state in listed))
+    assert np.array_equal(lazy.groups(), [names.index(state.trajectory) for state in listed])
+
+
+def test_steps_are_found_by_the_ids_of_states(lazy: Turns, listed: list[State]) -> None:
+    steps = Steps(lazy)
+    assert len(steps) == len(listed) and list(steps) == [state.id for state in listed]
+    assert all(steps[state.id].content == state.expert for state in listed)
+    with pytest.raises(KeyError):
+        steps["nobody#t0"]
+
+
+def test_an_id_used_twice_is_refused_with_the_place_of_the_first(
+    chat: ChatTokens, trajectories: list[Trajectory], tmp_path: Path
+) -> None:
+    demonstrations = Demonstrations(chat, tmp_path)
+    demonstrations.add(trajectories[0])
+    with pytest.raises(UnusableError, match="was used at "):
+        demonstrations.add(trajectories[0])
+    assert len(demonstrations) == 1 and demonstrations.turns == demonstrations.starts[-1]

@@ -1,0 +1,133 @@
+"""The profile on disk: whatever it is read back by, it is what was sampled, and a kill costs the shard under way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from turnwise.engines.base import Sample, Sampling
+from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.rollouts.play import Player
+from turnwise.states.lazy import chosen
+from turnwise.states.pivots import Pivots
+from turnwise.training import profile as profiling
+from turnwise.training.profile import Profiles, profile
+from turnwise.types import State
+
+ACTIONS = ("look", "go to desk 1", "inventory")
+K = 4
+
+
+class Chat:
+    """An action's ids are its number among ``ACTIONS``."""
+
+    def bridge(self, observation: Any, truncated: bool = False) -> list[int]:
+        raise AssertionError("single turns have no bridge")
+
+    def decode(self, action_ids: Sequence[int]) -> str:
+        return ACTIONS[action_ids[0]]
+
+
+class Engine:
+    """Draws by the seed alone; ``fail_after`` calls it is gone."""
+
+    version = 0
+
+    def __init__(self, fail_after: int | None = None) -> None:
+        self.left, self.asked = fail_after, 0
+
+    def open(self, ids: Sequence[int], near: str | None = None) -> int:
+        return 0
+
+    def fork(self, node: int) -> int:
+        return 0
+
+    def sample(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Any = None) -> Any:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left = None if self.left is None else self.left - 1
+        self.asked += len(nodes)
+        return [Sample([random.Random(seed).randrange(len(ACTIONS))], [0.0]) for seed in seeds]
+
+    def close(self, nodes: Sequence[int]) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiling, "SHARD", 5 * K)
+
+
+@pytest.fixture(scope="module")
+def states() -> list[State]:
+    tasks = HouseholdEnv().tasks("train", 23)
+    return [State(f"d{i}#t0", task, (1,), expert="look", trajectory=f"d{i}") for i, task in enumerate(tasks)]
+
+
+def played(states: Sequence[State], folder: Path, engine: Any) -> Profiles:
+    player = Player(engine, HouseholdEnv(), Chat(), Sampling(), max_turns=1)
+    return profile(player, states, K, folder, "key")
+
+
+def test_a_profile_is_read_back_and_a_kill_costs_one_shard(states: list[State], tmp_path: Path) -> None:
+    whole = played(states, tmp_path / "whole", Engine())
+    with pytest.raises(KeyboardInterrupt):
+        played(states, tmp_path / "killed", Engine(fail_after=3))
+    engine = Engine()
+    again = played(states, tmp_path / "killed", engine)
+    assert engine.asked == (23 - 15) * K
+    assert dict(again) == dict(whole) and list(again) == [state.id for state in states]
+    engine = Engine(fail_after=0)
+    assert dict(played(states, tmp_path / "killed", engine)) == dict(whole)
+
+
+def test_the_file_in_the_end_is_the_one_that_a_single_table_gives(states: list[State], tmp_path: Path) -> None:
+    found = played(states, tmp_path / "profile", Engine())
+    kept = Pivots(k=K, keep="mixed").select(states, found)
+    found.write(tmp_path / "profile.parquet", kept)
+    rows = [row for shard in sorted((tmp_path / "profile").iterdir()) for row in pq.read_table(shard).to_pylist()]
+    names = {state.id for state in kept}
+    for row in rows:
+        one = found[row["state_id"]]
+        row |= {"mean": one.mean, "variance": one.variance, "kept": row["state_id"] in names}
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "one.parquet")
+    assert 0 < len(names) < len(rows) == 23
+    assert (tmp_path / "profile.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+
+
+def test_more_than_a_row_group_is_written_in_several(
+    states: list[State], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiling, "ROWS", 10)
+    played(states, tmp_path / "profile", Engine()).write(tmp_path / "profile.parquet", [])
+    file = pq.ParquetFile(tmp_path / "profile.parquet")
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [10, 10, 3]
+
+
+def test_a_damaged_shard_is_put_aside_and_sampled_again(states: list[State], tmp_path: Path) -> None:
+    whole = dict(played(states, tmp_path, Engine()))
+    shard = tmp_path / "shard-00002.parquet"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    shard.write_bytes(bytes(data[: len(data) // 2]))
+    engine = Engine()
+    assert dict(played(states, tmp_path, engine)) == whole and engine.asked == 5 * K
+    assert shard.with_suffix(".damaged").exists() and not shard.exists()
+
+
+def test_rows_of_other_states_are_not_among_the_profiles(states: list[State], tmp_path: Path) -> None:
+    played(states, tmp_path, Engine())
+    found = Profiles(tmp_path, chosen(states, (2, 8)))
+    assert list(found) == ["d2#t0", "d8#t0"] and len(found) == 2
+    assert "d3#t0" not in found and found.get("d3#t0") is None
+
+
+def test_episodes_of_earlier_shards_are_not_kept(states: list[State], tmp_path: Path) -> None:
+    player = Player(Engine(), HouseholdEnv(), Chat(), Sampling(), max_turns=1)
+    profile(player, states, K, tmp_path, "key")
+    assert not player.episodes.kept and not player._verdicts
