@@ -2,6 +2,8 @@
 
 python benchmarks/report.py outputs/benchmarks/*.json
 python benchmarks/report.py outputs/benchmarks/*.json --page docs/performance.md
+python benchmarks/report.py outputs/benchmarks/million.json          fills the table of docs/scaling.md
+python benchmarks/report.py outputs/benchmarks/spool.json            fills the table of docs/reliability.md
 
 Results at a benchmark's own default size on a CPU fill its table; all others of it fill the table of growth, by what differs.
 """
@@ -11,14 +13,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.reports.markdown import write_section
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = DOCS / "performance.md"
 
 # What must be shown: benchmark, its number, how it is to be read, and the bound.
 TARGETS: tuple[tuple[str, str, str, str, float], ...] = (
@@ -50,6 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     try:
         results = [read(path) for path in args.files]
+        for name, (page, told) in ELSEWHERE.items():
+            if found := [r for r in results if r["benchmark"] == name]:
+                write_section(args.page if args.page != PAGE else DOCS / page, told(found), name)
+        results = [r for r in results if r["benchmark"] not in ELSEWHERE]
+        if not results:
+            return 0
         defaults = {name: [r for r in results if r["benchmark"] == name] for name in BENCHMARKS}
         main_results = {name: chosen(found) for name, found in defaults.items() if found}
         write_section(args.page, summary(main_results), "summary")
@@ -76,7 +85,7 @@ def read(path: Path) -> Result:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {error}; give files that a benchmark wrote with --json") from error
-    if not isinstance(found, dict) or found.get("benchmark") not in BENCHMARKS:
+    if not isinstance(found, dict) or found.get("benchmark") not in (*BENCHMARKS, *ELSEWHERE):
         raise InputError(f"{path}: no result of {', '.join(BENCHMARKS)}; give files that a benchmark wrote with --json")
     return {**found, "file": path.name}
 
@@ -159,6 +168,76 @@ def growth(results: Sequence[Result], main_results: Mapping[str, Result]) -> str
             ]
         )
     return table(["benchmark", "setting", "seconds", "units a second", "ratios"], rows) + "\n\n" + machines(results)
+
+
+def million(results: Sequence[Result]) -> str:
+    """What trajectories cost that lie on disk, a row for each number of them, ascending."""
+    sizes = sorted((row for result in results for row in result["sizes"].values()), key=lambda row: row["trajectories"])
+    header = [
+        "trajectories",
+        "file",
+        "read",
+        "profile",
+        "overhead each",
+        "CPU each",
+        "peak beyond the start",
+        "states kept",
+    ]
+    rows = [
+        [
+            f"{row['trajectories']:,}",
+            f"{row['file_mb']:,.0f} MiB",
+            f"{row['read_seconds']:,.0f} s",
+            f"{row['profile_seconds']:,.0f} s",
+            f"{row['us_per_trajectory']:,.0f} us",
+            f"{row['cpu_us_per_trajectory']:,.0f} us",
+            f"{row['peak_mb']:.0f} MiB",
+            f"{row['kept']:,} of {row['states']:,}",
+        ]
+        for row in sizes
+    ]
+    lines = [table(header, rows)]
+    if len(sizes) > 1:
+        more = sizes[-1]["trajectories"] - sizes[0]["trajectories"]
+        grown = (sizes[-1]["peak_mb"] - sizes[0]["peak_mb"]) * 2**20
+        lines.append(f"From the first row to the last the peak grows by {grown / more:,.0f} bytes a trajectory.")
+    lines += [
+        f"Killed in the middle of {row['trajectories']:,} (kill -9) and started again: {again['read_seconds']:,.0f} s to read "
+        f"the file, {again['first_sample_seconds'] - again['read_seconds']:.1f} s from there to the next sample; "
+        f"{again['samples']:,} of {row['samples']:,} samples were left to draw."
+        for row in sizes
+        if (again := row.get("resume"))
+    ]
+    setting, numbers = results[0]["setting"], " ".join(str(row["trajectories"]) for row in sizes)
+    share = 100 * sizes[-1]["cpu_us_per_trajectory"] / sizes[-1]["us_per_trajectory"]
+    lines.append(
+        f"`python benchmarks/million.py --trajectories {numbers}`: {setting['turns']} turns a trajectory, K = {setting['k']}. "
+        f"Before it reads, the process has {sizes[0]['before_mb']:.0f} MiB. Seconds are those of a shared machine, which gave "
+        f"the process {share:.0f} % of a core. {machines(results)}"
+    )
+    return "\n\n".join(lines)
+
+
+def spool(results: Sequence[Result]) -> str:
+    """What keeping a collection's actions costs and saves, of the last result."""
+    result = results[-1]
+    seconds = result["seconds"]
+    rows = [[name, f"{value:.2f}", f"{value / seconds['plain']:.2f}"] for name, value in seconds.items()]
+    rows.append(["what keeping its actions costs", f"{result['cost_seconds']:.4f}", f"{result['ratios']['cost']:.4f}"])
+    given = " ".join(f"--{name} {result['setting'][name]}" for name in ("tasks", "group", "horizon", "rounds"))
+    lines = [
+        table(["collection of the shipped policy", "CPU s", "of the undisturbed one"], rows),
+        f"`OMP_NUM_THREADS=1 python benchmarks/spool.py {given}`: the fastest of the rounds, one lane, "
+        f"{result['bytes']:,} bytes kept. {machines(results)}",
+    ]
+    return "\n\n".join(lines)
+
+
+ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {
+    "million": ("scaling.md", million),
+    "spool": ("reliability.md", spool),
+}
+"""Benchmark -> the page that holds its table, and what makes it."""
 
 
 def machines(results: Any) -> str:

@@ -32,14 +32,17 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result = read_result(args.run)  # a run without a result has nothing to put the scores beside
         cfg = OmegaConf.load(args.run / "config.yaml")
-        base = weights_of(cfg.policy.model)
+        base, start = weights_of(cfg.policy.model), cfg.policy.get("start")
         trained = args.run / "model", args.run / "adapter"
         whole, adapter = (path if path.is_dir() else None for path in trained)
         if whole is None and adapter is None:
             raise InputError(f"{args.run}: neither model nor adapter lies there; finish the run with python train.py")
         device = "cuda" if torch.cuda.is_available() else "cpu"
         same = (args.tasks, args.include, args.limit, args.chat, args.batch, device)
-        found = {"base": evaluate(base, None, *same), "after": evaluate(str(whole or base), adapter, *same)}
+        found = {
+            "base": evaluate(base, Path(start) if start else None, *same),
+            "after": evaluate(str(whole or base), adapter, *same),
+        }
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -34,7 +34,11 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--model", default="tiny", help="a folder, a name on the Hugging Face hub, tiny (the default) or tiny_tools")
+    add(
+        "--model",
+        default="tiny",
+        help="a folder, a name on the Hugging Face hub or a shipped base (conf/base); default tiny",
+    )
     add("--host", default="127.0.0.1", help=f"another one than this machine's own needs {KEY} (default 127.0.0.1)")
     add("--port", type=int, default=8000)
     add(

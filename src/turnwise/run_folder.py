@@ -35,6 +35,7 @@ _SHOWN_ONLY = (
     "engine.urls",  # and the same weights
     "engine.lanes",
     "rollout.world_threads",
+    "rollout.spool",  # what a killed start leaves to the next one
     "engine.key_variable",
     "engine.patience",
     *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "eager")),

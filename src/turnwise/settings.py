@@ -30,11 +30,16 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``model`` is ``tiny`` or ``tiny_tools`` (shipped), a folder in Hugging Face format or a Hugging Face id."""
+    """``model`` is the name of a shipped base (``conf/base``), a folder in Hugging Face format or a Hugging Face id.
+
+    ``start`` is the ``adapter`` folder of a finished run on it, merged into the weights before anything else: that run's policy
+    is then the base, and the reference of the KL term.
+    """
 
     model: str
     lora: Lora
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    start: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,8 @@ class Rollout:
     rollout whose world failed is begun again. A world that takes longer than ``world_seconds`` for one answer has failed (None:
     no limit); workers, sandboxes and servers have limits of their own below it. In worlds that wait for those, ``world_threads``
     steps are under way at once (0: one after the other). ``recorded`` trees of each collection are written to
-    ``rollouts/train.jsonl``.
+    ``rollouts/train.jsonl``. ``spool`` says how a collection that was killed is taken up (``engines.spooled``): ``exact``
+    ends bit for bit where an undisturbed run ends, ``quick`` computes less again, None keeps nothing.
     """
 
     states: int
@@ -78,6 +84,7 @@ class Rollout:
     world_seconds: float | None = 120.0
     world_threads: int = 8
     recorded: int = 4
+    spool: Literal["exact", "quick"] | None = "exact"
 
     def __post_init__(self) -> None:
         if self.world_seconds is not None and not self.world_seconds > 0:
@@ -137,7 +144,7 @@ class Evaluation:
 class Predictor:
     """A critic that learns the success of histories online: which weights it starts from and how it is trained.
 
-    ``model`` is ``tiny`` or ``tiny_tools`` (a shipped policy's weights), a folder or a Hugging Face id; a scalar head replaces
+    ``model`` is the name of a shipped base (its weights), a folder or a Hugging Face id; a scalar head replaces
     its own, over the lowest ``layers`` of it (None: all).
     After every collection it takes ``epochs`` passes over all roots and a random few later histories, ``prefix_share`` of
     the whole, in batches of ``batch`` histories, with AdamW at a constant rate and gradients clipped to ``clip_norm``.

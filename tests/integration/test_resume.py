@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from tests.integration.clocks import CLOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
+HEAD = 128  # bytes, more than a spool has before its first action
 
 
 def command(overrides: list[str]) -> list[str]:
@@ -47,14 +48,24 @@ def kill_when(overrides: list[str], reached: Callable[[], bool]) -> None:
     process.stderr.close()  # type: ignore[union-attr]
 
 
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if not key.startswith(CLOCKS)} for row in rows]
+    return [{key: value for key, value in row.items() if not key.startswith(CLOCKS)} for row in read_rows(folder)]
 
 
 def train_lines(folder: Path) -> int:
     path = folder / "metrics.jsonl"
     return path.read_text().count('"phase": "train"') if path.exists() else 0
+
+
+def kept_actions(folder: Path, iteration: int) -> int:
+    """Bytes of the actions that this iteration's collection has kept so far."""
+    path = folder / "spool" / "0.bin"
+    data = path.read_bytes() if path.exists() else b""
+    return max(0, len(data) - HEAD) if f'"version": {iteration}}}'.encode() in data[:HEAD] else 0
 
 
 @pytest.mark.slow
@@ -73,6 +84,7 @@ def test_kill_nine_changes_nothing(method: str, small: Callable[..., list[str]],
     if method == "pivotrl":
         kill_when(overrides, lambda: any((killed / "profile").glob("shard-*")))
     kill_when(overrides, lambda: train_lines(killed) >= 2)
+    kill_when(overrides, lambda: kept_actions(killed, iteration=3) > 0)
     kill_when(overrides, lambda: train_lines(killed) >= 4)
     kill_when(overrides, (killed / "adapter").exists)
     finish(overrides)
@@ -81,6 +93,8 @@ def test_kill_nine_changes_nothing(method: str, small: Callable[..., list[str]],
     assert a.keys() == b.keys()
     assert all((a[name] == b[name]).all() for name in a)
     assert metrics(whole) == metrics(killed)
+    restored = [row["engine/restored"] for row in read_rows(killed) if row["phase"] == "train"]
+    assert any(restored) and not (killed / "spool").exists()
     trained = [row for row in metrics(whole) if row["phase"] == "train"]
     learned = [row["train/grad_norm"] > 0 for row in trained]
     assert any(learned[:2]) and any(learned[2:4]) and any(learned[4:])  # there was something to lose at every kill

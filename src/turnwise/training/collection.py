@@ -15,7 +15,7 @@ from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
 from turnwise.settings import Rollout
 from turnwise.settings import Update as UpdateSettings
-from turnwise.states.batches import batch
+from turnwise.states.batches import Batches
 from turnwise.training.module import PolicyModule
 from turnwise.training.ranks import Ranks
 from turnwise.training.recorder import Recorder
@@ -72,7 +72,7 @@ class Collection:
 
     def __init__(
         self,
-        states: list[State],
+        states: Sequence[State],
         parts: Mapping[str, Any],
         rollout: Rollout,
         update: UpdateSettings,
@@ -92,7 +92,7 @@ class Collection:
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         self.memory: dict[str, float] = {}  # the advantage's; it travels in the checkpoint (training/stream.py)
         self.collector = Collector(
-            select=lambda iteration: batch(roots, iteration, seed, rollout.states, rollout.trajectories),
+            select=Batches(roots, seed, rollout.states, rollout.trajectories),
             play=self._play if self.sampled else self._demonstrate,
             reward=judged or parts["reward"] or (lambda tree: {}),
             advantage=parts["advantage"] or Imitation(),

@@ -21,31 +21,33 @@ from rich.console import Console
 
 from turnwise.config import build
 from turnwise.data.chat import ChatTokens
-from turnwise.data.steps import Step, steps_of
+from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.steps import Step
 from turnwise.evaluation.suites import Evaluation, openings
-from turnwise.files import writing
 from turnwise.models.policy import load_policy
 from turnwise.predictors.online import OnlinePredictor, load_predictor
-from turnwise.reports.html import write_report
+from turnwise.reports.pages import write_pages
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
 from turnwise.run_folder import config_hash
+from turnwise.states.lazy import chosen, ids_of
 from turnwise.states.pivots import summarise
 from turnwise.tiny.load import unknown_to, weights_of
 from turnwise.training.checkpoint import LAST, WholeCheckpointIO, newest
 from turnwise.training.collection import Collection
+from turnwise.training.export import export
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import in_domain, out_of_domain, provenance, summary
-from turnwise.training.playing import player_of
-from turnwise.training.profile import profile, write_profile
+from turnwise.training.playing import player_of, spooled
+from turnwise.training.profile import profile
 from turnwise.training.progress import Advance, Phases
 from turnwise.training.ranks import Ranks, environments, joined
 from turnwise.training.recorder import Recorder
-from turnwise.training.sharding import Whole, is_sharded, latest
+from turnwise.training.sharding import latest
 from turnwise.training.signals import own_signals
-from turnwise.training.sources import read_experts, starts_of, turns_of
+from turnwise.training.sources import Steps, Turns, read_experts, starts_of
 from turnwise.training.stream import Rollouts
 from turnwise.training.verdicts import count_profile, verifier_result
 from turnwise.types import Message, State
@@ -72,7 +74,9 @@ class Run:
         self.source = weights_of(policy.model)
         if strange := unknown_to(policy.model, self.env.name, cfg.env.get("level")):
             phases.tell(strange)
-        model, tokenizer = load_policy(self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, seed=self.seed)
+        model, tokenizer = load_policy(
+            self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, self.seed, policy.start
+        )
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
         self.predictor = self._predictor()
         given = {}
@@ -97,8 +101,8 @@ class Run:
         self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.tell)
         self.engine = self.player.engine
         self.opening = openings(self.env, self.chat)
-        self.histories: dict[str, Sequence[Message]] = {}
-        self.steps: dict[str, Step] = {}  # for the judge
+        self.demonstrations: Demonstrations | None = None
+        self.steps: Mapping[str, Step] = {}  # for the judge
         trees = self.settings["rollout"].recorded
         self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first)
         suites = self.settings["eval"]
@@ -115,25 +119,23 @@ class Run:
 
     # -- where to act --------------------------------------------------------------------------------------------------
 
-    def candidates(self) -> list[State]:
+    def candidates(self) -> Sequence[State]:
         """Where the run may act: openings of train tasks, or every expert turn. Read first, for a bad file ends the run."""
         rule = self.parts["states"]
         if rule.source == "tasks":
             return starts_of(self.env, rule.count, self.seed, lambda task: self.opening(task)[1])
         data = self.settings["data"]
         with self.phases.phase("read", data.trajectories) as advance:
-            trajectories, self.problems = read_experts(
-                data, self.env, Path(self.cfg.paths.cache), self.seed, lambda done, total: advance(1)
+            self.demonstrations, self.problems = read_experts(
+                data, self.env, self.chat, Path(self.cfg.paths.cache), self.seed, lambda done, total: advance(1)
             )
-            candidates = turns_of(trajectories, self.chat)
-        self.histories = {trajectory.id: trajectory.messages for trajectory in trajectories}
-        if self.parts["judge"] is not None:
-            self.steps = {step.id: step for trajectory in trajectories for step in steps_of(trajectory)}
+        candidates = Turns(self.demonstrations)
+        self.steps = Steps(candidates)
         for problem in self.problems:
             self.phases.console.print(f"left out: {problem}", highlight=False)
         return candidates
 
-    def chosen(self, candidates: list[State]) -> list[State]:
+    def chosen(self, candidates: Sequence[State]) -> Sequence[State]:
         """The states that this run trains on, after a profile under the base policy where the rule asks for one."""
         rule = self.parts["states"]
         if not rule.k:
@@ -144,10 +146,10 @@ class Run:
             self.module.hand_to(self.engine)
             local = self.player.using(self.settings["rollout"].sampling, max_turns=1)
             profiles = profile(local, candidates, rule.k, shards, (self.seed, "profile"), advance, self.ranks)
-        candidates = [state for state in candidates if state.id in profiles]
+        candidates = chosen(candidates, (place for place, name in enumerate(ids_of(candidates)) if name in profiles))
         kept = rule.select(candidates, profiles)
         if self.ranks.first:
-            write_profile(shards, self.folder / "profile.parquet", (state.id for state in kept))
+            profiles.write(self.folder / "profile.parquet", kept)
         self.profiled = count_profile(profiles, candidates)
         found = summarise(profiles.values())
         missed = "-" if found.miss_rate is None else f"{found.miss_rate:.0%}"
@@ -160,23 +162,24 @@ class Run:
 
     def messages(self, state: State) -> Sequence[Message]:
         """The history of a state as chat messages, for records."""
-        history = self.histories.get(state.trajectory or "")
-        if history is None:
+        found = self.demonstrations and self.demonstrations.named(state.trajectory or "")
+        if not found:
             return self.opening(state.task)[0]
-        acts = [i for i, message in enumerate(history) if message["role"] == "assistant"]
-        return history[: acts[state.turn]]
+        acts = [i for i, message in enumerate(found.messages) if message["role"] == "assistant"]
+        return found.messages[: acts[state.turn]]
 
     def measured_base(self) -> Evaluation:
         """The base policy's evaluation; what an earlier run from the same base has measured is read back."""
         settings = self.settings
         environment = OmegaConf.to_container(self.cfg.env, resolve=True)
         world = {"env": environment, "engine": self.cfg.engine._target_}  # engines draw differently
-        key = base_key(self.source, settings["policy"], world, settings["eval"], settings["rollout"].sampling)
+        folders = [path for path in (self.source, settings["policy"].start) if path]
+        key = base_key(folders, settings["policy"], world, settings["eval"], settings["rollout"].sampling)
         return self.measure.base(Path(self.cfg.paths.cache), key)
 
     # -- train ---------------------------------------------------------------------------------------------------------
 
-    def fit(self, states: list[State]) -> None:
+    def fit(self, states: Sequence[State]) -> None:
         """Lightning's Trainer over iterations; goes on from the last checkpoint if there is one."""
         folder = self.folder / "checkpoints"
         checkpoint = newest(folder, self.phases.tell) or latest(folder / LAST)
@@ -184,7 +187,8 @@ class Run:
         every = self.settings["eval"].every
         loggers = [instantiate(logger) for logger in (self.cfg.logger or {}).values() if logger]
         callbacks = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
-        with self.phases.phase("train", epochs) as advance:
+        kept = spooled(self.player, self.cfg, self.ranks, self.phases.tell)
+        with self.phases.phase("train", epochs) as advance, kept as player:
             bar = Advance(advance, self.recorder)
             learners = [self.predictor] if self.predictor else []
             collection = Collection(
@@ -192,7 +196,7 @@ class Run:
                 self.parts,
                 self.settings["rollout"],
                 self.settings["update"],
-                self.player,
+                player,
                 self.module,
                 self.recorder,
                 self.seed,
@@ -242,14 +246,8 @@ class Run:
     # -- leave behind --------------------------------------------------------------------------------------------------
 
     def export(self) -> None:
-        """The adapter (or the whole model) and the tokenizer, as any Hugging Face program loads them."""
-        model = Whole(self.module.model) if is_sharded(self.module.model) else self.module.model
-        if not self.ranks.first:
-            return
-        target = self.folder / ("adapter" if self.settings["policy"].lora.r else "model")
-        with writing(target):
-            model.save_pretrained(target, safe_serialization=True)
-            self.tokenizer.save_pretrained(target)
+        """The policy, as any Hugging Face program loads it."""
+        export(self.module.model, self.tokenizer, self.folder, self.settings["policy"], self.ranks.first)
 
     def result(self, base: Evaluation, after: Evaluation) -> dict[str, Any]:
         counters = self.recorder.counters
@@ -309,6 +307,6 @@ def run(cfg: DictConfig) -> None:
             if not ranks.first:
                 return
             write_result(job.result(base, after), job.folder)
-            report = write_report(job.folder)
+            report = write_pages(job.folder)
             advance(1)
     print_summary(read_result(job.folder), report, Console())

@@ -1,0 +1,216 @@
+"""An engine whose samples are kept on disk, so that a killed collection need not be drawn again.
+
+Histories, forks and draws go through here to the engine that samples. A request is known by its seed and its history. As long as
+a resumed collection asks for nothing but what was kept, the engine hears of nothing at all: the calls are noted down, and it is
+told of them when the first request comes that nobody has answered. How it is then brought to where it stood is a choice:
+
+    exact   it draws what was drawn once more, in the same batches. The last digits of a log-prob depend on which tokens were
+            computed together, so nothing else ends bit for bit where an undisturbed run ends.
+    quick   it is given the kept actions as text of the history, which it computes in one pass. Kept samples stand as they are;
+            those drawn afterwards may differ in the last digits of their log-probs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from turnwise.engines.base import Engine, Sample, Sampling, Told
+from turnwise.engines.spool import Key, Spool, digest
+
+
+class Spooled:
+    """Args:
+    engine: who samples.
+    spool: where samples are kept.
+    exact: see above. An engine whose numbers depend on what happens to share a batch, as a server's do, gains nothing by it.
+    tell: told in one line what a person may want to know.
+    """
+
+    def __init__(self, engine: Engine, spool: Spool, exact: bool, tell: Callable[[str], None]) -> None:
+        self.engine, self.spool, self.exact, self.tell = engine, spool, exact, tell
+        self.version = engine.version
+        self.restored = 0  # samples that were not drawn
+        self.seconds = 0.0  # for keeping samples
+        self._begin({})
+
+    def _begin(self, known: dict[Key, Sample]) -> None:
+        self._known = known
+        self._unheard: list[tuple[Any, ...]] | None = (
+            [] if known else None
+        )  # calls; None: the engine hears each at once
+        self._inner: dict[int, int] = {}  # the engine's number of a node
+        self._digest: dict[int, int] = {}  # of its history
+        self._next = 0
+
+    def load_weights(self, model: Any, version: int) -> None:
+        """Sample from these weights from now on. What an earlier start has drawn from them is taken from the spool.
+
+        Raises:
+            OSError: the spool cannot be written.
+        """
+        self.engine.load_weights(model, version)
+        self.version = version
+        self._begin(self.spool.begin(version))
+        if self._known:
+            self.tell(f"taking up the collection under policy {version}: {len(self._known):,} of its actions were kept")
+
+    def report(self) -> dict[str, float]:
+        """The engine's, ``restored``: samples that were not drawn again, and ``spool_seconds``: to keep samples."""
+        return {**self.engine.report(), "restored": self.restored, "spool_seconds": self.seconds}
+
+    def shutdown(self) -> None:
+        self.engine.shutdown()
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def open(self, ids: Sequence[int], near: str | None = None) -> int:
+        node = self._new(digest(ids))
+        self._say("open", node, list(ids), near)
+        return node
+
+    def fork(self, node: int) -> int:
+        copy = self._new(self._digest[node])
+        self._say("fork", node, copy)
+        return copy
+
+    def extend(self, node: int, ids: Sequence[int]) -> None:
+        self._digest[node] = digest(ids, self._digest[node])
+        self._say("extend", node, list(ids))
+
+    def close(self, nodes: Sequence[int]) -> None:
+        for node in nodes:
+            del self._digest[node]
+        self._say("close", list(nodes))
+
+    def _new(self, history: int) -> int:
+        self._next += 1
+        self._digest[self._next] = history
+        return self._next
+
+    def _say(self, *call: Any) -> None:
+        if self._unheard is None:
+            self._heed(*call)
+        else:
+            self._unheard.append(call)
+
+    def _heed(self, what: str, *told: Any) -> None:
+        match what:
+            case "open":
+                self._inner[told[0]] = self.engine.open(told[1], told[2])
+            case "fork":
+                self._inner[told[1]] = self.engine.fork(self._inner[told[0]])
+            case "extend":
+                self.engine.extend(self._inner[told[0]], told[1])
+            case "close":
+                self.engine.close([self._inner.pop(node) for node in told[0]])
+
+    # -- samples -------------------------------------------------------------------------------------------------------
+
+    def sample(
+        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
+    ) -> list[Sample]:
+        keys = [(seed, self._digest[node]) for seed, node in zip(seeds, nodes, strict=True)]
+        known = [self._known.get(key) for key in keys]
+        if self._unheard is not None:
+            if None not in known:
+                self._unheard.append(("sample", list(nodes), sampling, list(seeds), known))
+                return self._given(nodes, known, on_sample)
+            self._catch_up()
+        if self.exact:
+            return self._drawn(nodes, sampling, seeds, keys, on_sample)
+        return self._missing(nodes, sampling, seeds, keys, known, on_sample)
+
+    def _given(self, nodes: Sequence[int], known: Sequence[Sample | None], on_sample: Told | None) -> list[Sample]:
+        samples = [sample for sample in known if sample is not None]
+        self.restored += len(samples)
+        for place, sample in enumerate(samples):
+            if on_sample is not None:
+                on_sample(place, sample)
+        self._grow(nodes, samples)
+        return samples
+
+    def _drawn(
+        self,
+        nodes: Sequence[int],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        keys: Sequence[Key],
+        on_sample: Told | None,
+    ) -> list[Sample]:
+        """The whole batch anew: a part of it would be computed in another shape. It is kept as a whole."""
+        samples = self.engine.sample([self._inner[node] for node in nodes], sampling, seeds, on_sample)
+        self._keep(zip(keys, samples, strict=True))
+        self._grow(nodes, samples)
+        return samples
+
+    def _missing(
+        self,
+        nodes: Sequence[int],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        keys: Sequence[Key],
+        known: Sequence[Sample | None],
+        on_sample: Told | None,
+    ) -> list[Sample]:
+        """What is kept from there, the others from the engine; each is kept as soon as it is whole."""
+        samples = [sample or Sample([], [], truncated=True) for sample in known]
+        missing = [place for place, sample in enumerate(known) if sample is None]
+        for place, sample in enumerate(known):
+            if sample is not None:
+                self.restored += 1
+                self.engine.extend(self._inner[nodes[place]], sample.ids)
+                if on_sample is not None:
+                    on_sample(place, sample)
+
+        def told(i: int, sample: Sample) -> None:
+            place = missing[i]
+            self._keep([(keys[place], sample)])
+            if on_sample is not None:
+                on_sample(place, sample)
+
+        if missing:
+            inner = [self._inner[nodes[place]] for place in missing]
+            drawn = self.engine.sample(inner, sampling, [seeds[place] for place in missing], told)
+            for place, sample in zip(missing, drawn, strict=True):
+                samples[place] = sample
+        self._grow(nodes, samples)
+        return samples
+
+    def _grow(self, nodes: Sequence[int], samples: Sequence[Sample]) -> None:
+        for node, sample in zip(nodes, samples, strict=True):
+            if node in self._digest:  # not closed while it was sampled
+                self._digest[node] = digest(sample.ids, self._digest[node])
+
+    def _keep(self, samples: Any) -> None:
+        began = time.perf_counter()
+        self.spool.add((key, sample) for key, sample in samples if key not in self._known)
+        self.seconds += time.perf_counter() - began
+
+    # -- what the engine has not heard of ------------------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        calls, self._unheard = self._unheard or [], None
+        if self.exact and not self._repeat(calls, draw=True):
+            self.tell("this machine draws other actions than were kept; those stand, as with rollout.spool=quick")
+            self.engine.close(list(self._inner.values()))
+            self._inner.clear()
+            self._repeat(calls, draw=False)
+        elif not self.exact:
+            self._repeat(calls, draw=False)
+
+    def _repeat(self, calls: Sequence[tuple[Any, ...]], draw: bool) -> bool:
+        """Tell the engine of these calls; False where it draws something else than was kept."""
+        for what, *told in calls:
+            if what != "sample":
+                self._heed(what, *told)
+                continue
+            nodes, sampling, seeds, samples = told
+            inner = [self._inner[node] for node in nodes]
+            if not draw:
+                for node, sample in zip(inner, samples, strict=True):
+                    self.engine.extend(node, sample.ids)
+            elif [s.ids for s in self.engine.sample(inner, sampling, seeds)] != [s.ids for s in samples]:
+                return False
+        return True
