@@ -13,7 +13,7 @@ from pathlib import Path
 
 from processes import PATIENCE, Judge, Start, descendants
 
-TORN = ("checkpoints/last.ckpt", "result.json", "rollouts/train.jsonl", "metrics.jsonl")
+TORN = ("checkpoints/last.ckpt", "result.json", "rollouts/train.jsonl", "metrics.jsonl", "spool/0.bin")
 MESSAGES = (  # the clear ones: what a start may say when it ends by itself without a result
     "no space left on this disk; free some",
     "put back a copy, or remove",

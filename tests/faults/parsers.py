@@ -32,8 +32,8 @@ from turnwise.papers.table import read_sweep
 from turnwise.reports.result import read_result
 from turnwise.reports.run import read_run
 from turnwise.training.checkpoint import damage
+from turnwise.training.lines import each_line
 from turnwise.training.outcome import read_evaluation
-from turnwise.training.recorder import read_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,10 @@ def _text(parse: Callable[[str], object]) -> Callable[[bytes, Path], object]:
         return parse(text)
 
     return parsed
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    return list(each_line(path))
 
 
 def _file(name: str, parse: Callable[[Path], object]) -> Callable[[bytes, Path], object]:
@@ -247,7 +251,12 @@ def targets() -> list[Target]:
             (),
             [RECORDED, RESULT, json.dumps(EPISODE)],
         ),
-        Target("metrics", _file("m.jsonl", read_lines), (), ['{"iteration": 0, "phase": "train"}\n{"iteration": 1}']),
+        Target(
+            "metrics",
+            _file("m.jsonl", _records),
+            (),
+            ['{"iteration": 0, "phase": "train"}\n{"iteration": 1}'],
+        ),
         Target("evaluation", _file("e.jsonl", read_evaluation), (), [json.dumps({**EPISODE, "messages": MESSAGES})]),
         Target("checkpoint", _file("last.ckpt", damage), (), ["PK\x05\x06" + "0" * 90]),
     ]

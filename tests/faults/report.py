@@ -1,6 +1,6 @@
-"""Write the figures of a campaign and of fuzzing into docs/reliability.md.
+"""Write the figures of a campaign, of fuzzing and of long runs into docs/reliability.md.
 
-python tests/faults/report.py --campaign outputs/faults --fuzz outputs/faults/fuzz-summaries.jsonl
+python tests/faults/report.py --campaign outputs/faults --fuzz outputs/faults/fuzz-summaries.jsonl --soak outputs/soak
 
 The second file holds last lines of fuzz.py, one a run.
 """
@@ -58,6 +58,33 @@ def fuzz(summaries: list[dict[str, Any]]) -> str:
     )
 
 
+def soak(records: list[dict[str, Any]]) -> str:
+    """A row for each long run, and what happened in it."""
+    lines = [
+        "| scene | hours | iterations | memory, MiB: first, middle, last | MiB an hour (95 %) | files | threads | verdict |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in records:
+        low, high = one["rss_growth_ci95"]
+        resident = ", ".join(f"{mb:.0f}" for mb in one["rss_mb"])
+        lines.append(
+            f"| {one['scene']} | {one['simulated_hours']} | {one['iterations']:,} | {resident} "
+            f"| {one['rss_growth_mb_per_hour']:+.2f} ({low:+.2f} to {high:+.2f}) | {one['fd_growth']:+d} "
+            f"| {one['threads_growth']:+d} | {one['verdict']} |"
+        )
+    for one in records:
+        told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in one["events"].items() if count)
+        middle, last = one["disk_mb"]
+        lines += [
+            "",
+            f"`python tests/faults/soak.py --hours {one['simulated_hours']} --scene {one['scene']}`: {told}; "
+            f"{one['minutes']:.0f} minutes on a shared machine ({machine()}), code at {one['code']}. In the later half "
+            f"{one['files_growth']:+d} files on disk ({middle:.1f} to {last:.1f} MiB), "
+            f"{one['objects_growth']:+,d} Python objects.",
+        ]
+    return "\n".join(lines)
+
+
 def written(page: str, name: str, text: str) -> str:
     """The page with ``text`` between the marks of that name."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
@@ -73,12 +100,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--campaign", default="outputs/faults", help="its --out (default outputs/faults)")
     parser.add_argument("--fuzz", default="outputs/faults/fuzz-summaries.jsonl")
+    parser.add_argument("--soak", default="outputs/soak", help="its --out (default outputs/soak)")
     args = parser.parse_args()
     page = PAGE.read_text(encoding="utf-8")
     if records := read(Path(args.campaign) / "runs.jsonl"):
         page = written(page, "campaign", campaign(records))
     if summaries := read(Path(args.fuzz)):
         page = written(page, "fuzz", fuzz(summaries))
+    if records := [json.loads(path.read_text()) for path in sorted(Path(args.soak).glob("*.json"))]:
+        page = written(page, "soak", soak(records))
     PAGE.write_text(page, encoding="utf-8")
 
 

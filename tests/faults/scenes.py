@@ -1,4 +1,4 @@
-"""What the fault campaign runs: real training at the smallest scale, one scene for each kind of thing that can be lost."""
+"""What the fault campaign and the soak run: real training at the smallest scale, a scene for each kind of thing to lose."""
 
 from __future__ import annotations
 
@@ -86,6 +86,26 @@ SCENES = {
             ),
             ("trainer", "job", "judge", "stall", "torn"),
             judged=True,
+        ),
+    )
+}
+
+SOAKED = {
+    scene.name: scene
+    for scene in (
+        SCENES["judged"],
+        Scene(  # whole episodes, which a gate may stop
+            "episodes",
+            (
+                "method=grpo",
+                "gate=divergence",
+                "env.horizon=3",
+                "rollout.states=2",
+                "allocator.group_size=4",
+                "rollout.sampling.max_tokens=6",
+                "update.learning_rate=0.001",
+            ),
+            (),
         ),
     )
 }
