@@ -25,9 +25,11 @@ from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.papers.jobs import ask
 from turnwise.papers.table import sweep_names
 from turnwise.reports.compare import Collection, collect
-from turnwise.reports.html import comparison_figures, comparison_page, tables_page, write_page, write_report
+from turnwise.reports.html import comparison_figures, comparison_page, tables_page, write_page
 from turnwise.reports.latex import to_latex
 from turnwise.reports.markdown import write_section
+from turnwise.reports.pages import write_pages
+from turnwise.reports.paired import differences
 from turnwise.reports.paper import PaperTable, read_paper
 from turnwise.reports.summary import counted, entry_tables, read_entry, summary_table
 from turnwise.reports.svg import Figure, standalone
@@ -50,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         papers = [read_paper(path) for path in args.paper]
         collection.notes += strangers(collection, args.paper, papers)
         tables = build_tables(collection, papers)
+        tables += differences(collection, args.against, mean_interval) if args.against else []
         lines = footer(collection, command_line(arguments), args.machine)
         for table in tables:
             console.print(to_rich(table))
@@ -61,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
             write_page(path, standalone(figure))
             console.print(f"Figure: {path}", markup=False, highlight=False)
         for folder in collection.folders if args.rebuild else ():
-            console.print(f"Report: {write_report(folder)}", markup=False, highlight=False)
+            console.print(f"Report: {write_pages(folder)}", markup=False, highlight=False)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import DictConfig
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from turnwise.reports.result import read_result
+from turnwise.tiny.load import tiny_path
 from turnwise.training.main import run
 
 Overrides = Callable[..., list[str]]
@@ -47,6 +49,21 @@ def test_a_method_leaves_everything_that_a_run_promises(
     assert trees and all(tree["turns"] and tree["state"]["messages"] for tree in trees)
     policy = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(cfg.policy.model), out / "adapter")
     assert any("lora_" in name for name, _ in policy.named_parameters())
+
+
+def test_a_run_starts_where_another_ended(small: Overrides, composed: Compose, tmp_path: Path) -> None:
+    """SFT, then PivotRL: the second base is the first's trained policy, and so is the reference of its KL term."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    tiny = ["policy.model=tiny", "eval.tasks=2", "update.warmup=0"]
+    run(composed(small("sft", f"paths.out={first}", *tiny)))
+    run(composed(small("pivotrl", f"paths.out={second}", f"policy.start={first}/adapter", *tiny)))
+    played = [lines(path / "evaluation" / name) for path, name in ((first, "after.jsonl"), (second, "base.jsonl"))]
+    assert played[0] == played[1] != lines(first / "evaluation" / "base.jsonl")
+    rows = [row for row in lines(second / "metrics.jsonl") if row["phase"] == "train"]
+    assert rows[0]["train/kl_ref"] < 1e-6 < 1e-3 < rows[-1]["train/kl_ref"]
+    whole, base = map(AutoModelForCausalLM.from_pretrained, (second / "model", tiny_path()))
+    assert not (second / "adapter").exists()
+    assert not torch.equal(*(model.model.layers[0].mlp.up_proj.weight for model in (whole, base)))
 
 
 @pytest.mark.parametrize("method", ["pivotrl", "local"])

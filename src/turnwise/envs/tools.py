@@ -35,15 +35,17 @@ def templated(form: Format) -> bool:
     return form != "bfcl_python"
 
 
-def said(calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
-    """An expert's calls as an assistant message.
+def said(
+    calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, Any]] = (), thought: str = ""
+) -> Message:
+    """An expert's calls as an assistant message, the ``thought`` before them.
 
     A call that does not fit ``tools`` (a mistake, or a function that was given later) is text, as the policy would write it:
-    trajectory files refuse such calls in ``tool_calls``.
+    trajectory files refuse such calls in ``tool_calls``. So are calls with a thought, which templates keep or drop as they like.
     """
     fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
-    if not (templated(form) and fit):
-        return {"role": "assistant", "content": write_calls(calls, form)}
+    if thought or not (templated(form) and fit):
+        return {"role": "assistant", "content": thought + write_calls(calls, form)}
     made = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]
     return {"role": "assistant", "content": "", "tool_calls": made}
 
@@ -62,13 +64,13 @@ def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
 
 
 def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format) -> list[Message]:
-    """An expert's episode as chat messages. A reply is calls, or the text that is said instead of any."""
+    """An expert's episode as chat messages. A reply is calls and the thought before them, or the text that is said instead."""
     messages = list(session.opening())
     for calls, text in replies:
         if session.done:
             break
-        messages.append(said(calls, form, tools_of(session)) if calls else {"role": "assistant", "content": text})
-        step = session.step(write_calls(calls, form) if calls else text)
+        messages.append(said(calls, form, tools_of(session), text) if calls else {"role": "assistant", "content": text})
+        step = session.step(text + write_calls(calls, form) if calls else text)
         if step.messages:
             messages += step.messages
         elif not step.done:

@@ -19,6 +19,7 @@ from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
 from turnwise.reports.views import in_domain_rows, pair_views, tree_views
 
+BROWSER = "rollouts.html"  # of turnwise.reports.browser
 CONFIG_LIMIT = 120_000  # characters of the configuration shown
 KINDS = {
     "solved": "failed before, solved after",
@@ -63,6 +64,7 @@ def render(run: Run) -> str:
         command=_command(run),
         recorded=bool(run.overrides or (result and result.command)),
         config=run.config_text[:CONFIG_LIMIT],
+        browser=(run.folder / BROWSER).exists(),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -159,26 +159,38 @@ def _profile(path: Path, notes: list[str]) -> Profile | None:
     if not path.is_file():
         return None
     try:
-        table = pq.read_table(path, columns=["rewards", "mean", "variance", "kept"])
+        with pq.ParquetFile(path) as file:
+            table = file.read(columns=["mean", "variance", "kept"])
+            first = next(file.iter_batches(64, columns=["rewards"])) if table.num_rows else None
     except (OSError, ValueError, KeyError) as error:
         notes.append(f"{path.name}: unreadable ({error}).")
         return None
-    if not table.num_rows:
+    if first is None:
         return None
     mean, variance, kept = (table[name].to_numpy() for name in ("mean", "variance", "kept"))
-    return Profile(mean, variance, kept.astype(bool), max(len(r.as_py() or ()) for r in table["rewards"].slice(0, 64)))
+    return Profile(mean, variance, kept.astype(bool), max(len(r.as_py() or ()) for r in first["rewards"]))
 
 
 def _rollouts(paths: list[Path], trees: int, notes: list[str]) -> Sample:
-    """Trees evenly spaced over the whole of training: count first, then read only those lines."""
-    counts = []
+    """Trees evenly spaced over the whole of training."""
+    counts = line_counts(paths)
+    return Sample(list(spaced_trees(counts, trees, notes)), sum(counts.values()))
+
+
+def line_counts(paths: Sequence[Path]) -> dict[Path, int]:
+    """How many lines each file has."""
+    counts = {}
     for path in paths:
         with path.open("rb") as stream:
-            counts.append(sum(1 for _ in stream))
-    total = sum(counts)
-    wanted = set(_spread(total, trees))
-    shown, start = [], 0
-    for path, count in zip(paths, counts, strict=True):
+            counts[path] = sum(1 for _ in stream)
+    return counts
+
+
+def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Iterator[dict[str, Any]]:
+    """At most ``most`` recorded trees, evenly spaced over all lines of the files; no other line is read as JSON."""
+    wanted = set(_spread(sum(counts.values()), most))
+    start = 0
+    for path, count in counts.items():
         if wanted.isdisjoint(range(start, start + count)):
             start += count
             continue
@@ -186,11 +198,10 @@ def _rollouts(paths: list[Path], trees: int, notes: list[str]) -> Sample:
             for index, line in enumerate(stream, start):
                 row = _object(line) if index in wanted else None
                 if row is not None and isinstance(row.get("turns"), list) and isinstance(row.get("state"), dict):
-                    shown.append(row)
+                    yield row
                 elif index in wanted:
                     notes.append(f"{path.name}: line {index - start + 1} is unreadable and left out.")
         start += count
-    return Sample(shown, total)
 
 
 def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int], list[Pair]]:

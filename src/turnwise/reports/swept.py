@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from turnwise.errors import InputError
 from turnwise.reports.compare import Collection, Estimate, Interval, Row
 from turnwise.reports.svg import SERIES, Figure, canvas, label, to_svg
 
 Points = list[tuple[float, Estimate]]
+Seeds = Mapping[int, float]
+"""Percent after training, by seed."""
 
 
 def swept(collection: Collection, key: str, interval: Interval) -> dict[str, Figure]:
@@ -31,24 +34,38 @@ def swept(collection: Collection, key: str, interval: Interval) -> dict[str, Fig
     return figures
 
 
-def _lines(rows: list[Row], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
-    """Lines by name, their points in order, and the levels of rows without the key."""
-    lines: dict[str, Points] = defaultdict(list)
-    levels: dict[str, Estimate] = {}
+def by_value(rows: Sequence[Row], key: str) -> tuple[dict[str, dict[float, Seeds]], dict[str, Seeds]]:
+    """Held-out success of methods that have a number at ``key``, by that number, and of those that have none.
+
+    Raises:
+        InputError: a method has two rows of one value.
+    """
+    lines: dict[str, dict[float, Seeds]] = defaultdict(dict)
+    levels: dict[str, Seeds] = {}
     for row in rows:
-        values = list(row.values("in_domain.after").values())
-        if not values:
+        seeds = row.values("in_domain.after")
+        if not seeds:
             continue
         at, name = row.config.get(key), row.first.method
         if isinstance(at, int | float) and not isinstance(at, bool):
-            twice = any(x == at for x, _ in lines[name])
-            lines[name].append((float(at), interval(values)))
+            twice = at in lines[name]
+            lines[name][float(at)] = seeds
         else:
             twice = name in levels
-            levels[name] = interval(values)
+            levels[name] = seeds
         if twice:
             raise InputError(f"--against {key}: {name} has several rows of one value; give fewer folders")
-    return {name: sorted(points, key=lambda point: point[0]) for name, points in lines.items()}, levels
+    return dict(lines), levels
+
+
+def _lines(rows: Sequence[Row], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
+    """Lines by name, their points in order, and the levels of rows without the key."""
+    lines, levels = by_value(rows, key)
+    points = {
+        name: [(at, interval(list(seeds.values()))) for at, seeds in sorted(found.items())]
+        for name, found in lines.items()
+    }
+    return points, {name: interval(list(seeds.values())) for name, seeds in levels.items()}
 
 
 def _drawn(lines: dict[str, Points], levels: dict[str, Estimate], key: str, title: str, name: str) -> Figure:

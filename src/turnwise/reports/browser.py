@@ -1,0 +1,116 @@
+"""``rollouts.html``: every recorded tree of a run on one self-contained page, to search, sort and walk through."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from turnwise.reports.html import BROWSER, environment, write_page
+from turnwise.reports.result import ResultError, read_result
+from turnwise.reports.run import line_counts, spaced_trees
+from turnwise.reports.views import clip
+
+CHARACTERS = 64_000_000  # of all trees before compression; what is more stays in the run's folder
+TURNS = 2_000  # of one tree
+
+
+def write_browser(folder: Path | str) -> Path | None:
+    """Render ``<folder>/rollouts.html``, and return its path; None where the run recorded no tree.
+
+    Raises:
+        OSError: when the page cannot be written; the previous one stays.
+    """
+    folder = Path(folder)
+    found, total = packed(folder)
+    if not found:
+        return None
+    script = (files("turnwise.reports") / "templates" / "rollouts.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    text = json.dumps(found, separators=(",", ":"), allow_nan=False)
+    page = environment().get_template("rollouts.html.jinja").render(
+        title=f"Rollouts of {_title(folder)}",
+        folder=folder.name,
+        total=total,
+        left_out=total - len(found),
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        data=base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode(),
+    )  # fmt: skip
+    path = folder / BROWSER
+    write_page(path, page)
+    return path
+
+
+def _title(folder: Path) -> str:
+    try:
+        result = read_result(folder)
+    except ResultError:
+        return f"{folder.name} (unfinished)"
+    return f"{result.method} on {result.env}, seed {result.seed}"
+
+
+def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """Trees as the page's script reads them, in the order of training, and how many were recorded.
+
+    Where they are more than a page should hold, those shown are evenly spaced; unreadable ones are left out.
+    """
+    paths = sorted((folder / "rollouts").glob("*.jsonl"))
+    counts, size = line_counts(paths), sum(path.stat().st_size for path in paths)
+    total = sum(counts.values())
+    most = total if size <= CHARACTERS else total * CHARACTERS // size
+    found = []
+    for tree in spaced_trees(counts, most, []):
+        try:
+            found.append(_tree(tree))
+        except (AttributeError, KeyError, TypeError):  # of another shape than a run records
+            continue
+    return found, total
+
+
+def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:
+    state, turns = tree["state"], [turn for turn in tree["turns"] if isinstance(turn, dict)][:TURNS]
+    cut = len(turns) < len(tree["turns"])  # leaves and rewards then no longer match
+    given = tree.get("rewards")
+    rewards = given if isinstance(given, dict) and not cut else {}
+    return {
+        "task": str(state.get("task") or state.get("id")),
+        "type": state.get("type"),
+        "turn": state.get("turn"),
+        "iteration": tree.get("iteration"),
+        "messages": [[str(m.get("role", "?")), clip(m.get("content"))] for m in state.get("messages") or ()],
+        "expert": clip(tree["expert"]) if tree.get("expert") else None,
+        "turns": [_turn(turn, place) for place, turn in enumerate(turns)],
+        "rewards": {str(name): [_finite(v) for v in values] for name, values in rewards.items()},
+        "stopped": bool(tree.get("stopped")),
+        "looks": [
+            {"step": look["step"], "values": {k: _finite(v) for k, v in look["values"].items()}, "stop": look["stop"]}
+            for look in tree.get("looks") or ()
+        ],
+    }
+
+
+def _turn(turn: Mapping[str, Any], place: int) -> dict[str, Any]:
+    parent = turn.get("parent", -1)
+    return {
+        "parent": parent if isinstance(parent, int) and -1 <= parent < place else -1,
+        "text": clip(turn.get("text")),
+        "observation": clip(turn.get("observation"), 600),
+        "reward": _finite(turn.get("reward")),
+        "done": bool(turn.get("done")),
+        "tokens": turn.get("tokens") or 0,
+        "logprob": _finite(turn.get("logprob")),
+        "advantage": _finite(turn.get("advantage")),
+    }
+
+
+def _finite(value: Any) -> float | None:
+    """A number that JSON can hold; None for everything else."""
+    return value if isinstance(value, int | float) and abs(value) < float("inf") else None

@@ -1,0 +1,50 @@
+"""Methods against each other over a number of the configuration: held-out success, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from turnwise.reports.compare import Collection, Interval
+from turnwise.reports.swept import Seeds, by_value
+from turnwise.reports.tables import Table, estimate_text
+
+
+def differences(collection: Collection, key: str, interval: Interval) -> list[Table]:
+    """A table for each environment and scale: at every value of ``key``, and over all of them, who is ahead by how many points.
+
+    Runs of one seed share their data and draws, so a seed is what is counted: over all values, a seed's differences are first
+    averaged. A method without the key is the same at every value.
+
+    Args:
+        key: dotted, of ``config.yaml``.
+
+    Raises:
+        InputError: a method has two rows of one value.
+    """
+    tables = []
+    for (env, scale), rows in collection.sections.items():
+        swept, level = by_value(rows, key)
+        values = sorted({value for found in swept.values() for value in found})
+        if len(values) < 2:
+            continue
+        found = {**swept, **{name: dict.fromkeys(values, seeds) for name, seeds in level.items()}}
+        table = Table(
+            f"{env}, scale {scale}: points ahead",
+            ["", *(f"{key} {value:g}" for value in values), "all"],
+            [
+                [f"{a} over {b}", *_row([(found[a].get(v, {}), found[b].get(v, {})) for v in values], interval)]
+                for a, b in combinations(found, 2)
+            ],
+            ["Differences are taken seed by seed; under `all` a seed's are averaged first. `+-` as above."],
+        )
+        tables.append(table)
+    return tables
+
+
+def _row(pairs: Sequence[tuple[Seeds, Seeds]], interval: Interval) -> list[str]:
+    differing = [{seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())} for a, b in pairs]
+    everywhere = set.intersection(*(set(found) for found in differing))
+    means = [sum(found[seed] for found in differing) / len(differing) for seed in sorted(everywhere)]
+    every = [*(list(found.values()) for found in differing), means]
+    return [estimate_text(interval(values) if values else None) for values in every]

@@ -1,0 +1,233 @@
+"""The pages in a real headless Chromium: offline, by keyboard, on a phone, in light and dark, with 10,000 rollouts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.reports.conftest import deep_tree, local_tree, write_run
+
+from turnwise.reports import browser
+from turnwise.reports.browser import packed, write_browser
+from turnwise.reports.pages import write_pages
+
+pytestmark = pytest.mark.slow
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+TREES = 1_250  # of eight rollouts
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    path = os.environ.get("TURNWISE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip("no Chromium here: install one, or name it in TURNWISE_CHROMIUM")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with 10,000 rollouts, one deep tree that was cut, and text that would be markup."""
+    folder = write_run(tmp_path_factory.mktemp("runs") / "seed0")
+    for path in (folder / "rollouts").glob("*.jsonl"):
+        path.unlink()
+    rng = np.random.default_rng(0)
+    deep = deep_tree() | {"stopped": True, "looks": [{"step": 3, "values": {"d": 0.125}, "stop": True}]}
+    deep["turns"][0]["text"] = "<img src=x onerror=alert(1)>"
+    trees = [local_tree(rng, i // 25, i) for i in range(TREES - 1)] + [deep]
+    (folder / "rollouts" / "train.jsonl").write_text("".join(json.dumps(tree) + "\n" for tree in trees))
+    write_pages(folder)
+    return folder
+
+
+class Page:
+    """A page that was opened offline, with everything that it asked for and complained about."""
+
+    def __init__(self, browser: Any, path: Path, **settings: Any) -> None:
+        self.context = browser.new_context(offline=True, **settings)
+        self.tab = self.context.new_page()
+        self.asked: list[str] = []
+        self.said: list[str] = []
+        self.tab.on("request", lambda request: self.asked.append(request.url))
+        self.tab.on("console", lambda message: self.said.append(message.text))
+        self.tab.on("pageerror", lambda error: self.said.append(str(error)))
+        began = time.perf_counter()
+        self.tab.goto(path.as_uri())
+        if path.name == "rollouts.html":
+            self.tab.wait_for_selector("body[data-ready]", timeout=60_000)
+        self.seconds = time.perf_counter() - began
+
+    def __enter__(self) -> Page:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+    def until(self, condition: str, seconds: float = 20) -> None:
+        """Wait for it. Playwright's own waiting evaluates text inside the page, which the page's policy forbids."""
+        end = time.monotonic() + seconds
+        while not self.tab.evaluate(condition):
+            assert time.monotonic() < end, condition
+            self.tab.wait_for_timeout(20)
+
+    def count(self) -> str:
+        return str(self.tab.inner_text("#count"))
+
+
+PAGES = pytest.mark.parametrize("name", ["report.html", "rollouts.html"])
+
+
+@PAGES
+def test_a_page_loads_offline_asks_for_nothing_and_complains_of_nothing(chromium: Any, folder: Path, name: str) -> None:
+    with Page(chromium, folder / name) as page:
+        assert page.asked == [(folder / name).as_uri()]
+        assert page.said == []
+        assert page.tab.locator("h1").inner_text().endswith("pivotrl on household, seed 0")
+
+
+@PAGES
+def test_a_page_fits_a_phone(chromium: Any, folder: Path, name: str) -> None:
+    with Page(chromium, folder / name, viewport={"width": 360, "height": 740}, has_touch=True) as page:
+        assert page.tab.evaluate("document.scrollingElement.scrollWidth") <= 360
+        small = page.tab.evaluate(
+            """[...document.querySelectorAll('body *')].filter(e => e.checkVisibility() && [...e.childNodes].some(
+            n => n.nodeType === 3 && n.data.trim()) && !e.closest('svg, figure') && parseFloat(getComputedStyle(e).fontSize) < 12)
+            .map(e => e.outerHTML.slice(0, 80))"""
+        )
+        assert small == []
+
+
+@PAGES
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_in_light_and_dark(chromium: Any, folder: Path, name: str, scheme: Any) -> None:
+    with Page(chromium, folder / name, color_scheme=scheme) as page:
+        body = "getComputedStyle(document.body)"
+        back, ink = (page.tab.evaluate(f"{body}.{key}") for key in ("backgroundColor", "color"))
+        muted = page.tab.evaluate("getComputedStyle(document.querySelector('.muted')).color")
+        assert (luminance(back) > 0.5) == (scheme == "light")
+        assert contrast(back, ink) > 7 and contrast(back, muted) > 4.5  # WCAG 2.2, AAA and AA
+
+
+def luminance(color: str) -> float:
+    """Relative, of ``rgb(r, g, b)``."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(a: str, b: str) -> float:
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_report_opens_by_keyboard_and_leads_to_the_browser(chromium: Any, folder: Path) -> None:
+    with Page(chromium, folder / "report.html") as page:
+        page.tab.keyboard.press("Tab")
+        assert page.tab.evaluate("document.activeElement.className") == "skip"
+        page.tab.locator("#rollouts > details > summary").first.focus()
+        page.tab.keyboard.press("Enter")
+        assert page.tab.locator("#rollouts > details").first.get_attribute("open") is not None
+        page.tab.click("text=Browse all recorded trees")
+        page.tab.wait_for_selector("body[data-ready]")
+        assert page.count() == "1,250 of 1,250 trees, 9,994 rollouts"
+
+
+def test_ten_thousand_rollouts_are_fast(chromium: Any, folder: Path) -> None:
+    assert (folder / "rollouts.html").stat().st_size < 3_000_000
+    with Page(chromium, folder / "rollouts.html") as page:
+        assert page.seconds < 10  # under 1 s on an idle machine
+        assert page.tab.locator(".row").count() < 60  # what is out of sight is not in the document
+        milliseconds = page.tab.evaluate(
+            """() => { const begun = performance.now(); const words = document.getElementById('words');
+            words.value = 'heat'; words.dispatchEvent(new Event('input')); return performance.now() - begun; }"""
+        )
+        assert milliseconds < 1000
+        page.tab.evaluate("document.getElementById('list').scrollTop = 1e6")
+        page.until("document.querySelector('.row:last-child').getAttribute('aria-posinset') > 100")
+        assert page.tab.locator(".row").count() < 60
+
+
+def test_the_browser_by_keyboard(chromium: Any, folder: Path) -> None:
+    with Page(chromium, folder / "rollouts.html") as page:
+        page.tab.focus("#list")
+        page.tab.keyboard.press("End")
+        assert page.tab.url.endswith(f"#tree={TREES - 1}")
+        assert page.tab.inner_text("#tree h2") == "train/9"
+        assert page.tab.locator('.row[aria-selected="true"]').is_visible()
+        page.tab.focus("#drawing svg")
+        assert page.tab.inner_text("#path h3").startswith("Rollout 1 of 2: total 1.00")
+        assert page.tab.locator("#path li").count() == 6
+        page.tab.keyboard.press("ArrowDown")
+        assert page.tab.inner_text("#path h3").startswith("Rollout 2 of 2: total 0.00")
+        assert page.tab.locator("#path li").count() == 2
+        page.tab.keyboard.press("/")
+        page.tab.keyboard.type("onerror")
+        assert page.count() == "1 of 1,250 trees, 2 rollouts"
+
+
+def test_filters_order_and_addresses(chromium: Any, folder: Path) -> None:
+    with Page(chromium, folder / "rollouts.html") as page:
+        page.tab.select_option("#kind", "cut")
+        assert page.count() == "1 of 1,250 trees, 2 rollouts"
+        page.tab.locator(".row").first.click()
+        assert "0.125" in page.tab.inner_text("#tree table") and "cut by the gate" in page.tab.inner_text("#tree")
+        page.tab.select_option("#kind", "alike")
+        trees, _ = packed(folder)
+        alike = [tree for tree in trees if len(set(tree["rewards"]["total"])) == 1]
+        assert page.count().startswith(f"{len(alike)} of")
+        page.tab.select_option("#kind", "all")
+        page.tab.fill("#first", "3")
+        page.tab.fill("#last", "3")
+        assert page.count().startswith("26 of")  # 25 local trees and the deep one
+        page.tab.select_option("#order", "samples")
+        assert "8 rollouts" in page.tab.locator(".row").first.inner_text()
+        page.tab.fill("#words", "no such words")
+        assert page.tab.locator("#none").is_visible()
+        address = page.tab.url
+        page.tab.goto("about:blank")
+        page.tab.goto(address)
+        page.tab.wait_for_selector("body[data-ready]")
+        assert page.tab.inner_text("#tree h2") == "train/9"
+
+
+def test_what_a_model_wrote_is_text(chromium: Any, folder: Path) -> None:
+    with Page(chromium, folder / "rollouts.html") as page:
+        page.tab.focus("#list")
+        page.tab.keyboard.press("End")
+        assert page.tab.locator("#path .action").first.inner_text() == "<img src=x onerror=alert(1)>"
+        assert page.tab.locator("img").count() == 0 and page.said == []
+
+
+def test_a_page_holds_trees_evenly_spaced_where_they_are_too_many(tmp_path: Path, monkeypatch: Any) -> None:
+    run = write_run(tmp_path / "seed0")
+    everything, total = packed(run)
+    size = sum(path.stat().st_size for path in (run / "rollouts").iterdir())
+    monkeypatch.setattr(browser, "CHARACTERS", size // 4)
+    found, again = packed(run)
+    assert again == total == 160 and len(found) in (39, 40)
+    assert found[0] == everything[0] and found[-1] == everything[-1]
+
+
+def test_torn_lines_and_runs_without_trees(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "seed0")
+    assert write_browser(run) is not None
+    trees, total = packed(run)
+    with (run / "rollouts" / "0039.jsonl").open("a") as stream:
+        stream.write('{"state": {"task": "t"}, "turns": [{"text": NaN}]}\n[1]\n')
+        stream.write('{"state": {"messages": [1]}, "turns": []}\n{"state": {}, "turns": [], "looks": [{}]}\n{"torn')
+    again, more = packed(run)
+    assert more == total + 5 and [tree["task"] for tree in again] == [tree["task"] for tree in trees] + ["t"]
+    shutil.rmtree(run / "rollouts")
+    assert write_browser(run) is None
