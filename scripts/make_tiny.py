@@ -2,6 +2,7 @@
 
     python scripts/make_tiny.py                    # tiny, which knows the household; about an hour on two cores
     python scripts/make_tiny.py --base tiny_tools  # bfcl, apibank, search, math, terminal, software; half an hour
+    python scripts/make_tiny.py --base tiny_thinking  # bfcl and apibank, a thought before each reply; a quarter of an hour
 
 Interrupted, the same command goes on from the last checkpoint. ``--ship`` writes the result into the package.
 """
@@ -26,10 +27,10 @@ from turnwise.tiny.load import ASSETS, BASES
 from turnwise.tiny.measure import measure
 from turnwise.tiny.mixture import Mixture
 from turnwise.tiny.recipe import Recipe, Run, make_tokenizer
-from turnwise.tiny.toolworlds import ToolWorlds
+from turnwise.tiny.toolworlds import ToolWorlds, thinking
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
-MIXTURES: Mapping[str, Callable[[], Mixture]] = {"tiny": Household, "tiny_tools": ToolWorlds}
+MIXTURES: Mapping[str, Callable[[], Mixture]] = {"tiny": Household, "tiny_tools": ToolWorlds, "tiny_thinking": thinking}
 
 
 def arguments() -> argparse.Namespace:

@@ -79,9 +79,16 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
 
 def _served(cfg: Mapping[str, Any]) -> list[str]:
     """What vLLM would change without a word, or could not hold."""
-    if _part(cfg, "engine") != "VllmEngine" or not _part(cfg, "allocator"):
+    if _part(cfg, "engine") != "VllmEngine":
         return []
     mistakes = []
+    if _value(cfg, "policy", "start"):
+        mistakes.append(
+            "policy.start: the server holds policy.model alone and would sample from other weights; set engine=tree, or give a "
+            "folder with all weights as policy.model"
+        )
+    if not _part(cfg, "allocator"):
+        return mistakes
     heat = _value(cfg, "rollout", "sampling", "temperature")
     if isinstance(heat, int | float) and heat and not 0.01 <= heat <= 2:
         mistakes.append(

@@ -49,6 +49,8 @@ CONF = Path(__file__).parents[2] / "conf"
         (["method=pivotrl", "allocator=treepo"], ["allocator.branches"]),
         (["method=pivotrl", "allocator=trace", "predictor=tiny"], ["allocator.expansion"]),
         (["method=grpo", "engine=vllm", "rollout.sampling.temperature=2.5"], ["rollout.sampling.temperature"]),
+        (["method=grpo", "engine=vllm", "policy.start=outputs/first"], ["policy.start"]),
+        (["method=sft", "engine=vllm", "policy.start=outputs/first"], ["policy.start"]),
         (["method=grpo", "engine=vllm", "rollout.sampling.temperature=0.005"], ["rollout.sampling.temperature"]),
         (["method=grpo", "engine=vllm", "rollout.sampling.top_p=0.9"], ["rollout.sampling.top_p"]),
         (["method=grpo", "engine=vllm", "engine.local.lora_rank=8"], ["engine.local.lora_rank"]),

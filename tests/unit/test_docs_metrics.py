@@ -34,12 +34,13 @@ from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
 from turnwise.training.collection import Imitation
 from turnwise.training.gradients import GradientCosine
+from turnwise.training.lines import each_line
 from turnwise.training.main import PHASES, Run
 from turnwise.training.mismatch import MismatchAlarm
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import summary
 from turnwise.training.progress import Phases
-from turnwise.training.recorder import Recorder, read_lines, tree_record
+from turnwise.training.recorder import Recorder, tree_record
 from turnwise.training.stream import Rollouts
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
@@ -149,7 +150,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         default_root_dir=str(folder),
     )
     trainer.fit(PolicyModule(model, loss), Rollouts(collect, dict))
-    return read_lines(folder / "metrics.jsonl")
+    return list(each_line(folder / "metrics.jsonl"))
 
 
 def measured(score: float) -> Evaluation:
@@ -173,7 +174,7 @@ def test_every_metric_is_explained_and_every_explained_metric_is_logged(
     rows += train(tmp_path / "awpo", make_model("qwen3", lora=True), Clipped(), awpo=True)
     rows += train(tmp_path / "trees", make_model("qwen3", lora=True), Clipped(correction=Correction()), trees=True)
     Recorder(tmp_path / "eval", None).write(2, "eval", summary(measured(0)))
-    rows += read_lines(tmp_path / "eval" / "metrics.jsonl")
+    rows += each_line(tmp_path / "eval" / "metrics.jsonl")
     assert [row["phase"] for row in rows] == ["train"] * 8 + ["eval"]
     assert compare(documented("metrics.jsonl"), {key for row in rows for key in row}) == (set(), set())
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from safetensors import safe_open
 from torch.distributed.tensor import DTensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -65,7 +66,13 @@ def adapter_off(model: Any) -> AbstractContextManager[None]:
 
 
 def load_policy(
-    model: str | Path, dtype: str = "float32", rank: int = 0, alpha: float = 0.0, dropout: float = 0.0, seed: int = 0
+    model: str | Path,
+    dtype: str = "float32",
+    rank: int = 0,
+    alpha: float = 0.0,
+    dropout: float = 0.0,
+    seed: int = 0,
+    start: str | Path | None = None,
 ) -> tuple[Any, Any]:
     """A causal LM under tree attention and its tokenizer.
 
@@ -75,11 +82,14 @@ def load_policy(
         rank: of LoRA on every linear layer but the head; 0 trains all weights.
         alpha, dropout: of LoRA.
         seed: of the adapter's first weights.
+        start: an adapter on ``model`` that is merged into its weights first, as a finished run leaves it.
 
     Raises:
-        PolicyError: there is no such model, or it cannot be used; the message says what to do.
+        PolicyError: there is no such model or adapter, or it cannot be used; the message says what to do.
     """
     policy, tokenizer = _load(AutoModelForCausalLM, model, dtype, "policy.model")
+    if start is not None:
+        policy = _merged(policy, Path(start))
     use_tree_attention(policy)
     if rank == 0:
         return policy, tokenizer
@@ -87,6 +97,24 @@ def load_policy(
         torch.manual_seed(seed)
         adapted = with_adapter(policy, rank, alpha, dropout)
     return adapted, tokenizer
+
+
+def _merged(policy: Any, adapter: Path) -> Any:
+    if not (adapter / "adapter_model.safetensors").is_file():  # peft would ask the hub for it
+        raise PolicyError(
+            f"policy.start={adapter}: no adapter_model.safetensors lies there; give the adapter folder of a finished run on "
+            "the same policy.model"
+        )
+    told = f"policy.start={adapter}: not an adapter on this policy.model"
+    try:
+        adapted = PeftModel.from_pretrained(policy, adapter)
+    except (RuntimeError, ValueError) as error:  # other shapes
+        raise PolicyError(f"{told} ({str(error).strip().splitlines()[0]})") from error
+    with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
+        strange = file.keys() ^ get_peft_model_state_dict(adapted).keys()
+    if strange:  # other layers: peft would leave them out
+        raise PolicyError(f"{told} (it differs in {min(strange)} and {len(strange) - 1} more weights)")
+    return adapted.merge_and_unload()
 
 
 def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bool = False) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -21,6 +21,7 @@ _NAMELESS = (
     "engine.urls",
     "engine.lanes",
     "rollout.world_threads",
+    "rollout.spool",
     "engine.local.python",
     "logger",
     "callbacks.progress",
@@ -36,13 +37,14 @@ _OF_TRAINING = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of a sweep. ``cannot`` says why it cannot be, where it cannot."""
+    """One run of a sweep. ``cannot`` says why it cannot be, where it cannot; ``starts`` names the run that comes before it."""
 
     row: str
     seed: int
     name: str
     overrides: tuple[str, ...]
     cannot: str | None = None
+    starts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,10 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
     tail += sorted(item for item in extra if _key(item) not in _NAMELESS)
     name = run_name(_preset(owner, owned), ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
-    overrides = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()), *extra)
-    return Job(row, seed, name, (*overrides, f"name='{name}'", f"seed={seed}"), cannot)
+    first = job_of(replace(asked, sweep=owner), source.starts, seed).name if source.starts else None
+    begin = (f"policy.start='outputs/{first}/seed${{seed}}/adapter'",) if first else ()
+    overrides = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()), *begin, *extra)
+    return Job(row, seed, name, (*overrides, f"name='{name}'", f"seed={seed}"), cannot, first)
 
 
 def _key(override: str) -> str:

@@ -50,13 +50,15 @@ class Row(_Part):
     A row has ``overrides`` of its own, or it is the ``same`` as a row of another sweep (``pivotrl_tab1/sft``), whose runs it
     shares; with neither, it is the paper's alone. ``needs`` says by scale what is missing for it to run; where it names keys as
     ``data.file=...``, the row runs once they are given on the command line. ``trains`` is false of a base row, which is
-    measured and never trained: what a command line says of training does not reach it.
+    measured and never trained: what a command line says of training does not reach it. ``starts`` is the row of this file from
+    whose runs, seed by seed, its own begin.
     """
 
     label: str = ""
     trains: bool = True
     overrides: Words | None = None
     same: str | None = None
+    starts: str | None = None
     at: dict[Scale, Words] = Field(default_factory=dict)  # more overrides, at one scale
     needs: dict[Scale, str] = Field(default_factory=dict)
     numbers: dict[str, float] = Field(default_factory=dict)
@@ -89,6 +91,12 @@ class Sweep(_Part):
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         for name, row in self.rows.items():
+            if row.starts is not None:
+                first = self.rows.get(row.starts)
+                if first is None or first.overrides is None or first.starts is not None:
+                    raise ValueError(
+                        f"rows.{name}.starts: {row.starts!r} is no row of this file with runs of its own to start from"
+                    )
             if " " in name:
                 raise ValueError(f"rows.{name}: a row's name is one word")
             if strange := sorted(row.numbers.keys() - self.columns.keys()):

@@ -54,7 +54,8 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Console) 
         return standings
     trouble = ""
     try:
-        launch([one.job.overrides for one in todo])
+        for wave in waves(todo):
+            launch([one.job.overrides for one in wave])
     except Exception as error:  # a launcher's own: a cluster's job that was killed
         trouble = f"the launcher said: {type(error).__name__}: {error}"
     standings = survey(found, configs)
@@ -65,6 +66,13 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Console) 
         lines = [f"{len(left)} of {len(todo)} runs did not finish; the same command runs these alone. First: {first}"]
         raise RowsFailed("\n".join([*lines, trouble] if trouble else lines))
     return standings
+
+
+def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
+    """What can run side by side, in order: runs that start from another one of ``todo`` come after it."""
+    names = {(one.job.name, one.job.seed) for one in todo}
+    later = [one for one in todo if (one.job.starts, one.job.seed) in names]
+    return [wave for wave in ([one for one in todo if one not in later], later) if wave]
 
 
 def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:

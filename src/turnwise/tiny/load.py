@@ -11,6 +11,7 @@ _SHELF = Path(__file__).resolve().parents[1] / "assets"
 WORLDS: Mapping[str, tuple[str, ...]] = {
     "tiny": ("household",),
     "tiny_tools": ("bfcl", "apibank", "search", "math", "terminal", "software"),
+    "tiny_thinking": ("bfcl", "apibank"),
 }
 """Name that ``policy.model`` takes -> the worlds that this base was trained on, at their tiny levels."""
 BASES: Mapping[str, Path] = {name: _SHELF / name for name in WORLDS}

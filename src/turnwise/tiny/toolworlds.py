@@ -7,8 +7,8 @@ one that the world's verifier of single turns refuses, so that a base which make
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from turnwise.envs import apibank, bfcl, math, search, software, terminal
@@ -24,19 +24,21 @@ from turnwise.types import Message
 _LONG = 24  # turns of an episode of the errant experts: many more than they need
 _SHELF = 16  # draws of demonstrations kept for reuse: commands in a sandbox are dear
 _DIALOGUE = apibank.Mistakes(wrong=0.16, unknown=0.14, missing=0.14, repeat=0.1, look=0.08, early=0.16)
+_MUDDLE = 0.4
 
 
-def _bfcl(errant: bool) -> list[Environment]:
-    plain, made_up = (bfcl.BfclEnv(horizon=_LONG, mistakes=_DIALOGUE) if errant else bfcl.BfclEnv() for _ in range(2))
+def _bfcl(errant: bool, thinks: bool = False) -> list[Environment]:
+    given: dict[str, Any] = {"horizon": _LONG, "mistakes": _DIALOGUE, "muddle": _MUDDLE} if errant else {}
+    plain, made_up = (bfcl.BfclEnv(**given, thinks=thinks) for _ in range(2))
     made_up.source = TinyTasks(names.simulated)
     return [plain, made_up]
 
 
-def _apibank(errant: bool) -> list[Environment]:
-    plain, made_up = (
-        apibank.ApiBankEnv(horizon=_LONG, steps=_LONG, mistakes=_DIALOGUE) if errant else apibank.ApiBankEnv()
-        for _ in range(2)
+def _apibank(errant: bool, thinks: bool = False) -> list[Environment]:
+    given: dict[str, Any] = (
+        {"horizon": _LONG, "steps": _LONG, "mistakes": _DIALOGUE, "muddle": _MUDDLE} if errant else {}
     )
+    plain, made_up = (apibank.ApiBankEnv(**given, thinks=thinks) for _ in range(2))
     made_up.source = OfficeTasks(names=names.office)
     return [plain, made_up]
 
@@ -82,6 +84,11 @@ WORLDS: Mapping[str, Callable[[bool], list[Environment]]] = {
     "software": _software,
 }
 """World -> the environments whose demonstrations are imitated, in turn; with True those of the errant expert."""
+THINKING: Mapping[str, Callable[[bool], list[Environment]]] = {
+    "bfcl": partial(_bfcl, thinks=True),
+    "apibank": partial(_apibank, thinks=True),
+}
+"""The same of worlds whose experts state their thoughts."""
 
 
 def _recipe() -> Recipe:
@@ -102,9 +109,10 @@ def _recipe() -> Recipe:
 
 @dataclass(frozen=True)
 class ToolWorlds:
-    """See ``turnwise.tiny.mixture.Mixture``."""
+    """See ``turnwise.tiny.mixture.Mixture``. With ``thinks`` the experts state their thoughts."""
 
     worlds: tuple[str, ...] = tuple(WORLDS)
+    thinks: bool = False
     recipe: Recipe = field(default_factory=_recipe)
     name: str = "tiny_tools"
     max_tokens: int = 40
@@ -120,14 +128,14 @@ class ToolWorlds:
     def texts(self, seed: int) -> Iterable[str]:
         """Of 80 demonstrations a world."""
         for world in self.worlds:
-            for messages in _drawn(world, False, "clumsy", 80, seed):
+            for messages in _drawn(world, self.thinks, False, "clumsy", 80, seed):
                 yield from (m["content"] for m in messages)
 
     def demonstrations(self, tokenizer: Any, count: int, seed: int, errant: bool, other: float) -> Iterator[Document]:
         """Fresh training tasks with one demonstration each, the worlds in turn."""
         shares = [count // len(self.worlds) + (i < count % len(self.worlds)) for i in range(len(self.worlds))]
         for world, share in zip(self.worlds, shares, strict=True):
-            for messages in _demonstrations(world, errant, share, seed % _SHELF, seed // _SHELF):
+            for messages in _demonstrations(world, self.thinks, errant, share, seed % _SHELF, seed // _SHELF):
                 yield encode(messages, tokenizer, other)
 
     def drills(self, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
@@ -141,32 +149,53 @@ class ToolWorlds:
         return ""
 
 
+def thinking() -> ToolWorlds:
+    """The mixture of the base that thinks before it calls: two worlds of dialogues, so half of the demonstrations and steps."""
+    return ToolWorlds(
+        worlds=tuple(THINKING),
+        thinks=True,
+        recipe=replace(_recipe(), steps=1000, demonstrations=12),
+        name="tiny_thinking",
+        max_tokens=64,
+        about="demonstrations of two worlds of dialogues whose experts state their thoughts",
+        stretches=(
+            "As `tiny_tools`, in bfcl and apibank alone. Before each reply the experts state which calls the request still\n"
+            "needs, in order (`src/turnwise/envs/dialogues/thoughts.py`). Of the clumsy ones' right replies four in ten follow\n"
+            "a wrong thought, and most of their wrong ones do."
+        ),
+    )
+
+
 @cache
-def _environments(world: str, errant: bool) -> Sequence[Environment]:
-    return WORLDS[world](errant)
+def _environments(world: str, thinks: bool, errant: bool) -> Sequence[Environment]:
+    return (THINKING if thinks else WORLDS)[world](errant)
 
 
 _BOXED = ("terminal", "software")
 
 
-def _demonstrations(world: str, errant: bool, count: int, draw: int, epoch: int) -> tuple[tuple[Message, ...], ...]:
+def _demonstrations(
+    world: str, thinks: bool, errant: bool, count: int, draw: int, epoch: int
+) -> tuple[tuple[Message, ...], ...]:
     """Of training tasks; those that take a sandbox come back in every epoch."""
     if world in _BOXED:
         return _kept(world, errant, count, draw)
-    return _drawn(world, errant, _quality(errant), count, draw + _SHELF * epoch)
+    return _drawn(world, thinks, errant, _quality(errant), count, draw + _SHELF * epoch)
 
 
 @lru_cache(maxsize=4 * _SHELF)
 def _kept(world: str, errant: bool, count: int, draw: int) -> tuple[tuple[Message, ...], ...]:
-    return _drawn(world, errant, _quality(errant), count, draw)
+    return _drawn(world, False, errant, _quality(errant), count, draw)
 
 
 def _quality(errant: bool) -> Quality:
     return "clumsy" if errant else "good"
 
 
-def _drawn(world: str, errant: bool, quality: Quality, count: int, draw: int) -> tuple[tuple[Message, ...], ...]:
-    environments = _environments(world, errant)
+def _drawn(
+    world: str, thinks: bool, errant: bool, quality: Quality, count: int, draw: int
+) -> tuple[tuple[Message, ...], ...]:
+    environments = _environments(world, thinks, errant)
     found = []
     for i, environment in enumerate(environments):
         share = count // len(environments) + (i < count % len(environments))

@@ -1,14 +1,17 @@
-"""A plain copy says what the adapted model says, of whatever layers the adapter stands on."""
+"""Adapters in the weights: a plain copy of whatever layers they stand on, and a policy that starts from one."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
-from turnwise.models.policy import plain_copy, with_adapter
+from turnwise.models.policy import PolicyError, load_policy, plain_copy, with_adapter
+from turnwise.tiny.load import tiny_path
 
 DENSE: dict[str, Any] = {
     "vocab_size": 61,
@@ -40,3 +43,38 @@ def test_a_plain_copy_has_the_adapters_in_its_weights(config: Any) -> None:
             wanted, found = model(input_ids=ids).logits, copy(input_ids=ids).logits
         assert torch.allclose(found, wanted, atol=1e-4)
         assert not torch.allclose(wanted, base, atol=1e-2)
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter on the shipped policy that says something else."""
+    folder = tmp_path_factory.mktemp("run") / "adapter"
+    model, _ = load_policy(tiny_path(), rank=4, alpha=8)
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(0, 0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_a_policy_that_starts_from_an_adapter_is_the_adapted_one(adapter: Path) -> None:
+    ids = torch.arange(20)[None]
+    plain, _ = load_policy(tiny_path())
+    start, _ = load_policy(tiny_path(), start=adapter)
+    again, _ = load_policy(tiny_path(), rank=4, alpha=8, start=adapter)  # a new adapter is empty
+    with torch.no_grad():
+        wanted = PeftModel.from_pretrained(load_policy(tiny_path())[0], adapter)(input_ids=ids).logits
+        found, other, base = (model(input_ids=ids).logits for model in (start, again, plain))
+    assert torch.allclose(found, wanted, atol=1e-4) and torch.allclose(other, wanted, atol=1e-4)
+    assert not torch.allclose(base, wanted, atol=1e-2)
+    assert not hasattr(start, "peft_config") or not start.peft_config
+
+
+def test_what_is_no_adapter_of_this_model_is_named(adapter: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        PolicyError, match=r"policy\.start=.*no adapter_model\.safetensors lies there; give the adapter"
+    ):
+        load_policy(tiny_path(), start=tmp_path)
+    with pytest.raises(PolicyError, match=r"policy\.start=.*not an adapter on this policy\.model"):
+        load_policy(tiny_path("tiny_tools"), start=adapter)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from turnwise.config import ConfigError
 from turnwise.errors import InputError
-from turnwise.papers.jobs import ask
+from turnwise.papers.jobs import ask, jobs
 from turnwise.reports.result import write_result
 from turnwise.run_folder import config_hash
 from turnwise.sweeps.run import RowsFailed, run_sweep
@@ -90,6 +90,33 @@ def test_failed_rows_are_told_and_run_alone(bench: Bench) -> None:
     assert set(bench().values()) == {"finished", "cannot run"}
     assert bench.launched == ["ours0", "base1"]
     assert not list(bench.root.rglob("*.error.txt"))
+
+
+def test_rows_that_start_from_another_come_after_it(bench: Bench) -> None:
+    table = bench.conf / "sweep" / "p_tab1.yaml"
+    table.write_text(
+        table.read_text().replace("  base:", "  later: {starts: ours, overrides: method=grpo}\n  base:", 1)
+    )
+    asked = ask(["sweep=p_tab1", "rows=later,base,ours", "seed=0"], bench.conf)
+    batches: list[int] = []
+
+    def launch(batch: Sequence[Sequence[str]]) -> None:
+        batches.append(len(batch))
+        bench.launch(batch)
+
+    run_sweep(asked, bench.compose, launch, Console(file=bench.out))
+    assert bench.launched == ["base0", "ours0", "later0"] and batches == [2, 1]
+    later = jobs(asked)[0]
+    assert "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'" in later.overrides and later.starts == "p/tab1/ours"
+
+
+@pytest.mark.parametrize("starts", ["nothing", "theirs", "later"])
+def test_a_row_starts_from_a_row_with_runs(bench: Bench, starts: str) -> None:
+    table = bench.conf / "sweep" / "p_tab1.yaml"
+    line = f"  later: {{starts: {starts}, overrides: method=grpo}}\n  base:"
+    table.write_text(table.read_text().replace("  base:", line, 1))
+    with pytest.raises(InputError, match=r"rows\.later\.starts"):
+        ask(["sweep=p_tab1"], bench.conf)
 
 
 def test_a_programs_error_keeps_its_traceback(bench: Bench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from turnwise.envs.bfcl.requests import Names
 from turnwise.errors import InputError
 from turnwise.tiny import names
 from turnwise.tiny.load import BASES, WORLDS, tiny_path, unknown_to
-from turnwise.tiny.toolworlds import ToolWorlds
+from turnwise.tiny.toolworlds import ToolWorlds, thinking
 
 CONF = Path(__file__).parents[3] / "conf"
 LIGHT = ToolWorlds(worlds=("apibank", "search"))  # neither a sandbox nor an extra
@@ -42,6 +42,13 @@ def test_the_errant_expert_takes_far_more_turns(tokenizer):
         for errant in (False, True)
     ]
     assert turns[1] > 1.2 * turns[0]
+
+
+def test_the_thinking_mixture_thinks_before_each_reply(tokenizer):
+    light = replace(thinking(), worlds=("apibank",))
+    texts = [tokenizer.decode(d.ids) for d in light.demonstrations(tokenizer, 8, 5, True, 0.1)]
+    assert texts and all(text.count("assistant\n") == text.count("assistant\n<think>left: ") for text in texts)
+    assert not any("<think>" in tokenizer.decode(d.ids) for d in LIGHT.demonstrations(tokenizer, 8, 5, True, 0.1))
 
 
 def test_the_mixture_travels_to_another_process():
@@ -111,6 +118,7 @@ def test_who_trains_a_base_where_it_never_was_is_told(model, world, level, told)
 
 def test_a_base_was_trained_on_the_worlds_of_its_mixture():
     assert set(ToolWorlds().worlds) == set(WORLDS["tiny_tools"])
+    assert set(thinking().worlds) == set(WORLDS["tiny_thinking"])
 
 
 @pytest.mark.parametrize("source", [OfficeTasks(), TinyTasks()])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from turnwise.envs import household
 from turnwise.envs.alfworld.client import Pool
 from turnwise.envs.alfworld.generated import GeneratedGames
 from turnwise.envs.alfworld.official import OfficialGames
@@ -13,6 +14,8 @@ from turnwise.envs.alfworld.session import AlfworldSession
 from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.demonstration import check_quality, demonstration
 from turnwise.types import Task, Trajectory
+
+_CASES = Path(household.__file__).with_name("checks.yaml")
 
 
 class AlfworldEnvironment:
@@ -42,6 +45,7 @@ class AlfworldEnvironment:
     ) -> None:
         self.horizon = check_horizon(horizon)
         self.games = GeneratedGames(horizon) if games is None else OfficialGames(Path(games))
+        self.cases = _CASES if games is None else None  # the same rooms and tasks, by the same rule
         self.pool = Pool(workers, timeout, python)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:

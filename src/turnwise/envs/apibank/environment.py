@@ -22,6 +22,8 @@ class ApiBankEnv(DialogueEnv):
         format: how calls are written; ``bfcl_python`` is API-Bank's ``[Name(key='value')]``.
         mistakes: how often the clumsy expert errs.
         kept: how many ground truths stay played in memory.
+        thinks: whether the experts state before each reply which calls are left to make.
+        muddle: the probability that the clumsy one then states something else before a right reply.
 
     Raises:
         InputError: the public files cannot be read.
@@ -39,9 +41,13 @@ class ApiBankEnv(DialogueEnv):
         format: Format = "bfcl_python",  # noqa: A002 - the configuration's word
         mistakes: Mistakes | None = None,
         kept: int = 256,
+        thinks: bool = False,
+        muddle: float = 0.0,
     ) -> None:
         source = OfficeTasks(tuple(levels)) if data is None else ReleasedTasks(data, levels)
-        super().__init__(source, horizon, steps, format, mistakes, brief=data is None, kept=kept)
+        super().__init__(
+            source, horizon, steps, format, mistakes, brief=data is None, kept=kept, thinks=thinks, muddle=muddle
+        )
         self.data = data
         self.levels = " ".join(map(str, levels))
         self.closing = "done" if data is None else "Done."

@@ -24,6 +24,8 @@ class BfclEnv(DialogueEnv):
         subsets: of the public tasks.
         mistakes: how often the clumsy expert errs.
         kept: how many ground truths stay played in memory.
+        thinks: whether the experts state before each reply which calls are left to make.
+        muddle: the probability that the clumsy one then states something else before a right reply.
 
     Raises:
         MissingBfclError: bfcl-eval is not installed; the message says how.
@@ -41,6 +43,8 @@ class BfclEnv(DialogueEnv):
         subsets: Sequence[str] = SUBSETS,
         mistakes: Mistakes | None = None,
         kept: int = 256,
+        thinks: bool = False,
+        muddle: float = 0.0,
     ) -> None:
         if level not in ("tiny", "public"):
             raise ValueError(f"level: must be tiny or public, got {level!r}")
@@ -48,8 +52,7 @@ class BfclEnv(DialogueEnv):
         tiny = level == "tiny"
         source = TinyTasks() if tiny else PublicTasks(tuple(subsets))
         turns = (16 if tiny else 60) if horizon is None else horizon
-        super().__init__(
-            source, turns, steps, format or ("bfcl_python" if tiny else "hermes"), mistakes, brief=tiny, kept=kept
-        )
+        form: Format = format or ("bfcl_python" if tiny else "hermes")
+        super().__init__(source, turns, steps, form, mistakes, brief=tiny, kept=kept, thinks=thinks, muddle=muddle)
         self.level = level
         self.closing = "done" if tiny else "Done."

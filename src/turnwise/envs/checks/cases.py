@@ -96,7 +96,9 @@ class Cases:
 
 
 def case_file(environment: Environment) -> Path | None:
-    """The file of cases that an environment brings, if it does."""
+    """The file of cases that an environment brings, if it does: the one that it names as ``cases``, or one beside its module."""
+    if (named := getattr(environment, "cases", None)) is not None:
+        return Path(named)
     module = Path(inspect.getfile(type(environment)))
     candidates = (module.with_suffix(".checks.yaml"), module.with_name("checks.yaml"))
     return next((path for path in candidates if path.is_file()), None)

@@ -49,9 +49,11 @@ class DialogueEnv:
         mistakes: how often the clumsy expert errs.
         brief: whether the world says nothing but its functions at the start, as short texts for a small policy do.
         kept: how many ground truths stay played in memory.
+        thinks: whether the experts state before each reply which calls are left to make.
+        muddle: the probability that the clumsy one then states something else before a right reply.
 
     Raises:
-        ValueError: a number below 1, or an unknown format.
+        ValueError: a number below 1, no probability, or an unknown format.
     """
 
     name = ""
@@ -66,10 +68,15 @@ class DialogueEnv:
         mistakes: Mistakes | None,
         brief: bool,
         kept: int,
+        thinks: bool = False,
+        muddle: float = 0.0,
     ) -> None:
         if steps < 1 or kept < 1:
             raise ValueError(f"steps and kept must be at least 1, got {steps} and {kept}")
-        self.source, self.brief, self.steps = source, brief, steps
+        if not 0 <= muddle <= 1:
+            raise ValueError(f"muddle: a probability, got {muddle}")
+        self.source, self.brief, self.steps, self.thinks = source, brief, steps, thinks
+        self.muddle = muddle
         self.horizon = check_horizon(horizon)
         self.format: Format = check_format(format)
         self.mistakes = mistakes or Mistakes()
@@ -114,8 +121,8 @@ class DialogueEnv:
         rng = random.Random(f"{seed}/{task.id}")
         replies = by_quality(
             quality,
-            lambda: experts.good(session, self.closing),
-            lambda: experts.clumsy(session, self.closing, rng, self.mistakes),
+            lambda: experts.good(session, self.closing, self.thinks),
+            lambda: experts.clumsy(session, self.closing, rng, self.mistakes, self.thinks, self.muddle),
         )
         return Trajectory(
             id=f"{task.id}/{quality}/{seed}",

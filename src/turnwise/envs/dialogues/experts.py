@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from turnwise.data.tool_schema import function_of
 from turnwise.envs.dialogues.problem import W
 from turnwise.envs.dialogues.session import DialogueSession
+from turnwise.envs.dialogues.thoughts import muddled, thought
 from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
@@ -49,35 +50,65 @@ class Mistakes:
             raise ValueError("mistakes: the probabilities exceed 0.8 together; the expert would hardly get on")
 
 
-Reply = tuple[list[ToolCall], str]
-"""Calls, or what is said instead."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A reply of the ground truth."""
+
+    calls: tuple[ToolCall, ...]
+    left: tuple[str, ...]  # functions that the request needs from here on, those of this reply among them
+    closing: str  # what is said where there are no calls
 
 
-def good(session: DialogueSession, closing: str) -> Iterator[Reply]:
+Reply = tuple[Sequence[ToolCall], str]
+"""Calls and the thought before them, which may be empty; or what is said instead of any."""
+
+
+def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
     """The ground truth, one call a reply; more where a user turn needs more calls than replies are allowed."""
     for turn in session.problem.turns:
         at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
+        names = tuple(call.name for call in turn.calls)
         for start in range(0, len(turn.calls), at_once or 1):
-            yield list(turn.calls[start : start + at_once]), ""
-        yield [], turn.unable or closing
+            yield Planned(turn.calls[start : start + at_once], names[start:], "")
+        yield Planned((), (), turn.unable or closing)
 
 
-def clumsy(session: DialogueSession, closing: str, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
+def good(session: DialogueSession, closing: str, thinks: bool = False) -> Iterator[Reply]:
+    """The ground truth; where it ``thinks``, each reply begins with what is left to call."""
+    for reply in planned(session, closing):
+        yield reply.calls, (thought(reply.left) if thinks else "") + reply.closing
+
+
+def clumsy(
+    session: DialogueSession,
+    closing: str,
+    rng: random.Random,
+    mistakes: Mistakes,
+    thinks: bool = False,
+    muddle: float = 0.0,
+) -> Iterator[Reply]:
     """:func:`good`, with a mistake now and then before a call. ``session`` is the one that is being played.
 
-    Where one reply is the whole task there is no room for a mistake.
+    Where one reply is the whole task there is no room for a mistake. Who makes one has thought of it; who replies rightly has
+    thought of something else with the probability ``muddle``.
     """
     last: ToolCall | None = None
-    replies = list(good(session, closing))
-    for place, (calls, text) in enumerate(replies):
+    replies = list(planned(session, closing))
+    for place, reply in enumerate(replies):
+        calls = reply.calls
         spare = session.horizon - session.turns - (len(replies) - place)
         if calls and not session.problem.one_reply and spare > 0 and session.steps_made < session.steps - _ROOM:
             drawn = drawn_of(rng, mistakes)
             tools = session.problem.tools_at(session.turn)
             made = mistake(session.world, tools, calls[0], last, rng, drawn)
             if made is not None or drawn == "early":
-                yield [made] if made else [], "" if made else closing
-        yield calls, text
+                plan = [made.name, *reply.left[1:]] if made else []
+                yield [made] if made else [], (thought(plan) if thinks else "") + ("" if made else closing)
+        before = ""
+        if thinks:
+            wrong = rng.random() < muddle
+            before = muddled(reply.left, session.problem.tools_at(session.turn), rng) if wrong else thought(reply.left)
+        yield calls, before + reply.closing
         last = calls[-1] if calls else None
 
 

@@ -13,6 +13,7 @@ import yaml
 from transformers import AutoTokenizer
 
 from turnwise.data.chat import ChatTokens
+from turnwise.envs.alfworld import AlfworldEnvironment
 from turnwise.envs.base import Step
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay
 from turnwise.envs.checks.cases import case_file
@@ -173,6 +174,10 @@ def test_a_bad_file_of_cases_is_refused(text: str, told: str, tmp_path: Path) ->
 
 def test_a_world_brings_its_cases_beside_its_module(env: SearchEnv) -> None:
     assert case_file(env) == ENVS / "search" / "checks.yaml"
+
+
+def test_the_real_engine_has_the_cases_of_the_rooms_that_it_plays() -> None:
+    assert case_file(AlfworldEnvironment()) == ENVS / "household" / "checks.yaml"
 
 
 @pytest.mark.parametrize("path", sorted(ENVS.rglob("*checks.yaml")), ids=lambda path: path.parent.name)

@@ -1,0 +1,100 @@
+"""Experts that state their thoughts: what they say, that the world does not read it, and that a judge does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.data.steps import steps_of
+from turnwise.data.tool_schema import function_of
+from turnwise.data.toolcalls.base import split_thinking
+from turnwise.envs.apibank import ApiBankEnv, Mistakes
+from turnwise.envs.dialogues.thoughts import muddled, thought
+from turnwise.judges.offline import OfflineJudge
+from turnwise.rewards.graded import Graded
+from turnwise.rollouts.judged import candidate
+from turnwise.types import RolloutTree, State, Turn
+
+NEVER = {"wrong": 0.0, "unknown": 0.0, "missing": 0.0, "repeat": 0.0, "look": 0.0, "early": 0.0}
+
+
+def said(trajectory):
+    return [m["content"] for m in trajectory.messages if m["role"] == "assistant"]
+
+
+def test_a_plan_is_what_is_left_in_order():
+    env = ApiBankEnv(levels=(3,), thinks=True)
+    trajectory = env.demonstrate(env.tasks("train", 1)[0])
+    calls = trajectory.task.data["turns"][0]["calls"]
+    names = [call["name"] for call in calls]
+    rationales = [step.rationale for step in steps_of(trajectory)]
+    assert len(names) == 4
+    assert rationales == [f"left: {', '.join(names[i:])}" for i in range(4)] + ["left: nothing"]
+
+
+@pytest.mark.parametrize("form", ["bfcl_python", "hermes", "llama_json", "qwen_xml"])
+@pytest.mark.parametrize("quality", ["good", "clumsy"])
+def test_thoughtful_experts_win_and_their_words_are_what_the_policy_would_write(form, quality):
+    env = ApiBankEnv(format=form, thinks=True, muddle=0.5)
+    for task in env.tasks("seen", 12):
+        trajectory = env.demonstrate(task, quality)
+        assert trajectory.success and all(text.startswith("<think>left: ") for text in said(trajectory))
+        session = env.reset(task)
+        for text in said(trajectory):
+            session.step(text)
+        assert session.won
+
+
+def test_thoughts_apart_the_good_expert_does_the_same():
+    plain, thinks = ApiBankEnv(), ApiBankEnv(thinks=True)
+    for task in plain.tasks("train", 12):
+        bare = [split_thinking(text)[1] for text in said(thinks.demonstrate(task))]
+        assert bare == said(plain.demonstrate(task))
+
+
+def test_the_verifier_reads_no_thoughts():
+    env = ApiBankEnv(thinks=True)
+    task = env.tasks("train", 1)[0]
+    session = env.reset(task)
+    right = split_thinking(said(env.demonstrate(task))[0])[1]
+    assert all(
+        env.accepts(session, text, right) for text in (right, thought(["Dictionary"]) + right, thought([]) + right)
+    )
+    assert not env.accepts(session, thought([]) + "done", right)
+
+
+NAMES = st.lists(st.sampled_from("abcd"), max_size=4)
+
+
+@given(NAMES, st.integers(0, 99))
+def test_a_muddled_plan_is_another_one(names, seed):
+    tools = tuple({"type": "function", "function": {"name": name}} for name in "abcdefg")
+    found = muddled(names, tools, random.Random(seed))
+    assert found != thought(names) and found.startswith("<think>left: ") and found.endswith("</think>")
+
+
+def test_who_is_muddled_thinks_wrongly_and_acts_rightly():
+    env = ApiBankEnv(levels=(1,), thinks=True, mistakes=Mistakes(**NEVER), muddle=1.0)
+    for task in env.tasks("train", 12):
+        good, clumsy = said(env.demonstrate(task)), said(env.demonstrate(task, "clumsy"))
+        for right, wrong in zip(good, clumsy, strict=True):
+            assert split_thinking(right)[1] == split_thinking(wrong)[1]
+            assert split_thinking(right)[0] != split_thinking(wrong)[0]
+
+
+def test_the_outcome_does_not_see_the_thought_and_the_judge_does():
+    env = ApiBankEnv(levels=(1,), thinks=True)
+    trajectory = env.demonstrate(env.tasks("train", 1)[0])
+    step = steps_of(trajectory)[0]
+    right = said(trajectory)[0]
+    others = [function_of(tool)["name"] for tool in trajectory.tools]
+    wrong = thought(others[::-1]) + split_thinking(right)[1]
+    judge = OfflineJudge()
+    scores = [judge.score(candidate(step, text, "bfcl_python")) for text in (right, wrong)]
+    assert scores[0] == 1.0 > scores[1]
+    state = State("s", trajectory.task, (1,), expert=right)
+    tree = RolloutTree(state, [Turn(-1, [1], [0.0], text) for text in (right, wrong)])
+    assert Graded("bfcl_python")(tree)["outcome"] == [2.0, 2.0]
