@@ -223,7 +223,7 @@ def spool(results: Sequence[Result]) -> str:
     result = results[-1]
     seconds = result["seconds"]
     rows = [[name, f"{value:.2f}", f"{value / seconds['plain']:.2f}"] for name, value in seconds.items()]
-    rows.append(["what keeping its actions costs", f"{result['cost_seconds']:.4f}", f"{result['ratios']['cost']:.4f}"])
+    rows.append(["what keeping its actions costs", f"{result['cost_seconds']:.4f}", f"{result['cost']:.4f}"])
     given = " ".join(f"--{name} {result['setting'][name]}" for name in ("tasks", "group", "horizon", "rounds"))
     lines = [
         table(["collection of the shipped policy", "CPU s", "of the undisturbed one"], rows),

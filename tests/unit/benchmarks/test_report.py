@@ -100,3 +100,20 @@ def test_trajectories_on_disk_fill_their_table(tmp_path: Path) -> None:
     assert "grows by 105 bytes a trajectory" in text  # 9 MiB over 90,000
     assert "2.5 s from there to the next sample; 60,000 of 120,000 samples were left to draw" in text
     assert "50 % of a core" in text
+
+
+def test_the_spool_fills_its_table(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table:spool -->\n<!-- /table:spool -->\n")
+    found = {
+        "cost": 0.0012,
+        "cost_seconds": 0.003,
+        "bytes": 53000,
+        "seconds": {"plain": 2.5, "exact, killed half-way": 2.0},
+        "setting": {"tasks": 8, "group": 4, "horizon": 10, "rounds": 3},
+    }
+    assert main([str(saved(tmp_path, "spool", **found)), "--page", str(page)]) == 0
+    text = page.read_text()
+    assert "| plain | 2.50 | 1.00 |" in text and "| exact, killed half-way | 2.00 | 0.80 |" in text
+    assert "| what keeping its actions costs | 0.0030 | 0.0012 |" in text
+    assert "--tasks 8 --group 4 --horizon 10 --rounds 3`" in text and "53,000 bytes kept" in text
