@@ -51,6 +51,13 @@ def test_a_method_leaves_everything_that_a_run_promises(
     assert any("lora_" in name for name, _ in policy.named_parameters())
 
 
+def test_a_base_row_is_measured_and_not_trained(small: Overrides, composed: Compose, tmp_path: Path) -> None:
+    run(composed(small("sft", "trainer.max_epochs=0")))
+    result = read_result(tmp_path / "run")
+    assert result.in_domain.base == result.in_domain.after is not None and result.ood.base == result.ood.after
+    assert not [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
+
+
 def test_a_run_starts_where_another_ended(small: Overrides, composed: Compose, tmp_path: Path) -> None:
     """SFT, then PivotRL: the second base is the first's trained policy, and so is the reference of its KL term."""
     first, second = tmp_path / "first", tmp_path / "second"

@@ -101,7 +101,8 @@ class PolicyModule(LightningModule):
     def rate(self, step: int) -> float:
         """Share of the learning rate at a step: up over ``warmup`` steps, flat, down to 0 over the last ``decay`` of them."""
         rising = (step + 1) / (self.warmup + 1)
-        falling = (self.steps - step) / (self.decay * self.steps) if self.decay else 1.0
+        last = self.decay * self.steps
+        falling = (self.steps - step) / last if last else 1.0  # a run that is only measured has no step
         return max(0.0, min(1.0, rising, falling))
 
     def training_step(self, update: Update, batch_idx: int = 0) -> None:

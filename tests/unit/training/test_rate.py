@@ -17,3 +17,9 @@ def test_the_rate_rises_stays_and_falls_by_hand():
 def test_without_decay_the_rate_stays():
     module = PolicyModule(torch.nn.Linear(1, 1), Clipped(), warmup=3, steps=10)
     assert [module.rate(step) for step in (0, 1, 3, 9, 50)] == pytest.approx([0.25, 0.5, 1, 1, 1])
+
+
+def test_a_run_that_is_only_measured_has_a_rate_too():
+    module = PolicyModule(torch.nn.Linear(1, 1), Clipped(), warmup=1, decay=0.5, steps=0)
+    assert module.rate(0) == 0.5
+    module.configure_optimizers()
