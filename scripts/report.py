@@ -75,27 +75,27 @@ def directions(arguments: list[str]) -> int:
     """``sweep=NAME [scale=...] [key=value ...]`` or ``summary [scale=...] [--json]``, with ``outputs=``, ``data=`` and
     ``gated=``.
 
-    A summary is one table on the terminal; in a file every entry's tables follow it.
+    ``outputs`` names folders of runs, the first one that has a run of a row before the next. A summary is one table on the
+    terminal; in a file every entry's tables follow it.
     """
     args = sweep_parser().parse_args(arguments)
     console = Console() if Console().is_terminal else Console(width=160)  # a pipe has no width of its own
     try:
-        options, rest = {"outputs": "outputs", "data": "", "gated": ""}, []
+        options, rest = {"outputs": "outputs,results", "data": "", "gated": ""}, []
         for argument in args.words:
             key, _, value = argument.partition("=")
             if key in options:
                 options[key] = value
             else:
                 rest.append(argument)
+        places = [Path(place) for place in options["outputs"].split(",")]
         gated = Path(options["gated"]) if options["gated"] else None
         gates = gate_report(Path(options["data"]), Settings(), gated) if options["data"] else None
         whole = rest[0] == "summary"
         names = [f"sweep={name}" for name in sweep_names(CONF)] if whole else [""]
         rest = [word for word in rest if word != "summary"]
         asked = [ask([*rest, name] if name else rest, CONF) for name in names]
-        entries = [
-            read_entry(one, Path(options["outputs"]), mean_interval, paired_mean_difference, gates) for one in asked
-        ]
+        entries = [read_entry(one, places, mean_interval, paired_mean_difference, gates) for one in asked]
         every = [table for entry in entries for table in entry_tables(entry, mean_interval, gates)]
         tables = [summary_table(entries)] if whole else every
         for table in tables:

@@ -13,6 +13,7 @@ from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.reports.compare import read_metric
+from turnwise.reports.keep import read_lines
 from turnwise.reports.result import Result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
@@ -24,7 +25,7 @@ _ANSWERS = re.compile(r"ood\.(?:(mean_change)|after(?:\.(\w+))?)")
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished run.
+    """A finished run, or what was kept of one (:mod:`turnwise.reports.keep`).
 
     A metric is a path into ``result.json`` (``in_domain.after``), a key of ``metrics.jsonl`` as its mean over the training
     rows (``train/reward_std``; ``late train/...``: over the later half; ``spread train/...``: its standard deviation;
@@ -88,13 +89,10 @@ def is_change(metric: str) -> bool:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"{path}:{number}: not JSON ({error}); start the run again to rewrite it") from error
-            if isinstance(row, dict):
-                yield row
+    for number, line in enumerate(read_lines(path) or (), 1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}:{number}: not JSON ({error}); start the run again to rewrite it") from error
+        if isinstance(row, dict):
+            yield row

@@ -72,7 +72,7 @@ def paper_entries(
     if not names:
         raise InputError(f"paper {paper!r}: conf/sweep/ has {', '.join(sorted(set(papers.values())))}")
     asked = [ask([f"sweep={name}", f"scale={scale}"], conf) for name in names]
-    return [read_entry(one, outputs, over_seeds, over_tasks, gates) for one in asked]
+    return [read_entry(one, [outputs], over_seeds, over_tasks, gates) for one in asked]
 
 
 def runs_under(outputs: Path, name: str) -> dict[str, Run]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from turnwise.papers.jobs import Asked, job_of
+from turnwise.papers.jobs import Asked, Job, job_of
 from turnwise.reports.compare import Interval
 from turnwise.reports.gates import tier_table
 from turnwise.reports.headline import signed
@@ -39,35 +39,33 @@ class Entry:
 
 
 def read_entry(
-    asked: Asked, outputs: Path, over_seeds: Interval, over_tasks: Paired, gates: Mapping[str, Any] | None
+    asked: Asked, places: Sequence[Path], over_seeds: Interval, over_tasks: Paired, gates: Mapping[str, Any] | None
 ) -> Entry:
     """The entry of a sweep.
 
     Args:
         asked: the sweep, its scale, and the overrides that went to every row.
-        outputs: the folder that holds the runs by name.
+        places: folders that hold runs by name; a row is read from the first that has a run of it.
         gates: what ``scripts/gate_report.py`` found, for entries that read it.
     """
-    sweep, notes = asked.sweep, []
+    sweep = asked.sweep
+    notes: list[str] = []
     rows: dict[str, Runs] = {}
     cannot: dict[str, str] = {}
+    kept: dict[str, list[str]] = {}
     for row in sweep.rows:
         runs: dict[int, Measured] = {}
-        if not sweep.gate_report:
-            for seed in asked.seeds or sweep.seeds:
-                job = job_of(asked, row, seed)
-                folder = outputs / job.name / f"seed{seed}"
-                if job.cannot:
-                    cannot[row] = job.cannot
-                if not (folder / "result.json").exists():
-                    continue
-                try:
-                    runs[seed] = Measured(folder, read_result(folder))
-                except ResultError as error:
-                    notes.append(f"left out: {error}")
-        if runs:
-            cannot.pop(row, None)  # somebody could
+        wanted = [] if sweep.gate_report else [job_of(asked, row, seed) for seed in asked.seeds or sweep.seeds]
+        if wanted and wanted[0].cannot:
+            cannot[row] = wanted[0].cannot
+        for place in places:
+            if runs := _runs(wanted, place, notes):
+                cannot.pop(row, None)  # somebody could
+                if place != places[0]:
+                    kept.setdefault(str(place), []).append(row)
+                break
         rows[row] = runs
+    notes += [f"Runs of {place}/: {', '.join(names)}." for place, names in kept.items()]
     decisions = []
     for metric in sweep.directions:
         for claim in sweep.claims(metric):
@@ -80,6 +78,19 @@ def read_entry(
                 found = replace(found, why=why, cannot=True)
             decisions.append(found)
     return Entry(asked, rows, decisions, notes)
+
+
+def _runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Measured]:
+    """The finished ones of a row's runs below ``place``, by seed; a note for each that cannot be read."""
+    runs = {}
+    for job in wanted:
+        folder = place / job.name / f"seed{job.seed}"
+        if (folder / "result.json").exists():
+            try:
+                runs[job.seed] = Measured(folder, read_result(folder))
+            except ResultError as error:
+                notes.append(f"left out: {error}")
+    return runs
 
 
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:

@@ -171,7 +171,7 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     outputs = tmp_path / "outputs"
 
     def entry():
-        return read_entry(ask(["sweep=p_tab1"], conf), outputs, mean_interval, paired_mean_difference, None)
+        return read_entry(ask(["sweep=p_tab1"], conf), [outputs], mean_interval, paired_mean_difference, None)
 
     assert entry().verdict == "not_run"
     assert counted([entry()]) == {"P": {"holds": 0, "fails": 0, "undecided": 0, "not_run": 1}}
@@ -203,7 +203,7 @@ def test_costs_are_means_over_seeds(tmp_path: Path, conf: Path) -> None:
         rows = [{"rollout/trajectories": t, "cpu/iteration": cpu / 2, "cpu/predictor": cpu / 10} for t in (4.0, 8.0)]
         lines = [json.dumps({"phase": "train"} | row) + "\n" for row in rows]
         (folder / "metrics.jsonl").write_text("".join(lines))
-    found = read_entry(ask(["sweep=p_tab1"], conf), tmp_path / "outputs", mean_interval, paired_mean_difference, None)
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
     text = to_markdown(entry_tables(found, mean_interval))
     assert "| Ours | 0, 1 | 200 | 2,000 | 8 | 10 | 20.0 |" in text
 
@@ -214,7 +214,7 @@ def test_a_claim_that_waits_leaves_an_entry_open(tmp_path: Path, conf: Path) -> 
     for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
         save(tmp_path / f"outputs/p/tab1/{row}/seed0", wins)
     asked = ask(["sweep=p_tab1"], conf)
-    found = read_entry(asked, tmp_path / "outputs", mean_interval, paired_mean_difference, None)
+    found = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
     assert [d.verdict for d in found.decisions] == ["holds", "not_run"]
     assert found.verdict == "undecided"
     assert entry_verdict([]) == "not_run"

@@ -1,0 +1,43 @@
+"""Keep what finished runs measured, for good: small enough to be committed, enough for every table.
+
+python scripts/keep_results.py outputs/pivotrl outputs/awpo
+python scripts/keep_results.py outputs --to /shared/results
+
+A run `outputs/<name>/seed<n>` is kept as `results/<name>/seed<n>`: result, configuration, metrics, and the outcome of every
+held-out attempt without its text. `scripts/report.py` reads both folders, a row's own runs in outputs/ first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from turnwise.errors import InputError
+from turnwise.reports.keep import finished, keep
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 done, 2 where a run was left out or there was none."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, help="runs, or folders of them")
+    parser.add_argument(
+        "--outputs", type=Path, default=Path("outputs"), help="where runs have their names (default outputs)"
+    )
+    parser.add_argument("--to", type=Path, default=Path("results"), help="where they are kept (default results)")
+    args = parser.parse_args(arguments)
+    kept, size, left_out = 0, 0, 0
+    for run in finished(args.folders):
+        try:
+            size += keep(run, args.to / run.resolve().relative_to(args.outputs.resolve()))
+            kept += 1
+        except (InputError, OSError, ValueError) as error:
+            left_out += 1
+            print(error, file=sys.stderr)
+    told = f"{kept} runs kept in {args.to}, {size / 1024:,.0f} KiB"
+    print(told + (f"; {left_out} left out" if left_out else ""))
+    return 0 if kept and not left_out else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
