@@ -233,9 +233,27 @@ def spool(results: Sequence[Result]) -> str:
     return "\n\n".join(lines)
 
 
+def overlap(results: Sequence[Result]) -> str:
+    """Seconds of an iteration with and without the next one collected beside it, a row for each result and way."""
+    names = {"fresh": "0", "ahead": "1"}
+    header = ["method", "rollout.staleness", "iteration, s", "collection", "waited for", "update", "faster by"]
+    rows, lines = [], []
+    for result in results:
+        setting = result["setting"]
+        for way, seconds in result["seconds"].items():
+            shown = [f"{seconds[part]:.2f}" for part in ("iteration", "rollout", "waited", "update")]
+            rows.append([setting["method"], names[way], *shown, f"{result['x_fresh']:.2f}" if way == "ahead" else ""])
+        given = " ".join(f"--{name} {setting[name]}" for name in ("method", "epochs", "rounds"))
+        lines.append(f"`python benchmarks/overlap.py {given} --overrides {' '.join(setting['overrides'])}`")
+    return "\n\n".join(
+        [table(header, rows), f"{', '.join(lines)}: medians of rounds, alternating. {machines(results)}"]
+    )
+
+
 ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {
     "million": ("scaling.md", million),
     "spool": ("reliability.md", spool),
+    "overlap": ("scaling.md", overlap),
 }
 """Benchmark -> the page that holds its table, and what makes it."""
 

@@ -60,7 +60,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
                 )
     if _part(cfg, "advantage") in _GROUP_RULES and _value(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
-    mistakes += _judging(cfg) + _served(cfg) + _sharded(cfg)
+    mistakes += _judging(cfg) + _served(cfg) + _sharded(cfg) + _overlapping(cfg)
     if _part(cfg, "advantage") == "Awpo" and _value(cfg, "advantage", "difficulty"):
         tau, at_most_one = _value(cfg, "advantage", "tau_high"), {"Exact", "Functional"}
         pays_one = reward in at_most_one or (reward == "Outcome" and _value(cfg, "reward", "of") == "won")
@@ -124,6 +124,23 @@ def _sharded(cfg: Mapping[str, Any]) -> list[str]:
             "trainer=ddp"
         )
     return mistakes
+
+
+def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
+    """What must not change, or be used, while the next iteration is being collected."""
+    if not _value(cfg, "rollout", "staleness"):
+        return []
+    way_out = "set rollout.staleness=0"
+    reasons = (
+        (not _part(cfg, "allocator"), "this method samples nothing that could be collected ahead"),
+        (_part(cfg, "predictor"), "the predictor learns from a collection before the next one is allocated"),
+        (_value(cfg, "engine", "copy") is False, "engine.copy=false samples from the weights that are being trained"),
+        (
+            _value(cfg, "trainer", "strategy", "_target_") == "turnwise.training.sharding.FullySharded",
+            "the weights are in shards, and the collection would wait for them beside the update",
+        ),
+    )
+    return [f"rollout.staleness: {reason}; {way_out}" for wrong, reason in reasons if wrong]
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:

@@ -71,7 +71,9 @@ class Rollout:
     no limit); workers, sandboxes and servers have limits of their own below it. In worlds that wait for those, ``world_threads``
     steps are under way at once (0: one after the other). ``recorded`` trees of each collection are written to
     ``rollouts/train.jsonl``. ``spool`` says how a collection that was killed is taken up (``engines.spooled``): ``exact``
-    ends bit for bit where an undisturbed run ends, ``quick`` computes less again, None keeps nothing.
+    ends bit for bit where an undisturbed run ends, ``quick`` computes less again, None keeps nothing. ``staleness`` is how many
+    updates the policy that plays may be behind the one that learns: 0, or 1 to collect the next iteration while this one is
+    trained on.
     """
 
     states: int
@@ -85,6 +87,7 @@ class Rollout:
     world_threads: int = 8
     recorded: int = 4
     spool: Literal["exact", "quick"] | None = "exact"
+    staleness: Literal[0, 1] = 0
 
     def __post_init__(self) -> None:
         if self.world_seconds is not None and not self.world_seconds > 0:
@@ -92,6 +95,8 @@ class Rollout:
         if self.world_threads < 0:
             raise ValueError(f"world_threads must be at least 0, got {self.world_threads}")
         _at_least(0, max_refills=self.max_refills, retries=self.retries, recorded=self.recorded)
+        if self.staleness not in (0, 1):
+            raise ValueError(f"staleness must be 0 or 1, got {self.staleness}")
         _at_least(self.sampling.max_tokens + 1, max_length=self.max_length)
         _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
 

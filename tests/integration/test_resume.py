@@ -103,3 +103,21 @@ def test_kill_nine_changes_nothing(method: str, small: Callable[..., list[str]],
         assert first == second, key
     rollouts = [(folder / "rollouts" / "train.jsonl").read_text() for folder in (whole, killed)]
     assert rollouts[0] == rollouts[1]
+
+
+@pytest.mark.slow
+def test_kill_nine_beside_a_collection_changes_nothing(small: Callable[..., list[str]], tmp_path: Path) -> None:
+    """What was being collected belongs to a policy that is one update old: the checkpoint has to know it."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    settings = ("rollout.staleness=1", "trainer.max_epochs=5", "name=resume", "policy.model=tiny", "eval.attempts=0")
+    finish(small("pivotrl", *settings, out="whole"))
+    overrides = small("pivotrl", *settings, out="killed")
+    kill_when(overrides, lambda: train_lines(killed) >= 1)
+    kill_when(overrides, lambda: train_lines(killed) >= 3)
+    finish(overrides)
+    a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (whole, killed))
+    assert all((a[name] == b[name]).all() for name in a)
+    assert metrics(whole) == metrics(killed)
+    assert [row["rollout/staleness"] for row in metrics(killed) if row["phase"] == "train"] == [0, 1, 1, 1, 1]
+    rollouts = [(folder / "rollouts" / "train.jsonl").read_text() for folder in (whole, killed)]
+    assert rollouts[0] == rollouts[1]

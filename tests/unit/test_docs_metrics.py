@@ -32,7 +32,7 @@ from turnwise.reports.result import write_result
 from turnwise.rewards.outcome import Outcome
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
-from turnwise.training.collection import Imitation
+from turnwise.training.collection import Imitation, sampling_metrics
 from turnwise.training.gradients import GradientCosine
 from turnwise.training.lines import each_line
 from turnwise.training.main import PHASES, Run
@@ -132,7 +132,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         experience = collector.collect(iteration)
         update = collector.update(experience)
         learned = dict(predictor.learn(iteration, experience)) if predictor else {}
-        learned |= {f"engine/{name}": value for name, value in Lanes([2]).report().items()}
+        learned |= sampling_metrics(Lanes([2]).report(), 0, 0.0)
         cost = {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}
         recorder.collected(iteration, experience, update, cost, 0.5, judge, learned)
         return update

@@ -1,13 +1,15 @@
-"""The collection of one iteration: the parts of a method around the policy as it is now."""
+"""The collection of one iteration: the parts of a method around the policy as it is now, or as it was one update ago."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from turnwise.allocators.base import Allocator
+from turnwise.errors import InputError
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.demonstrate import demonstration, paths
 from turnwise.rollouts.judged import NOT_SUMS, Judged
@@ -17,6 +19,7 @@ from turnwise.settings import Rollout
 from turnwise.settings import Update as UpdateSettings
 from turnwise.states.batches import Batches
 from turnwise.training.module import PolicyModule
+from turnwise.training.overlap import Overlap
 from turnwise.training.ranks import Ranks
 from turnwise.training.recorder import Recorder
 from turnwise.types import Credit, RolloutTree, State
@@ -47,6 +50,26 @@ class Allocated:
         return self.allocator.expand(trees)
 
 
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a collection brought, and the counts as they stood when it ended: sums since the process began, but for ``cost``."""
+
+    experience: Experience
+    cost: Mapping[str, float]
+    judge: Mapping[str, float]
+    engine: Mapping[str, float]
+    seconds: float
+
+
+def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> dict[str, float]:
+    """Metrics of what sampled: its report, updates that its policy was behind, seconds in which the run did nothing else."""
+    return {
+        **{f"engine/{name}": count for name, count in engine.items()},
+        "rollout/staleness": float(stale),
+        "seconds/waited": waited,
+    }
+
+
 class Learner(Protocol):
     """Something that learns beside the policy from what was collected."""
 
@@ -58,6 +81,10 @@ class Learner(Protocol):
 class Collection:
     """iteration -> the update that the current policy's experience gives.
 
+    With ``rollout.staleness=1`` the next iteration is collected while this one is trained on, from the policy that both began
+    with: iteration k learns from rollouts of policy k - 1 (the first from its own). Nothing else changes hands meanwhile, and
+    whoever needs the engine calls :meth:`settle` first.
+
     Args:
         states: where the run may act.
         parts: allocator, gate, reward, advantage. Without an allocator nothing is sampled: the demonstrated path is the tree.
@@ -68,6 +95,10 @@ class Collection:
         learners: what else learns from every collection.
         ranks: the processes of the run. Each plays its share of the states, then all know all trees, and each trains on its
             share of the micro-batches.
+        iterations: of the run; the last one collects nothing ahead.
+
+    Raises:
+        InputError: the parts need every collection to be of the current policy.
     """
 
     def __init__(
@@ -83,8 +114,16 @@ class Collection:
         judged: Judged | None = None,
         learners: Sequence[Learner] = (),
         ranks: Ranks | None = None,
+        iterations: int = 0,
     ) -> None:
         self.ranks = ranks or Ranks()
+        self.staleness, self.iterations, self.overlap = rollout.staleness, iterations, Overlap[Gathered]()
+        self.handed = -1  # version of the policy that the engine has
+        if self.staleness and self.ranks.world > 1:
+            raise InputError(
+                "rollout.staleness=1 is for one process: the collections of several talk to each other, and so do their "
+                "gradients meanwhile; set rollout.staleness=0, or trainer.devices=1"
+            )
         self.judged, self.learners = judged, learners
         self.parts, self.player, self.module, self.recorder, self.seed = parts, player, module, recorder, seed
         self.sampled = parts["allocator"] is not None
@@ -103,25 +142,62 @@ class Collection:
         )
 
     def __call__(self, iteration: int) -> Update:
-        began, cpu_began, before = time.monotonic(), time.process_time(), asdict(self.player.tally)
-        if self.sampled:
-            self.module.hand_to(self.player.engine)
-        experience = self.collector.collect(iteration, self.memory)
-        for tree in experience.trees if self.sampled else ():
-            if tree.version != self.module.version:
-                raise RuntimeError(f"rollouts of policy {tree.version} would train policy {self.module.version}")
-        self.memory = dict(experience.memory)
+        began, cpu_began = time.monotonic(), time.process_time()
+        gathered = self.overlap.take(iteration) or self._now(iteration)
+        waited = time.monotonic() - began
+        experience, self.memory = gathered.experience, dict(gathered.experience.memory)
+        stale = self._stale(experience) if self.sampled else 0
+        packing = time.monotonic()
         packed = self.collector.update(experience)
-        seconds = time.monotonic() - began
-        cost = self.ranks.add({name: count - before[name] for name, count in asdict(self.player.tally).items()})
-        judge = self.ranks.add(self.judged.report(), largest=SLOWEST) if self.judged else {}
+        seconds = gathered.seconds + time.monotonic() - packing
         learned = {
             name: value for learner in self.learners for name, value in learner.learn(iteration, experience).items()
         }
         if self.sampled:
-            learned |= {f"engine/{name}": n for name, n in self.ranks.add(self.player.engine.report()).items()}
+            learned |= sampling_metrics(self.ranks.add(gathered.engine), stale, waited)
+        cost = self.ranks.add(gathered.cost)
+        judge = self.ranks.add(gathered.judge, largest=SLOWEST) if self.judged else {}
         self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned, cpu_began)
+        if self.staleness and iteration + 1 < self.iterations:
+            began = time.monotonic()
+            self._hand()
+            self.module.remember()
+            self.overlap.begin(iteration + 1, partial(self._gather, iteration + 1, self.memory, began))
         return packed.share(self.ranks.rank, self.ranks.world)
+
+    def settle(self) -> None:
+        """Wait for what is collected ahead: the engine is free then."""
+        self.overlap.settle()
+
+    def _now(self, iteration: int) -> Gathered:
+        """This iteration's collection, by the policy that an undisturbed run would have collected it with."""
+        began = time.monotonic()
+        if self.sampled:
+            with self.module.remembered():
+                self._hand()
+        return self._gather(iteration, self.memory, began)
+
+    def _hand(self) -> None:
+        """The policy to the engine, unless it has it from here."""
+        if self.handed != self.module.version:
+            self.module.hand_to(self.player.engine)
+            self.handed = self.module.version
+
+    def _gather(self, iteration: int, memory: Mapping[str, float], began: float) -> Gathered:
+        before = asdict(self.player.tally)
+        experience = self.collector.collect(iteration, memory)
+        cost = {name: count - before[name] for name, count in asdict(self.player.tally).items()}
+        judge = self.judged.report() if self.judged else {}
+        engine = self.player.engine.report() if self.sampled else {}
+        return Gathered(experience, cost, judge, engine, time.monotonic() - began)
+
+    def _stale(self, experience: Experience) -> int:
+        """By how many updates the oldest rollouts are behind."""
+        version = self.module.version
+        for tree in experience.trees:
+            if not 0 <= version - tree.version <= self.staleness:
+                raise RuntimeError(f"rollouts of policy {tree.version} would train policy {version}")
+        return max((version - tree.version for tree in experience.trees), default=0)
 
     def _play(self, states: Sequence[State], key: object) -> list[RolloutTree]:
         allocator = self.parts["allocator"]

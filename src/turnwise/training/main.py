@@ -203,8 +203,9 @@ class Run:
                 self.judged(),
                 learners,
                 self.ranks,
+                epochs,
             )
-            data = Rollouts(collection, self.evaluate_during, collection)
+            data = Rollouts(collection, lambda: self.evaluate_during(collection), collection)
             trainer = instantiate(
                 self.cfg.trainer,
                 callbacks=[self.recorder, *learners, *callbacks, bar, *own_signals(self.ranks.world)],
@@ -221,6 +222,7 @@ class Run:
                 trainer.fit(self.module, data, ckpt_path=str(checkpoint) if checkpoint else None, weights_only=True)
                 self.recorder.check()
             finally:  # a sweep runs many in one process: the next one must not write into this one's W&B run
+                collection.settle()
                 if self.parts["judge"] is not None:
                     self.parts["judge"].close()
                 for logger in loggers:
@@ -237,8 +239,9 @@ class Run:
         form = OmegaConf.select(self.cfg, "reward.format", default="hermes")
         return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, form)
 
-    def evaluate_during(self) -> dict[str, float]:
+    def evaluate_during(self, collection: Collection) -> dict[str, float]:
         """In the middle of training: one line of metrics."""
+        collection.settle()
         metrics = summary(self.measure())
         self.recorder.write(self.module.version, "eval", metrics)
         return metrics

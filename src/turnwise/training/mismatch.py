@@ -19,12 +19,13 @@ class MismatchAlarm(Callback):
 
     Args:
         threshold: nats; the default is what NeMo-RL watches for, in terms of e^x - 1: 2 %.
+        staleness: of the rollouts, in updates. What is not of the policy that learns differs from it by right: nothing is said.
     """
 
-    def __init__(self, threshold: float = 0.02) -> None:
+    def __init__(self, threshold: float = 0.02, staleness: int = 0) -> None:
         if not threshold > 0:
             raise ValueError(f"threshold must be above 0, got {threshold}")
-        self.threshold = threshold
+        self.threshold, self.staleness = threshold, staleness
         self.alarms = 0
         self._warned = False
 
@@ -32,7 +33,7 @@ class MismatchAlarm(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         metrics: dict[str, float] = pl_module.last_metrics  # type: ignore[assignment]
-        if "mismatch_mean" not in metrics:
+        if "mismatch_mean" not in metrics or self.staleness:
             return
         wrong = not metrics["mismatch_mean"] <= self.threshold  # NaN is wrong too
         self.alarms += wrong

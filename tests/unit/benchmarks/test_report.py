@@ -117,3 +117,21 @@ def test_the_spool_fills_its_table(tmp_path: Path) -> None:
     assert "| plain | 2.50 | 1.00 |" in text and "| exact, killed half-way | 2.00 | 0.80 |" in text
     assert "| what keeping its actions costs | 0.0030 | 0.0012 |" in text
     assert "--tasks 8 --group 4 --horizon 10 --rounds 3`" in text and "53,000 bytes kept" in text
+
+
+def test_overlap_fills_its_table(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table:overlap -->\n<!-- /table:overlap -->\n")
+    seconds = {
+        "fresh": {"iteration": 6.0, "rollout": 4.0, "waited": 4.0, "update": 2.0},
+        "ahead": {"iteration": 4.5, "rollout": 4.2, "waited": 2.1, "update": 2.2},
+    }
+    setting = {"method": "grpo", "epochs": 8, "rounds": 3, "overrides": ["engine.lanes=1"]}
+    assert (
+        main([str(saved(tmp_path, "overlap", x_fresh=1.33, seconds=seconds, setting=setting)), "--page", str(page)])
+        == 0
+    )
+    text = page.read_text()
+    assert "| grpo | 0 | 6.00 | 4.00 | 4.00 | 2.00 |  |" in text
+    assert "| grpo | 1 | 4.50 | 4.20 | 2.10 | 2.20 | 1.33 |" in text
+    assert "--method grpo --epochs 8 --rounds 3 --overrides engine.lanes=1`" in text

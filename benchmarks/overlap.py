@@ -1,0 +1,79 @@
+"""What collecting the next iteration beside the update is worth: whole runs with rollout.staleness=1 against 0, alternating.
+
+python benchmarks/overlap.py
+python benchmarks/overlap.py --method grpo --epochs 12 --rounds 5 --overrides engine.lanes=2
+
+Seconds an iteration are those between the first and the last line of metrics, so that neither the start nor the evaluations
+count. One lane of the engine by default: one core plays while the other trains. The last line is one JSON object; its ratio is
+the median over rounds of fresh / ahead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common import finish, options, positive
+
+ROOT = Path(__file__).resolve().parents[1]
+WAYS = {"fresh": 0, "ahead": 1}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = options(__doc__)
+    add = parser.add_argument
+    add("--method", default="pivotrl", help="what is trained (default pivotrl)")
+    add("--epochs", type=positive, default=8, help="iterations of a run (default 8)")
+    add("--overrides", nargs="*", default=["engine.lanes=1"], help="further settings of both (default engine.lanes=1)")
+    return parser
+
+
+def main() -> None:
+    args = parser().parse_args()
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as folder:
+        for n in range(args.rounds):
+            for way in WAYS if n % 2 == 0 else reversed(WAYS):  # a machine's drift favours neither
+                found[way].append(seconds(args, Path(folder), way, n))
+                print(f"round {n}, {way}: {found[way][-1]['iteration']:.2f} s an iteration", file=sys.stderr)
+    ratio = statistics.median(
+        fresh["iteration"] / ahead["iteration"] for fresh, ahead in zip(found["fresh"], found["ahead"], strict=True)
+    )
+    parts = {
+        way: {name: round(statistics.median(one[name] for one in rounds), 3) for name in rounds[0]}
+        for way, rounds in found.items()
+    }
+    finish("overlap", args, {"x_fresh": round(ratio, 3)}, {"seconds": parts})
+
+
+def seconds(args: argparse.Namespace, folder: Path, way: str, n: int) -> dict[str, float]:
+    """Seconds of an iteration of one run: all of it, the collection, what was waited for of it, and the update."""
+    out = folder / f"{way}{n}"
+    command = [
+        *(sys.executable, str(ROOT / "train.py"), f"method={args.method}", f"seed={args.seed}"),
+        *(f"rollout.staleness={WAYS[way]}", f"trainer.max_epochs={args.epochs}"),
+        *(f"paths.out={out}", f"paths.cache={folder / 'cache'}"),
+        *("eval.tasks=2", "eval.attempts=0", "eval.items=1", "logger.wandb=null", *args.overrides),
+    ]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
+    rows: list[dict[str, Any]] = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["phase"] == "train"]
+    later = rows[1:]
+    return {
+        "iteration": (rows[-1]["time"] - rows[0]["time"]) / len(later),
+        **{name: statistics.fmean(row[f"seconds/{name}"] for row in later) for name in ("rollout", "waited", "update")},
+    }
+
+
+if __name__ == "__main__":
+    main()

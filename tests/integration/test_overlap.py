@@ -1,0 +1,69 @@
+"""The next iteration is collected while this one is trained on: from which policy, and what else may not change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig
+from safetensors.torch import load_file
+
+from turnwise.training.main import run
+
+Overrides = Callable[..., list[str]]
+Compose = Callable[[list[str]], DictConfig]
+MOVES = ("policy.model=tiny", "update.warmup=0", "eval.tasks=2", "eval.attempts=0", "rollout.recorded=6")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def written(folder: Path) -> dict[int, list[str]]:
+    """What the policy wrote at each iteration, tree by tree, and how likely it found that."""
+    found: dict[int, list[str]] = {}
+    for tree in lines(folder / "rollouts" / "train.jsonl"):
+        actions = json.dumps([[turn["text"], turn["logprob"]] for turn in tree["turns"]])
+        found.setdefault(tree["iteration"], []).append(actions)
+    return found
+
+
+def trained(folder: Path) -> list[dict[str, Any]]:
+    return [row for row in lines(folder / "metrics.jsonl") if row["phase"] == "train"]
+
+
+@pytest.fixture
+def runs(small: Overrides, composed: Compose, tmp_path: Path) -> Callable[..., Path]:
+    def start(name: str, *more: str) -> Path:
+        run(composed(small("pivotrl", *MOVES, *more, out=name)))
+        return tmp_path / name
+
+    return start
+
+
+def test_batch_k_is_sampled_from_policy_k_minus_1(runs: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+    """A policy that never moves writes what policy 0 writes: at iterations 0 and 1, and at 2 no more."""
+    ahead = runs("ahead", "rollout.staleness=1")
+    still, fresh = runs("still", "update.learning_rate=1e-30"), runs("fresh")
+    first, second, third = (written(folder) for folder in (ahead, still, fresh))
+    assert first[0] == second[0] == third[0]
+    assert first[1] == second[1] != third[1]
+    assert first[2] != second[2]
+    rows = trained(ahead)
+    assert [row["rollout/staleness"] for row in rows] == [0, 1, 1]
+    assert [row["rollout/staleness"] for row in trained(fresh)] == [0, 0, 0]
+    # the ratio is to the policy that played, so that the clip knows how far the one that learns has gone
+    assert rows[0]["train/ratio_max"] == pytest.approx(1, abs=1e-4)
+    assert rows[1]["train/ratio_max"] > 1.001
+    assert rows[2]["train/mismatch_mean"] > 1e-3
+    assert "log-probs differ" not in caplog.text  # they should: that is no alarm
+
+
+def test_looks_at_the_policy_in_between_change_nothing(runs: Callable[..., Path]) -> None:
+    plain, looked = runs("plain", "rollout.staleness=1"), runs("looked", "rollout.staleness=1", "eval.every=1")
+    a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (plain, looked))
+    assert all((a[name] == b[name]).all() for name in a)
+    assert len([row for row in lines(looked / "metrics.jsonl") if row["phase"] == "eval"]) > 2

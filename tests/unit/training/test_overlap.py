@@ -1,0 +1,41 @@
+"""One piece of work beside another."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from turnwise.training.overlap import Overlap
+
+
+def test_work_goes_on_beside_and_is_taken_once() -> None:
+    overlap, may_end = Overlap[str](), threading.Event()
+    overlap.begin(1, lambda: "done" if may_end.wait(10) else "late")  # nobody waits: this line is passed at once
+    may_end.set()
+    overlap.settle()
+    assert overlap.take(1) == "done"
+    assert overlap.take(1) is None and overlap.take(2) is None
+
+
+def test_what_it_raises_is_raised_where_it_is_taken() -> None:
+    overlap = Overlap[str]()
+
+    def fails() -> str:
+        raise OSError("no room")
+
+    overlap.begin(1, fails)
+    overlap.settle()
+    with pytest.raises(OSError, match="no room"):
+        overlap.take(1)
+    overlap.begin(2, lambda: "again")
+    assert overlap.take(2) == "again"
+
+
+def test_nothing_is_mixed_up() -> None:
+    overlap = Overlap[str]()
+    overlap.begin(1, lambda: "one")
+    with pytest.raises(RuntimeError, match="1 is under way, and 2"):
+        overlap.begin(2, lambda: "two")
+    with pytest.raises(RuntimeError, match="1 was begun, not 2"):
+        overlap.take(2)

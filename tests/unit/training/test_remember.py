@@ -1,0 +1,50 @@
+"""The weights of one update ago."""
+
+from __future__ import annotations
+
+import torch
+
+from turnwise.losses.clipped import Clipped
+from turnwise.training.module import PolicyModule
+
+
+def module_at(weight: float, version: int) -> PolicyModule:
+    module = PolicyModule(torch.nn.Linear(1, 1, bias=False), Clipped())
+    with torch.no_grad():
+        module.model.weight.fill_(weight)
+    module.version = version
+    return module
+
+
+def test_it_is_what_it_was_and_then_again_what_it_is() -> None:
+    module = module_at(1.0, 3)
+    module.remember()
+    with torch.no_grad():
+        module.model.weight.fill_(2.0)
+    module.version = 4
+    with module.remembered():
+        assert (module.model.weight.item(), module.version) == (1.0, 3)
+    assert (module.model.weight.item(), module.version) == (2.0, 4)
+
+
+def test_what_was_never_told_stays_as_it_is() -> None:
+    module = module_at(1.0, 3)
+    with module.remembered():
+        assert (module.model.weight.item(), module.version) == (1.0, 3)
+    checkpoint = {"state_dict": module.state_dict()}
+    module.on_save_checkpoint(checkpoint)
+    assert "earlier" not in checkpoint
+
+
+def test_a_checkpoint_knows_both() -> None:
+    module = module_at(1.0, 3)
+    module.remember()
+    module.version = 4
+    checkpoint = {"state_dict": module.state_dict()}
+    module.on_save_checkpoint(checkpoint)
+    again = module_at(2.0, 0)
+    again.on_load_checkpoint(checkpoint)
+    assert again.version == 4
+    with again.remembered():
+        assert (again.model.weight.item(), again.version) == (1.0, 3)
+    assert again.model.weight.item() == 2.0
