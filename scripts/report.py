@@ -5,7 +5,7 @@ python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.ya
 python scripts/report.py outputs/pivotrl/seed0 --rebuild
 python scripts/report.py outputs/awpo/noise --against judge.noise --figure noise.svg
 python scripts/report.py sweep=pivotrl_tab4            what `python train.py sweep=pivotrl_tab4` left, and the paper's claims
-python scripts/report.py sweep=pivotrl_tab4 --latex table4.tex --markdown table4.md --html table4.html
+python scripts/report.py sweep=pivotrl_tab4 --latex table4.tex --markdown table4.md --html table4.html --figure table4.svg
 python scripts/report.py summary --json                every sweep file; the last line counts the verdicts by paper
 """
 
@@ -25,6 +25,7 @@ from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.papers.jobs import ask
 from turnwise.papers.table import sweep_names
 from turnwise.reports.compare import Collection, collect
+from turnwise.reports.entry_figures import entry_figures
 from turnwise.reports.html import comparison_figures, comparison_page, tables_page, write_page
 from turnwise.reports.latex import to_latex
 from turnwise.reports.markdown import write_section
@@ -105,7 +106,12 @@ def directions(arguments: list[str]) -> int:
         lines = provenance(results, command_line(arguments))
         kept = [*tables, *every] if whole else every
         title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
-        save(args, kept, lines, tables_page(title, kept, lines), console)
+        pictures = [] if whole else entry_figures(entries[0], mean_interval)
+        save(args, kept, lines, tables_page(title, kept, lines, pictures), console)
+        for number, picture in enumerate(pictures if args.figure else ()):
+            path = args.figure.with_stem(f"{args.figure.stem}-{number + 1}") if number else args.figure
+            write_page(path, standalone(picture))
+            console.print(f"Figure: {path}", markup=False, highlight=False)
         if args.json:
             print(json.dumps(counted(entries)))
     except InputError as error:
@@ -188,6 +194,12 @@ def sweep_parser() -> argparse.ArgumentParser:
     """The command line that names a sweep, or all of them."""
     parser = _parser()
     parser.add_argument("words", nargs="+", metavar="KEY=VALUE", help="summary, or sweep=NAME; then as of train.py")
+    parser.add_argument(
+        "--figure",
+        type=Path,
+        metavar="FILE",
+        help="sweep=: write its drawing to FILE as SVG; further ones to FILE-2, ...",
+    )
     parser.add_argument("--json", action="store_true", help="count the verdicts by paper, as the last line")
     return parser
 

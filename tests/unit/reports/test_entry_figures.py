@@ -1,0 +1,79 @@
+"""The picture of a paper's table."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from turnwise.evaluation.stats import mean_interval, paired_mean_difference
+from turnwise.papers.jobs import ask
+from turnwise.reports.entry_figures import entry_figures
+from turnwise.reports.summary import Entry, read_entry
+
+ROOT = Path(__file__).resolve().parents[3]
+SWEEP = """
+paper: P
+entry: Table 1
+title: P Table 1
+columns: {score: in_domain.after, other: null}
+rows:
+  base: {label: Base, overrides: method=sft trainer.max_epochs=0, numbers: {score: 10}}
+  ours: {label: Ours & more, overrides: method=pivotrl, numbers: {score: 20, other: 3}}
+  late: {label: Not run, overrides: method=grpo, numbers: {score: 15}}
+  bare: {label: Without numbers, overrides: method=local}
+directions: {in_domain.after: [ours > base], in_domain.delta: [ours > 0]}
+"""
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> Entry:
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    (tmp_path / "conf" / "sweep" / "p_tab1.yaml").write_text(SWEEP)
+    for row, scores in (("base", [30.0]), ("ours", [50.0, 60.0, 70.0])):
+        for seed, score in enumerate(scores):
+            folder = tmp_path / f"outputs/p/tab1/{row}/seed{seed}"
+            folder.mkdir(parents=True)
+            result = {
+                "method": "m",
+                "env": "e",
+                "scale": "tiny",
+                "seed": seed,
+                "in_domain": {"base": 30.0, "after": score},
+            }
+            (folder / "result.json").write_text(json.dumps(result))
+    asked = ask(["sweep=p_tab1"], tmp_path / "conf")
+    return read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+
+
+def test_rows_that_have_a_number_are_drawn_beside_the_papers(entry: Entry) -> None:
+    after, change = entry_figures(entry, mean_interval)
+    assert after.title == "P, Table 1: in_domain.after" and after.wide
+    assert "Base 30, Ours & more 60." in after.alt
+    texts = {
+        text for node in ET.fromstring(after.svg.replace("xlink:href", "href")).iter() for text in [node.text or ""]
+    }
+    assert {"Base", "Ours & more", "Not run", "score", "paper", "ours, scale tiny"} <= texts
+    assert "Without numbers" not in texts and "other" not in texts
+    assert not change.wide and "Base 0, Ours & more 30." in change.alt  # the paper has no column for it
+
+
+def test_without_runs_there_is_no_picture(entry: Entry) -> None:
+    for runs in entry.rows.values():
+        runs.clear()  # type: ignore[attr-defined]
+    assert entry_figures(entry, mean_interval) == []
+
+
+def test_the_command_writes_it(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("report_script", ROOT / "scripts" / "report.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "CONF", tmp_path / "conf")
+    files = ["--figure", str(tmp_path / "p.svg"), "--html", str(tmp_path / "p.html")]
+    assert script.main(["sweep=p_tab1", f"outputs={tmp_path / 'outputs'}", *files]) == 0
+    assert ET.parse(tmp_path / "p.svg").getroot().tag.endswith("svg") and (tmp_path / "p-2.svg").exists()
+    assert (tmp_path / "p.html").read_text().count("<svg") == 2
