@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+import torch
+
 T = TypeVar("T")
 
 
@@ -31,8 +33,11 @@ class Overlap(Generic[T]):
         if self._thread is not None:
             raise RuntimeError(f"{self._what} is under way, and {what} would take its place")
         self._what, self._result, self._error = what, None, None
+        threads = torch.get_num_threads()
 
         def run() -> None:
+            # A new thread has the count that any thread was given last, and last digits depend on it.
+            torch.set_num_threads(threads)
             try:
                 self._result = work()
             except BaseException as error:  # raised where it is taken

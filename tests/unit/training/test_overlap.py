@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+import torch
 
 from turnwise.training.overlap import Overlap
 
@@ -39,3 +40,17 @@ def test_nothing_is_mixed_up() -> None:
         overlap.begin(2, lambda: "two")
     with pytest.raises(RuntimeError, match="1 was begun, not 2"):
         overlap.take(2)
+
+
+def test_it_computes_with_as_many_threads_as_whoever_began_it() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        other = threading.Thread(target=torch.set_num_threads, args=(1,))  # as the threads of an update do
+        other.start()
+        other.join()
+        overlap = Overlap[int]()
+        overlap.begin(1, torch.get_num_threads)
+        assert overlap.take(1) == 3
+    finally:
+        torch.set_num_threads(before)
