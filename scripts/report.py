@@ -79,7 +79,7 @@ def directions(arguments: list[str]) -> int:
     ``outputs`` names folders of runs, the first one that has a run of a row before the next. A summary is one table on the
     terminal; in a file every entry's tables follow it.
     """
-    args = sweep_parser().parse_args(arguments)
+    args = sweep_parser().parse_intermixed_args(arguments)
     console = Console() if Console().is_terminal else Console(width=160)  # a pipe has no width of its own
     try:
         options, rest = {"outputs": "outputs,results", "data": "", "gated": ""}, []

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -49,6 +50,16 @@ def entry(tmp_path: Path) -> Entry:
     return read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
 
 
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("report_script", ROOT / "scripts" / "report.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "CONF", tmp_path / "conf")
+    return module
+
+
 def test_rows_that_have_a_number_are_drawn_beside_the_papers(entry: Entry) -> None:
     after, change = entry_figures(entry, mean_interval)
     assert after.title == "P, Table 1: in_domain.after" and after.wide
@@ -67,13 +78,16 @@ def test_without_runs_there_is_no_picture(entry: Entry) -> None:
     assert entry_figures(entry, mean_interval) == []
 
 
-def test_the_command_writes_it(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("report_script", ROOT / "scripts" / "report.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    monkeypatch.setattr(script, "CONF", tmp_path / "conf")
+def test_the_command_writes_it(entry: Entry, script: ModuleType, tmp_path: Path) -> None:
     files = ["--figure", str(tmp_path / "p.svg"), "--html", str(tmp_path / "p.html")]
     assert script.main(["sweep=p_tab1", f"outputs={tmp_path / 'outputs'}", *files]) == 0
     assert ET.parse(tmp_path / "p.svg").getroot().tag.endswith("svg") and (tmp_path / "p-2.svg").exists()
     assert (tmp_path / "p.html").read_text().count("<svg") == 2
+
+
+def test_options_may_stand_anywhere(
+    entry: Entry, script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.main(["summary", "--json", f"outputs={tmp_path / 'outputs'}"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(last) == {"P": {"holds": 0, "fails": 0, "undecided": 1, "not_run": 0}}
