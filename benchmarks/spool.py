@@ -112,7 +112,7 @@ def main() -> None:
         path = Path(folder) / "0.bin"
 
         def over(inner: Any, exact: bool = True) -> Spooled:
-            return Spooled(inner, Spool(path, "benchmark"), exact, lambda line: None)
+            return Spooled(inner, [Spool(path, "benchmark")], exact, lambda line: None)
 
         def asked(player: Any) -> float:
             """CPU seconds of what the player asks of an engine."""
@@ -170,7 +170,7 @@ def resumed(
     first = over(Traced(engine, last), exact)
     with suppress(Killed):
         play(first)
-    first.spool.close()
+    first.spools[0].close()
     return play(over(engine, exact))
 
 

@@ -131,8 +131,12 @@ def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
     if not _value(cfg, "rollout", "staleness"):
         return []
     way_out = "set rollout.staleness=0"
+    counts = [_value(cfg, "trainer", key) for key in ("devices", "num_nodes")]
     reasons = (
-        (not _part(cfg, "allocator"), "this method samples nothing that could be collected ahead"),
+        (
+            any(isinstance(count, int) and count > 1 for count in counts),
+            "the collections of several processes talk to each other, and so do their gradients meanwhile",
+        ),
         (_part(cfg, "predictor"), "the predictor learns from a collection before the next one is allocated"),
         (_value(cfg, "engine", "copy") is False, "engine.copy=false samples from the weights that are being trained"),
         (

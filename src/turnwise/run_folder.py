@@ -49,6 +49,8 @@ _SHOWN_ONLY = (
     # where it runs: the processes of a run do together what one would do (docs/scaling.md)
     *(f"trainer.{name}" for name in ("devices", "num_nodes", "strategy")),
 )
+# keys that are younger than the first runs: with this value a run is the one that it was without them
+_AS_BEFORE = {"rollout.staleness": 0}
 _ABSENT = "nothing"
 
 
@@ -64,7 +66,7 @@ class RunFolder:
 
 def config_hash(cfg: DictConfig) -> str:
     """Twelve hex digits of everything that decides what a run computes: not its name, its paths or its loggers."""
-    text = json.dumps(_flat(_record(cfg)), sort_keys=True)
+    text = json.dumps(_recorded(cfg), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -129,7 +131,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def _refuse_another(cfg: DictConfig, path: Path) -> None:
     there = OmegaConf.load(path / _RECORD)
     assert isinstance(there, DictConfig)
-    differing = differences(_record(there), _record(cfg))
+    differing = differences(_recorded(there), _recorded(cfg))
     if differing:
         lines = "\n".join(f"  - {line}" for line in differing)
         raise ConfigError(
@@ -138,6 +140,12 @@ def _refuse_another(cfg: DictConfig, path: Path) -> None:
                 "Give this run a folder of its own (name=...), or put the other one aside (fresh=true)"
             ]
         )
+
+
+def _recorded(cfg: DictConfig) -> dict[str, Any]:
+    """Leaves of what decides a run, by dotted key."""
+    leaves = _flat(_record(cfg))
+    return {key: value for key, value in leaves.items() if key not in _AS_BEFORE or value != _AS_BEFORE[key]}
 
 
 def _record(cfg: DictConfig) -> dict[str, Any]:

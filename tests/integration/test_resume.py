@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from tests.integration.clocks import CLOCKS
 
@@ -61,6 +62,14 @@ def train_lines(folder: Path) -> int:
     return path.read_text().count('"phase": "train"') if path.exists() else 0
 
 
+def saved(folder: Path) -> int:
+    """Iterations that the newest checkpoint knows; 0 where there is none, or it is being replaced."""
+    try:
+        return int(torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["epoch"]) + 1
+    except (OSError, RuntimeError, EOFError, KeyError, ValueError):
+        return 0
+
+
 def kept_actions(folder: Path, iteration: int) -> int:
     """Bytes of the actions that this iteration's collection has kept so far."""
     path = folder / "spool" / "0.bin"
@@ -106,14 +115,18 @@ def test_kill_nine_changes_nothing(method: str, small: Callable[..., list[str]],
 
 
 @pytest.mark.slow
-def test_kill_nine_beside_a_collection_changes_nothing(small: Callable[..., list[str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("spool", ["exact", "null"])
+def test_kill_nine_beside_a_collection_changes_nothing(
+    spool: str, small: Callable[..., list[str]], tmp_path: Path
+) -> None:
     """What was being collected belongs to a policy that is one update old: the checkpoint has to know it."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     settings = ("rollout.staleness=1", "trainer.max_epochs=5", "name=resume", "policy.model=tiny", "eval.attempts=0")
+    settings += (f"rollout.spool={spool}", "engine.lanes=1")
     finish(small("pivotrl", *settings, out="whole"))
     overrides = small("pivotrl", *settings, out="killed")
-    kill_when(overrides, lambda: train_lines(killed) >= 1)
-    kill_when(overrides, lambda: train_lines(killed) >= 3)
+    kill_when(overrides, lambda: saved(killed) >= 1)
+    kill_when(overrides, lambda: saved(killed) >= 3)
     finish(overrides)
     a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (whole, killed))
     assert all((a[name] == b[name]).all() for name in a)

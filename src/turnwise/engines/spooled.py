@@ -23,14 +23,17 @@ from turnwise.engines.spool import Key, Spool, digest
 class Spooled:
     """Args:
     engine: who samples.
-    spool: where samples are kept.
+    spools: where samples are kept: those of a version in the file whose turn it is, so that of n files each outlives n - 1
+        further versions.
     exact: see above. An engine whose numbers depend on what happens to share a batch, as a server's do, gains nothing by it.
     tell: told in one line what a person may want to know.
     """
 
-    def __init__(self, engine: Engine, spool: Spool, exact: bool, tell: Callable[[str], None]) -> None:
-        self.engine, self.spool, self.exact, self.tell = engine, spool, exact, tell
+    def __init__(self, engine: Engine, spools: Sequence[Spool], exact: bool, tell: Callable[[str], None]) -> None:
+        self.engine, self.spools, self.exact, self.tell = engine, spools, exact, tell
         self.version = engine.version
+        self._spool = spools[0]
+        self._begun: set[int] = set()  # versions: what is kept of them is of this start
         self.restored = 0  # samples that were not drawn
         self.seconds = 0.0  # for keeping samples
         self._begin({})
@@ -52,9 +55,12 @@ class Spooled:
         """
         self.engine.load_weights(model, version)
         self.version = version
-        self._begin(self.spool.begin(version))
+        self._spool = self.spools[version % len(self.spools)]
+        kept = self._spool.begin(version)
+        self._begin({} if version in self._begun else kept)
+        self._begun.add(version)
         if self._known:
-            self.tell(f"taking up the collection under policy {version}: {len(self._known):,} of its actions were kept")
+            self.tell(f"taking up what policy {version} was collecting: {len(self._known):,} actions were kept")
 
     def report(self) -> dict[str, float]:
         """The engine's, ``restored``: samples that were not drawn again, and ``spool_seconds``: to keep samples."""
@@ -185,7 +191,7 @@ class Spooled:
 
     def _keep(self, samples: Any) -> None:
         began = time.perf_counter()
-        self.spool.add((key, sample) for key, sample in samples if key not in self._known)
+        self._spool.add((key, sample) for key, sample in samples if key not in self._known)
         self.seconds += time.perf_counter() - began
 
     # -- what the engine has not heard of ------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ _NAMELESS = (
 _OF_TRAINING = (
     *("states", "allocator", "gate", "reward", "advantage", "loss", "update", "judge", "predictor", "callbacks"),
     *("data.trajectories", "data.good", "data.strict", "trainer.max_epochs", "trainer.max_steps"),
-    *("rollout.states", "rollout.turns", "rollout.trajectories", "rollout.max_refills"),
+    *("rollout.states", "rollout.turns", "rollout.trajectories", "rollout.max_refills", "rollout.staleness"),
 )
 
 

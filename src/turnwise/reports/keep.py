@@ -1,4 +1,4 @@
-"""What a finished run leaves behind for good: enough to make every table and figure again, small enough to be shipped.
+"""What a finished run leaves behind for good: enough for tables and pictures of sweeps, small enough to be shipped.
 
 A kept run is a folder of its own, with the name that the run had::
 
@@ -33,26 +33,26 @@ def finished(folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def keep(run: Path, place: Path) -> int:
-    """Write what is worth keeping of ``run`` to ``place``; its bytes.
+    """Write what is worth keeping of ``run`` to ``place``, all of it or nothing that counts as a run; its bytes.
 
     Equal contents become equal bytes, so that keeping a run again changes nothing.
 
     Raises:
         ResultError: the result cannot be read.
-        InputError: the run was of code that no commit holds.
+        InputError: the run was of code that no commit holds, or what it left is damaged.
     """
     commit = read_result(run).commit or ""
     if not commit or commit.endswith("+"):
         raise InputError(f"{run}: its code is not committed ({commit or 'no commit'}); run it again from a clean tree")
-    written = 0
-    for name in ("result.json", "config.yaml"):
-        written += _write(place / name, (run / name).read_bytes())
-    written += _write(place / "metrics.jsonl", _zipped((run / "metrics.jsonl").read_bytes()), _ZIPPED)
+    files = {"config.yaml": (run / "config.yaml").read_bytes()}
+    files["metrics.jsonl" + _ZIPPED] = _zipped((run / "metrics.jsonl").read_bytes())
     for path in sorted((run / "evaluation").glob("*.jsonl")):
-        outcomes = (_outcome(line) for line in path.read_text(encoding="utf-8").splitlines())
-        text = "".join(json.dumps(row) + "\n" for row in outcomes)
-        written += _write(place / "evaluation" / path.name, _zipped(text.encode()), _ZIPPED)
-    return written
+        files[f"evaluation/{path.name}{_ZIPPED}"] = _zipped("".join(_outcomes(path)).encode())
+    files["result.json"] = (run / "result.json").read_bytes()  # last: what has one is a run
+    for name, data in files.items():
+        with whole(place / name) as part:
+            part.write_bytes(data)
+    return sum(map(len, files.values()))
 
 
 def read_lines(path: Path) -> list[str] | None:
@@ -72,16 +72,14 @@ def read_lines(path: Path) -> list[str] | None:
         raise InputError(f"{kept}: cannot be unpacked ({error}); restore the file") from error
 
 
-def _outcome(line: str) -> dict[str, object]:
-    row = json.loads(line)
-    return {key: row[key] for key in _OUTCOME if key in row}
+def _outcomes(path: Path) -> Iterator[str]:
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = dict(json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path}:{number}: not a JSON object ({error}); run it again") from error
+        yield json.dumps({key: row[key] for key in _OUTCOME if key in row}) + "\n"
 
 
 def _zipped(data: bytes) -> bytes:
     return gzip.compress(data, mtime=0)
-
-
-def _write(path: Path, data: bytes, ending: str = "") -> int:
-    with whole(path.with_name(path.name + ending)) as part:
-        part.write_bytes(data)
-    return len(data)

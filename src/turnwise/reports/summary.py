@@ -31,6 +31,9 @@ class Entry:
     rows: dict[str, Runs]
     decisions: list[Decision]
     notes: list[str] = field(default_factory=list)
+    kept: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # place that is not the first -> rows that were read there
 
     @property
     def verdict(self) -> Verdict | None:
@@ -65,7 +68,6 @@ def read_entry(
                     kept.setdefault(str(place), []).append(row)
                 break
         rows[row] = runs
-    notes += [f"Runs of {place}/: {', '.join(names)}." for place, names in kept.items()]
     decisions = []
     for metric in sweep.directions:
         for claim in sweep.claims(metric):
@@ -77,7 +79,7 @@ def read_entry(
             if found.verdict == "not_run" and why:
                 found = replace(found, why=why, cannot=True)
             decisions.append(found)
-    return Entry(asked, rows, decisions, notes)
+    return Entry(asked, rows, decisions, notes, kept)
 
 
 def _runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Measured]:
@@ -114,7 +116,11 @@ def summary_table(entries: Sequence[Entry]) -> Table:
         runs = "data" if sweep.gate_report else str(sum(map(len, entry.rows.values())))
         name = f"{sweep.paper}, {sweep.entry}"
         table.rows.append([name, sweep.name, entry.verdict or "-", claims, runs])
-    table.notes = [INTERVAL_NOTE]
+    places = dict.fromkeys(place for entry in entries for place in entry.kept)
+    mixed = (
+        [f"Rows without a run of your own are those of {', '.join(f'{place}/' for place in places)}."] if places else []
+    )
+    table.notes = [INTERVAL_NOTE, *mixed]
     return table
 
 
@@ -190,6 +196,9 @@ def _provenance(entry: Entry) -> list[str]:
         if cannot:
             reasons.setdefault(cannot, []).append(name)
     notes = [f"Not run at scale={scale}: {', '.join(rows)} ({reason})." for reason, rows in reasons.items()]
+    for place, names in entry.kept.items():
+        commits = {run.result.commit[:12] for name in names for run in entry.rows[name].values()}
+        notes.append(f"Runs of {place}/ (commit {', '.join(sorted(commits))}): {', '.join(names)}.")
     hashes = [f"{name} `{runs[min(runs)].result.config_hash}`" for name, runs in entry.rows.items() if runs]
     return [*notes, f"Configuration of the first seed: {', '.join(hashes)}."] if hashes else notes
 

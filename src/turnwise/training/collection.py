@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -117,8 +117,10 @@ class Collection:
         iterations: int = 0,
     ) -> None:
         self.ranks = ranks or Ranks()
-        self.staleness, self.iterations, self.overlap = rollout.staleness, iterations, Overlap[Gathered]()
-        self.handed = -1  # version of the policy that the engine has
+        self.iterations, self.overlap = iterations, Overlap[Gathered]()
+        self.settled = 0.0  # s waited for what is collected ahead since it was begun, before it was taken
+        self.halted = False
+        self.staleness = rollout.staleness if parts["allocator"] is not None else 0
         if self.staleness and self.ranks.world > 1:
             raise InputError(
                 "rollout.staleness=1 is for one process: the collections of several talk to each other, and so do their "
@@ -144,29 +146,37 @@ class Collection:
     def __call__(self, iteration: int) -> Update:
         began, cpu_began = time.monotonic(), time.process_time()
         gathered = self.overlap.take(iteration) or self._now(iteration)
-        waited = time.monotonic() - began
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
-        stale = self._stale(experience) if self.sampled else 0
+        self.module.staleness = self._stale(experience) if self.sampled else 0
         packing = time.monotonic()
         packed = self.collector.update(experience)
-        seconds = gathered.seconds + time.monotonic() - packing
+        done = time.monotonic()
+        seconds, waited = gathered.seconds + done - packing, self.settled + done - began
+        self.settled = 0.0
         learned = {
             name: value for learner in self.learners for name, value in learner.learn(iteration, experience).items()
         }
         if self.sampled:
-            learned |= sampling_metrics(self.ranks.add(gathered.engine), stale, waited)
+            learned |= sampling_metrics(self.ranks.add(gathered.engine), self.module.staleness, waited)
         cost = self.ranks.add(gathered.cost)
         judge = self.ranks.add(gathered.judge, largest=SLOWEST) if self.judged else {}
-        self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned, cpu_began)
-        if self.staleness and iteration + 1 < self.iterations:
-            began = time.monotonic()
-            self._hand()
-            self.module.remember()
-            self.overlap.begin(iteration + 1, partial(self._gather, iteration + 1, self.memory, began))
+        ahead = self._ahead(iteration + 1)
+        self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned, cpu_began, done - began)
+        if ahead is not None:
+            self.overlap.begin(iteration + 1, ahead)
         return packed.share(self.ranks.rank, self.ranks.world)
 
     def settle(self) -> None:
         """Wait for what is collected ahead: the engine is free then."""
+        began = time.monotonic()
+        self.overlap.settle()
+        waited = time.monotonic() - began
+        self.settled += waited
+        self.recorder.waited(waited)
+
+    def halt(self) -> None:
+        """End what is collected ahead after the turn that it is at; nobody will take it."""
+        self.halted = True
         self.overlap.settle()
 
     def _now(self, iteration: int) -> Gathered:
@@ -174,14 +184,22 @@ class Collection:
         began = time.monotonic()
         if self.sampled:
             with self.module.remembered():
-                self._hand()
+                self.module.hand_to(self.player.engine)
         return self._gather(iteration, self.memory, began)
 
-    def _hand(self) -> None:
-        """The policy to the engine, unless it has it from here."""
-        if self.handed != self.module.version:
-            self.module.hand_to(self.player.engine)
-            self.handed = self.module.version
+    def _ahead(self, iteration: int) -> Callable[[], Gathered] | None:
+        """The collection of the next iteration by the policy as it is now; None where nobody asks for it.
+
+        The engine gets the weights even if it has them: what it kept of another collection would be in other batches than
+        after a start from the checkpoint, and last digits depend on that.
+        """
+        ending = getattr(self.module._trainer, "received_sigterm", False)
+        if not self.staleness or iteration >= self.iterations or ending:
+            return None
+        began = time.monotonic()
+        self.module.hand_to(self.player.engine)
+        self.module.remember()
+        return partial(self._gather, iteration, self.memory, began)
 
     def _gather(self, iteration: int, memory: Mapping[str, float], began: float) -> Gathered:
         before = asdict(self.player.tally)
@@ -208,8 +226,13 @@ class Collection:
             allocator,
             self.parts["gate"],
             (self.seed, key),
+            on_turns=self._still,
             on_reply=self.judged.ask if self.judged else None,
         )
+
+    def _still(self, turns: int) -> None:
+        if self.halted:
+            raise RuntimeError("the run ends: what was collected ahead is given up")
 
     def _demonstrate(self, states: Sequence[State], key: object) -> list[RolloutTree]:
         return [demonstration(self.by_root[state.id]) for state in states]

@@ -222,7 +222,7 @@ class Run:
                 trainer.fit(self.module, data, ckpt_path=str(checkpoint) if checkpoint else None, weights_only=True)
                 self.recorder.check()
             finally:  # a sweep runs many in one process: the next one must not write into this one's W&B run
-                collection.settle()
+                collection.halt()
                 if self.parts["judge"] is not None:
                     self.parts["judge"].close()
                 for logger in loggers:

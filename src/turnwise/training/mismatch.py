@@ -17,15 +17,16 @@ class MismatchAlarm(Callback):
     another temperature, log-probs of another distribution.
     Logs ``train/mismatch_alarms``, the updates above the threshold so far, and warns when one is.
 
+    Rollouts of an earlier policy (``rollout.staleness``) differ by right: of an update that has such nothing is said.
+
     Args:
         threshold: nats; the default is what NeMo-RL watches for, in terms of e^x - 1: 2 %.
-        staleness: of the rollouts, in updates. What is not of the policy that learns differs from it by right: nothing is said.
     """
 
-    def __init__(self, threshold: float = 0.02, staleness: int = 0) -> None:
+    def __init__(self, threshold: float = 0.02) -> None:
         if not threshold > 0:
             raise ValueError(f"threshold must be above 0, got {threshold}")
-        self.threshold, self.staleness = threshold, staleness
+        self.threshold = threshold
         self.alarms = 0
         self._warned = False
 
@@ -33,9 +34,10 @@ class MismatchAlarm(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         metrics: dict[str, float] = pl_module.last_metrics  # type: ignore[assignment]
-        if "mismatch_mean" not in metrics or self.staleness:
+        if "mismatch_mean" not in metrics:
             return
-        wrong = not metrics["mismatch_mean"] <= self.threshold  # NaN is wrong too
+        stale = bool(pl_module.staleness)  # what is one update old differs by right
+        wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN is wrong too
         self.alarms += wrong
         metrics["mismatch_alarms"] = float(self.alarms)
         if wrong and not self._warned and trainer.is_global_zero:  # once until it is well again

@@ -81,6 +81,7 @@ class PolicyModule(LightningModule):
         self.skipped = 0
         self.skips_in_a_row = 0
         self.halvings = 0
+        self.staleness = 0  # updates that the rollouts of the update under way are behind
         self.earlier: dict[str, Any] | None = None  # version and trained weights, see remember
         self.last_metrics: dict[str, float] = {}
 

@@ -7,6 +7,7 @@ import logging
 import platform
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from turnwise.files import whole
 
 logger = logging.getLogger(__name__)
 
+OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # what decides a run, for git
 LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
 
 
@@ -101,13 +103,17 @@ def provenance() -> dict[str, Any]:
     return {"commit": commit(), "versions": {name: _version(name) for name in LIBRARIES}, "machine": machine()}
 
 
+@cache
 def commit() -> str:
-    """The checkout's commit, with ``+`` if it holds changes that are not committed; empty outside a checkout."""
+    """The checkout's commit when this process first asked, with ``+`` if code or configuration there was not committed.
+
+    Empty outside a checkout.
+    """
     here = Path(__file__).resolve().parent
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
         dirty = subprocess.run(
-            ["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True
+            ["git", "status", "--porcelain", "--", *OF_A_RUN], cwd=here, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return ""

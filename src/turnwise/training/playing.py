@@ -63,10 +63,12 @@ def spooled(player: Player, cfg: DictConfig, ranks: Ranks, tell: Callable[[str],
         yield player
         return
     folder = Path(cfg.paths.out) / "spool"
-    spool = Spool(folder / f"{ranks.rank}.bin", config_hash(cfg))
+    names = [f"{ranks.rank}.bin", f"{ranks.rank}-odd.bin"][: 1 + cfg.rollout.staleness]
+    spools = [Spool(folder / name, config_hash(cfg)) for name in names]
     exact = cfg.rollout.spool == "exact" and not ranks.served
     try:
-        yield replace(player, engine=Spooled(player.engine, spool, exact, tell))
+        yield replace(player, engine=Spooled(player.engine, spools, exact, tell))
     finally:
-        spool.close()
+        for spool in spools:
+            spool.close()
     shutil.rmtree(folder, ignore_errors=True)  # with the files of starts that had more processes

@@ -100,6 +100,7 @@ class Recorder(Callback):
         judge: Mapping[str, float],
         learned: Mapping[str, float] = MappingProxyType({}),
         cpu_began: float | None = None,
+        waited: float | None = None,
     ) -> None:
         """Called by the collection when its rollouts are done.
 
@@ -109,6 +110,7 @@ class Recorder(Callback):
             seconds: that it took.
             judge: the report of the judge since this process began; empty where there is none.
             learned: metrics of what learned from it beside the policy.
+            waited: those of them in which nothing else was done; None: all.
             cpu_began: the process's CPU clock (``time.process_time``) when the iteration began; None: now.
         """
         for name, value in cost.items():
@@ -121,7 +123,7 @@ class Recorder(Callback):
         for name, count in verdicts.items():
             self.counters[VERIFIER + name] = self.counters.get(VERIFIER + name, 0) + count
         self.counters["trajectories"] += sum(map(trajectories, experience.trees)) if cost["turns"] else 0.0
-        self.counters["rollout_seconds"] += seconds
+        self.counters["rollout_seconds"] += seconds if waited is None else waited
         self._pending = {
             **reward_metrics(experience),
             **branch_metrics(experience),
@@ -147,6 +149,11 @@ class Recorder(Callback):
             self.counters["trees"] += len(rows)
         self._cpu_began = time.process_time() if cpu_began is None else cpu_began
         self._update_began = time.monotonic()
+
+    def waited(self, seconds: float) -> None:
+        """Take so many seconds for rollouts, not for the update."""
+        self.counters["rollout_seconds"] += seconds
+        self._update_began += seconds
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seconds = time.monotonic() - self._update_began

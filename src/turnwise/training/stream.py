@@ -38,7 +38,7 @@ class Iteration(IterableDataset[Update]):
 
 class Rollouts(LightningDataModule):
     """Args:
-    collect: iteration -> its update, sampled from the policy as it is when called.
+    collect: iteration -> its update.
     evaluate: what ``validation_step`` runs; one call measures the policy.
     remembering: whose memory travels in the checkpoint.
     """

@@ -80,7 +80,7 @@ def collection(engine: Any, told: list[tuple[int, list[int]]] | None = None) -> 
 
 
 def over(path: Path, model: Any, exact: bool = True, left: int | None = None, version: int = 2) -> Spooled:
-    engine = Spooled(Counting(left), Spool(path, "configuration"), exact, lambda line: None)
+    engine = Spooled(Counting(left), [Spool(path, "configuration")], exact, lambda line: None)
     engine.load_weights(model, version)
     return engine
 
@@ -95,7 +95,7 @@ def broken_off(path: Path, model: Any, exact: bool, left: int) -> None:
     engine = over(path, model, exact, left)
     with pytest.raises(Killed):
         collection(engine)
-    engine.spool.close()
+    engine.spools[0].close()
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_exact_ends_bit_for_bit_where_an_undisturbed_collection_ends(tmp_path: P
 def test_a_collection_that_was_kept_whole_asks_the_engine_nothing(tmp_path: Path, model: Any, exact: bool) -> None:
     first = over(tmp_path / "a.bin", model, exact)
     whole = collection(first)
-    first.spool.close()
+    first.spools[0].close()
     engine = over(tmp_path / "a.bin", model, exact)
     assert collection(engine) == whole
     inner: Any = engine.engine
@@ -190,10 +190,34 @@ def test_where_other_actions_are_drawn_the_kept_ones_stand(tmp_path: Path, model
     plain.load_weights(model, 2)
     kept = collection(plain)
     said: list[str] = []
-    engine = Spooled(Counting(), Spool(tmp_path / "a.bin", "configuration"), True, said.append)
+    engine = Spooled(Counting(), [Spool(tmp_path / "a.bin", "configuration")], True, said.append)
     engine.load_weights(make_model("qwen3", True, seed=1), 2)
     found = collection(engine)
     assert found[:2] == kept[:2] and [s.ids for s in found[2]] != [s.ids for s in kept[2]]
     assert any("other actions" in line for line in said)
     inner: Any = engine.engine
     assert inner.opened - inner.closed == plain.opened - plain.closed  # what was told twice is open once
+
+
+def test_with_two_files_what_one_policy_drew_outlives_the_next_one(tmp_path: Path, model: Any) -> None:
+    """A collection that was finished ahead is trained on while the next policy's is under way."""
+    files = [tmp_path / "even.bin", tmp_path / "odd.bin"]
+
+    def started() -> tuple[Spooled, list[str]]:
+        said: list[str] = []
+        return Spooled(Counting(), [Spool(path, "configuration") for path in files], True, said.append), said
+
+    first, said = started()
+    for version in (2, 2, 3):  # the first policy of a run collects twice
+        first.load_weights(model, version)
+        whole = collection(first)
+    assert not said
+    for spool in first.spools:
+        spool.close()
+    again, said = started()
+    for version in (2, 3):
+        again.load_weights(model, version)
+        assert collection(again) == whole
+        assert len(said) == version - 1 and f"policy {version} was collecting" in said[-1]
+    inner: Any = again.engine
+    assert inner.drawn == 0

@@ -15,7 +15,7 @@ from turnwise.papers.jobs import ask
 from turnwise.reports.keep import finished, keep, read_lines
 from turnwise.reports.measured import Measured
 from turnwise.reports.result import read_result
-from turnwise.reports.summary import entry_tables, read_entry
+from turnwise.reports.summary import entry_tables, read_entry, summary_table
 from turnwise.reports.tables import to_markdown
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -84,6 +84,21 @@ def test_what_no_commit_holds_is_not_kept(tmp_path: Path, commit: str) -> None:
     assert not (tmp_path / "kept").exists()
 
 
+def test_of_a_damaged_run_nothing_counts_as_kept(tmp_path: Path) -> None:
+    run = save(tmp_path / "r", 30)
+    with (run / "evaluation" / "after.jsonl").open("a") as stream:
+        stream.write('{"split": ')
+    with pytest.raises(InputError, match=r"r/evaluation/after.jsonl:42: not a JSON object"):
+        keep(run, tmp_path / "kept")
+    (run / "evaluation" / "after.jsonl").write_text("[1]\n")
+    with pytest.raises(InputError, match=r"after.jsonl:1: not a JSON object"):
+        keep(run, tmp_path / "kept")
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(FileNotFoundError):
+        keep(run, tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(b"\x1f\x8bno")
     with pytest.raises(InputError, match=r"a.jsonl.gz: cannot be unpacked"):
@@ -103,11 +118,12 @@ def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:
         return read_entry(ask(["sweep=p_tab1"], conf), [own, kept], mean_interval, paired_mean_difference, None)
 
     assert entry().verdict == "holds"
-    assert f"Runs of {kept}/: base, ours." in to_markdown(entry_tables(entry(), mean_interval))
+    assert f"Runs of {kept}/ (commit 0123456789ab): base, ours." in to_markdown(entry_tables(entry(), mean_interval))
+    assert f"are those of {kept}/." in to_markdown([summary_table([entry()])])
     save(own / "p/tab1/ours/seed0", 10)
     found = entry()
     assert sorted(found.rows["ours"]) == [0] and sorted(found.rows["base"]) == [0, 1, 2]
-    assert found.verdict == "undecided" and f"Runs of {kept}/: base." in found.notes
+    assert found.verdict == "undecided" and found.kept == {str(kept): ["base"]}
 
 
 def test_the_command_keeps_names_and_leaves_out_what_it_cannot_keep(

@@ -24,7 +24,7 @@ def player() -> Player:
 
 
 def configuration(out: Path, spool: str | None) -> DictConfig:
-    return OmegaConf.create({"paths": {"out": str(out)}, "rollout": {"spool": spool}})
+    return OmegaConf.create({"paths": {"out": str(out)}, "rollout": {"spool": spool, "staleness": 0}})
 
 
 def test_without_a_spool_the_player_is_the_same(player: Player, tmp_path: Path) -> None:
@@ -59,4 +59,4 @@ def test_it_is_no_part_of_a_configurations_identity(tmp_path: Path, player: Play
         with spooled(player, configuration(tmp_path, mode), Ranks(), print) as playing:
             engines.append(playing.engine)
     assert isinstance(engines[0], Spooled) and isinstance(engines[1], Spooled)
-    assert engines[0].spool.of == engines[1].spool.of
+    assert engines[0].spools[0].of == engines[1].spools[0].of

@@ -49,7 +49,7 @@ def test_answers_that_came_are_not_asked_for_again(
     served: ModuleType, make_engine: Make, policy: Any, tmp_path: Path, left: int
 ) -> None:
     def start(server: Any) -> Spooled:
-        engine = Spooled(make_engine(server.url), Spool(tmp_path / "0.bin", "c"), exact=False, tell=print)
+        engine = Spooled(make_engine(server.url), [Spool(tmp_path / "0.bin", "c")], exact=False, tell=print)
         engine.load_weights(policy, 5)
         return engine
 
@@ -61,7 +61,7 @@ def test_answers_that_came_are_not_asked_for_again(
         broken, answered = start(server), list[int]()
         with pytest.raises(Killed):
             collection(broken, answered, left)
-        broken.spool.close()
+        broken.spools[0].close()
         before = len(asked(server))
         taken_up = start(server)
         assert collection(taken_up, []) == whole
