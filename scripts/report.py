@@ -104,7 +104,7 @@ def directions(arguments: list[str]) -> int:
             console.print(*table.notes, "", sep="\n", markup=False, highlight=False)
         results = [run.result for entry in entries for runs in entry.rows.values() for run in runs.values()]
         lines = provenance(results, command_line(arguments))
-        kept = [*tables, *every] if whole else every
+        kept = [*tables, *([] if args.brief else every)] if whole else every
         title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
         pictures = [] if whole else entry_figures(entries[0], mean_interval)
         save(args, kept, lines, tables_page(title, kept, lines, pictures), console)
@@ -200,6 +200,7 @@ def sweep_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="sweep=: write its drawing to FILE as SVG; further ones to FILE-2, ...",
     )
+    parser.add_argument("--brief", action="store_true", help="summary: no table of single entries in the files")
     parser.add_argument("--json", action="store_true", help="count the verdicts by paper, as the last line")
     return parser
 

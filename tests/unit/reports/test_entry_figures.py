@@ -89,5 +89,9 @@ def test_options_may_stand_anywhere(
     entry: Entry, script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert script.main(["summary", "--json", f"outputs={tmp_path / 'outputs'}"]) == 0
+    page = tmp_path / "page.md"
+    for brief, count in (([], 3), (["--brief"], 1)):  # the summary, then rows and claims of its one entry
+        script.main(["summary", "--json", "--markdown", str(page), *brief, f"outputs={tmp_path / 'outputs'}"])
+        assert page.read_text().count("\n### ") + page.read_text().startswith("### ") == count
     last = capsys.readouterr().out.splitlines()[-1]
     assert json.loads(last) == {"P": {"holds": 0, "fails": 0, "undecided": 1, "not_run": 0}}
