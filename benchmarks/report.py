@@ -247,9 +247,9 @@ def overlap(results: Sequence[Result]) -> str:
         most = fresh["iteration"] / max(fresh["rollout"], fresh["update"])
         given = " ".join(f"--{name} {setting[name]}" for name in ("method", "epochs", "rounds"))
         lines.append(
-            f"`python benchmarks/overlap.py {given} --overrides {' '.join(setting['overrides'])}`: medians of rounds, alternating. "
-            f"To hide the shorter of collection and update altogether would make it {most:.2f} times as fast; what is beyond that "
-            "is the machine's noise."
+            f"`python benchmarks/overlap.py {given} --overrides {' '.join(setting['overrides'])}`: medians of rounds, "
+            f"alternating. To hide the shorter of collection and update altogether would make it {most:.2f} times as fast; what "
+            "is beyond that is the machine's noise."
         )
     return "\n\n".join([table(header, rows), *lines, machines(results)])
 
