@@ -20,15 +20,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import finish, options, positive
+from common import finish, positive
 
 ROOT = Path(__file__).resolve().parents[1]
 WAYS = {"fresh": 0, "ahead": 1}
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = options(__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     add = parser.add_argument
+    add("--rounds", type=positive, default=3, help="measured rounds, of which the median counts (default 3)")
+    add("--seed", type=int, default=0, help="of the runs (default 0)")
+    add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     add("--method", default="pivotrl", help="what is trained (default pivotrl)")
     add("--epochs", type=positive, default=8, help="iterations of a run (default 8)")
     add("--overrides", nargs="*", default=["engine.lanes=1"], help="further settings of both (default engine.lanes=1)")
@@ -43,14 +48,13 @@ def main() -> None:
             for way in WAYS if n % 2 == 0 else reversed(WAYS):  # a machine's drift favours neither
                 found[way].append(seconds(args, Path(folder), way, n))
                 print(f"round {n}, {way}: {found[way][-1]['iteration']:.2f} s an iteration", file=sys.stderr)
-    ratio = statistics.median(
-        fresh["iteration"] / ahead["iteration"] for fresh, ahead in zip(found["fresh"], found["ahead"], strict=True)
-    )
+    pairs = zip(found["fresh"], found["ahead"], strict=True)
+    ratios = [round(fresh["iteration"] / ahead["iteration"], 3) for fresh, ahead in pairs]
     parts = {
         way: {name: round(statistics.median(one[name] for one in rounds), 3) for name in rounds[0]}
         for way, rounds in found.items()
     }
-    finish("overlap", args, {"x_fresh": round(ratio, 3)}, {"seconds": parts})
+    finish("overlap", args, {"x_fresh": statistics.median(ratios)}, {"rounds": ratios, "seconds": parts})
 
 
 def seconds(args: argparse.Namespace, folder: Path, way: str, n: int) -> dict[str, float]:

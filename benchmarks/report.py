@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from other_pages import ELSEWHERE
+from result_tables import Result, machines, table
 from turnwise.errors import InputError
 from turnwise.reports.markdown import write_section
 
@@ -44,8 +46,6 @@ TARGETS: tuple[tuple[str, str, str, str, float], ...] = (
 )
 BENCHMARKS = ("rollout", "update", "profiling", "allocate", "iteration")
 UNTOLD = {"seed", "threads", "rounds"}  # settings by which results are not told apart
-
-Result = Mapping[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -170,110 +170,6 @@ def growth(results: Sequence[Result], main_results: Mapping[str, Result]) -> str
     return table(["benchmark", "setting", "seconds", "units a second", "ratios"], rows) + "\n\n" + machines(results)
 
 
-def million(results: Sequence[Result]) -> str:
-    """What trajectories cost that lie on disk, a row for each number of them, ascending."""
-    sizes = sorted((row for result in results for row in result["sizes"].values()), key=lambda row: row["trajectories"])
-    header = [
-        "trajectories",
-        "file",
-        "read",
-        "profile",
-        "overhead each",
-        "CPU each",
-        "peak beyond the start",
-        "states kept",
-    ]
-    rows = [
-        [
-            f"{row['trajectories']:,}",
-            f"{row['file_mb']:,.0f} MiB",
-            f"{row['read_seconds']:,.0f} s",
-            f"{row['profile_seconds']:,.0f} s",
-            f"{row['us_per_trajectory']:,.0f} us",
-            f"{row['cpu_us_per_trajectory']:,.0f} us",
-            f"{row['peak_mb']:.0f} MiB",
-            f"{row['kept']:,} of {row['states']:,}",
-        ]
-        for row in sizes
-    ]
-    lines = [table(header, rows)]
-    if len(sizes) > 1:
-        more = sizes[-1]["trajectories"] - sizes[0]["trajectories"]
-        grown = (sizes[-1]["peak_mb"] - sizes[0]["peak_mb"]) * 2**20
-        lines.append(f"From the first row to the last the peak grows by {grown / more:,.0f} bytes a trajectory.")
-    lines += [
-        f"Killed in the middle of {row['trajectories']:,} (kill -9) and started again: {again['read_seconds']:,.0f} s to read "
-        f"the file, {again['first_sample_seconds'] - again['read_seconds']:.1f} s from there to the next sample; "
-        f"{again['samples']:,} of {row['samples']:,} samples were left to draw."
-        for row in sizes
-        if (again := row.get("resume"))
-    ]
-    setting, numbers = results[0]["setting"], " ".join(str(row["trajectories"]) for row in sizes)
-    share = 100 * sizes[-1]["cpu_us_per_trajectory"] / sizes[-1]["us_per_trajectory"]
-    lines.append(
-        f"`python benchmarks/million.py --trajectories {numbers}`: {setting['turns']} turns a trajectory, K = {setting['k']}. "
-        f"Before it reads, the process has {sizes[0]['before_mb']:.0f} MiB. Seconds are those of a shared machine, which gave "
-        f"the process {share:.0f} % of a core. {machines(results)}"
-    )
-    return "\n\n".join(lines)
-
-
-def spool(results: Sequence[Result]) -> str:
-    """What keeping a collection's actions costs and saves, of the last result."""
-    result = results[-1]
-    seconds = result["seconds"]
-    rows = [[name, f"{value:.2f}", f"{value / seconds['plain']:.2f}"] for name, value in seconds.items()]
-    rows.append(["what keeping its actions costs", f"{result['cost_seconds']:.4f}", f"{result['cost']:.4f}"])
-    given = " ".join(f"--{name} {result['setting'][name]}" for name in ("tasks", "group", "horizon", "rounds"))
-    lines = [
-        table(["collection of the shipped policy", "CPU s", "of the undisturbed one"], rows),
-        f"`OMP_NUM_THREADS=1 python benchmarks/spool.py {given}`: the fastest of the rounds, one lane, "
-        f"{result['bytes']:,} bytes kept. {machines(results)}",
-    ]
-    return "\n\n".join(lines)
-
-
-def overlap(results: Sequence[Result]) -> str:
-    """Seconds of an iteration with and without the next one collected beside it, a row for each result and way."""
-    names = {"fresh": "0", "ahead": "1"}
-    header = ["method", "rollout.staleness", "iteration, s", "collection", "waited for", "update", "faster by"]
-    rows, lines = [], []
-    for result in results:
-        setting = result["setting"]
-        for way, seconds in result["seconds"].items():
-            shown = [f"{seconds[part]:.2f}" for part in ("iteration", "rollout", "waited", "update")]
-            rows.append([setting["method"], names[way], *shown, f"{result['x_fresh']:.2f}" if way == "ahead" else ""])
-        fresh = result["seconds"]["fresh"]
-        most = fresh["iteration"] / max(fresh["rollout"], fresh["update"])
-        given = " ".join(f"--{name} {setting[name]}" for name in ("method", "epochs", "rounds"))
-        lines.append(
-            f"`python benchmarks/overlap.py {given} --overrides {' '.join(setting['overrides'])}`: medians of rounds, "
-            f"alternating. To hide the shorter of collection and update altogether would make it {most:.2f} times as fast; what "
-            "is beyond that is the machine's noise."
-        )
-    return "\n\n".join([table(header, rows), *lines, machines(results)])
-
-
-ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {
-    "million": ("scaling.md", million),
-    "spool": ("reliability.md", spool),
-    "overlap": ("scaling.md", overlap),
-}
-"""Benchmark -> the page that holds its table, and what makes it."""
-
-
-def machines(results: Any) -> str:
-    """What the numbers were measured on, each machine once."""
-    found = []
-    for result in results:
-        machine = result.get("machine", {})
-        words = f"{machine.get('gpu') or machine.get('cpu')}, {machine.get('cores')} cores, {machine.get('threads')} threads, "
-        words += f"torch {machine.get('torch')}"
-        if words not in found:
-            found.append(words)
-    return "Measured on: " + "; ".join(found) + "."
-
-
 def told(value: Any) -> str:
     """A number to three digits."""
     if isinstance(value, bool):
@@ -281,11 +177,6 @@ def told(value: Any) -> str:
     if value and (abs(value) < 1e-3 or abs(value) >= 1e7):
         return f"{value:.2g}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,10 @@ import pytest
 from omegaconf import DictConfig
 from safetensors.torch import load_file
 
+from turnwise.errors import Stopped
+from turnwise.training.collection import Collection
 from turnwise.training.main import run
+from turnwise.training.module import PolicyModule
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]
@@ -37,8 +42,8 @@ def trained(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def runs(small: Overrides, composed: Compose, tmp_path: Path) -> Callable[..., Path]:
-    def start(name: str, *more: str) -> Path:
-        run(composed(small("pivotrl", *MOVES, *more, out=name)))
+    def start(name: str, *more: str, method: str = "pivotrl") -> Path:
+        run(composed(small(method, *MOVES, *more, out=name)))
         return tmp_path / name
 
     return start
@@ -67,3 +72,29 @@ def test_looks_at_the_policy_in_between_change_nothing(runs: Callable[..., Path]
     a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (plain, looked))
     assert all((a[name] == b[name]).all() for name in a)
     assert len([row for row in lines(looked / "metrics.jsonl") if row["phase"] == "eval"]) > 2
+
+
+def test_a_run_that_fails_gives_up_what_it_collects_ahead(
+    runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Episodes are under way in the thread when the update fails: they end at their next turn, and nobody waits for more."""
+    played: list[int] = []
+    still, taken = Collection._still, threading.Event()
+
+    def slow(self: Collection, turns: int) -> None:
+        if threading.current_thread().name == "collection":
+            played.append(turns)
+            taken.set()
+            time.sleep(0.5)  # the update fails meanwhile
+        still(self, turns)
+
+    def fails(*_: Any) -> None:
+        assert taken.wait(60)
+        raise Stopped("as asked")
+
+    monkeypatch.setattr(Collection, "_still", slow)
+    monkeypatch.setattr(PolicyModule, "training_step", fails)
+    with pytest.raises(Stopped, match="as asked"):
+        runs("failed", "rollout.staleness=1", method="grpo")
+    assert len(played) == 1  # of up to six turns
+    assert not any(thread.name == "collection" for thread in threading.enumerate())

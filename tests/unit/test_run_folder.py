@@ -178,3 +178,15 @@ def test_other_ranks_share_the_first_ones_claim(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setitem(os.environ, "LOCAL_RANK", "1")
         with claim(cfg) as folder:
             assert folder.path == tmp_path / "run"
+
+
+def test_a_younger_key_at_its_first_value_makes_no_other_run(tmp_path: Path) -> None:
+    before = config(tmp_path / "a")
+    same, other = (config(tmp_path / "a", rollout__staleness=value) for value in (0, 1))
+    assert config_hash(before) == config_hash(same) != config_hash(other)
+    with claim(before):
+        pass
+    with claim(same) as folder:
+        assert folder.resumed
+    with pytest.raises(ConfigError, match=r"rollout\.staleness: nothing there, 1 here"), claim(other):
+        pass

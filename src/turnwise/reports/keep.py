@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def finished(folders: Iterable[Path]) -> Iterator[Path]:
     """The folders of finished runs among and below ``folders``, in order, without those that were put aside."""
     for folder in folders:
         for result in sorted(folder.rglob("result.json")):
-            if not any(".old-" in part for part in result.parts):
+            if ".old-" not in result.parent.name:
                 yield result.parent
 
 
@@ -55,25 +56,26 @@ def keep(run: Path, place: Path) -> int:
     return sum(map(len, files.values()))
 
 
-def read_lines(path: Path) -> list[str] | None:
-    """The lines of ``path``, or of what was kept of it; None where there is neither.
+def each_line(path: Path) -> Iterator[str]:
+    """The lines of ``path``, or of what was kept of it, one at a time; none where there is neither.
 
     Raises:
         InputError: what was kept is damaged.
     """
-    if path.exists():
-        return path.read_text(encoding="utf-8").splitlines()
     kept = path.with_name(path.name + _ZIPPED)
-    if not kept.exists():
-        return None
-    try:
-        return gzip.decompress(kept.read_bytes()).decode().splitlines()
-    except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"{kept}: cannot be unpacked ({error}); restore the file") from error
+    if path.exists():
+        with path.open(encoding="utf-8") as stream:
+            yield from stream
+    elif kept.exists():
+        try:
+            with gzip.open(kept, "rt", encoding="utf-8") as stream:
+                yield from stream
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise InputError(f"{kept}: cannot be unpacked ({error}); restore the file") from error
 
 
 def _outcomes(path: Path) -> Iterator[str]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(each_line(path), 1):
         try:
             row = dict(json.loads(line))
         except (ValueError, TypeError) as error:

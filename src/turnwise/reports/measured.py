@@ -13,7 +13,7 @@ from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.reports.compare import read_metric
-from turnwise.reports.keep import read_lines
+from turnwise.reports.keep import each_line
 from turnwise.reports.result import Result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
@@ -89,7 +89,7 @@ def is_change(metric: str) -> bool:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(read_lines(path) or (), 1):
+    for number, line in enumerate(each_line(path), 1):
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:

@@ -15,6 +15,7 @@ from turnwise.papers.jobs import ask
 from turnwise.papers.table import find_sweep, sweep_names
 from turnwise.reports.compare import Interval
 from turnwise.reports.headline import signed
+from turnwise.reports.keep import finished
 from turnwise.reports.run import Run, read_run
 from turnwise.reports.summary import Entry, read_entry
 from turnwise.reports.svg import SERIES, Figure, canvas, label, standalone, to_svg, whole_iterations
@@ -77,8 +78,7 @@ def paper_entries(
 
 def runs_under(outputs: Path, name: str) -> dict[str, Run]:
     """Finished runs below ``outputs/name`` by their path below ``outputs``, e.g. ``pivotrl/tab4/full/seed0``."""
-    found = sorted(path.parent for path in (outputs / name).rglob("result.json") if ".old-" not in path.parent.name)
-    return {folder.relative_to(outputs).as_posix(): read_run(folder) for folder in found}
+    return {folder.relative_to(outputs).as_posix(): read_run(folder) for folder in finished([outputs / name])}
 
 
 def curves(runs: Mapping[str, Run], metric: str, title: str) -> Figure | None:

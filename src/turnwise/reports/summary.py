@@ -25,15 +25,16 @@ INTERVAL_NOTE = (
 
 @dataclass(slots=True)
 class Entry:
-    """A table or figure of a paper, the runs of its rows that are there, and the decisions on its claims."""
+    """A table or figure of a paper, the runs of its rows that are there, and the decisions on its claims.
+
+    ``kept``: a place of runs that is not the first -> the rows that were read there.
+    """
 
     asked: Asked
     rows: dict[str, Runs]
     decisions: list[Decision]
     notes: list[str] = field(default_factory=list)
-    kept: Mapping[str, Sequence[str]] = field(
-        default_factory=dict
-    )  # place that is not the first -> rows that were read there
+    kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict | None:

@@ -18,6 +18,7 @@ from turnwise.rollouts.play import Player
 from turnwise.settings import Rollout
 from turnwise.settings import Update as UpdateSettings
 from turnwise.states.batches import Batches
+from turnwise.training.earlier import become, remembered
 from turnwise.training.module import PolicyModule
 from turnwise.training.overlap import Overlap
 from turnwise.training.ranks import Ranks
@@ -120,7 +121,8 @@ class Collection:
         self.iterations, self.overlap = iterations, Overlap[Gathered]()
         self.settled = 0.0  # s waited for what is collected ahead since it was begun, before it was taken
         self.halted = False
-        self.staleness = rollout.staleness if parts["allocator"] is not None else 0
+        self.sampled = parts["allocator"] is not None
+        self.staleness = rollout.staleness if self.sampled else 0
         if self.staleness and self.ranks.world > 1:
             raise InputError(
                 "rollout.staleness=1 is for one process: the collections of several talk to each other, and so do their "
@@ -128,7 +130,6 @@ class Collection:
             )
         self.judged, self.learners = judged, learners
         self.parts, self.player, self.module, self.recorder, self.seed = parts, player, module, recorder, seed
-        self.sampled = parts["allocator"] is not None
         self.by_root = {} if self.sampled else paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         self.memory: dict[str, float] = {}  # the advantage's; it travels in the checkpoint (training/stream.py)
@@ -183,7 +184,7 @@ class Collection:
         """This iteration's collection, by the policy that an undisturbed run would have collected it with."""
         began = time.monotonic()
         if self.sampled:
-            with self.module.remembered():
+            with become(self.module, self.module.earlier):
                 self.module.hand_to(self.player.engine)
         return self._gather(iteration, self.memory, began)
 
@@ -198,7 +199,7 @@ class Collection:
             return None
         began = time.monotonic()
         self.module.hand_to(self.player.engine)
-        self.module.remember()
+        self.module.earlier = remembered(self.module)
         return partial(self._gather, iteration, self.memory, began)
 
     def _gather(self, iteration: int, memory: Mapping[str, float], began: float) -> Gathered:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -82,7 +81,7 @@ class PolicyModule(LightningModule):
         self.skips_in_a_row = 0
         self.halvings = 0
         self.staleness = 0  # updates that the rollouts of the update under way are behind
-        self.earlier: dict[str, Any] | None = None  # version and trained weights, see remember
+        self.earlier: dict[str, Any] | None = None  # see training/earlier.py; travels in the checkpoint
         self.last_metrics: dict[str, float] = {}
 
     def configure_model(self) -> None:
@@ -94,34 +93,6 @@ class PolicyModule(LightningModule):
         model = Whole(self.model) if self.ranks.served and is_sharded(self.model) else self.model
         if self.ranks.plays:
             engine.load_weights(model, self.version)
-
-    def remember(self) -> None:
-        """Keep the weights as they are, for a start that has to collect with them again; they travel in the checkpoint."""
-        self.earlier = {
-            "version": self.version,
-            "weights": {name: p.detach().clone() for name, p in self.named_parameters() if p.requires_grad},
-        }
-
-    @contextmanager
-    def remembered(self) -> Iterator[None]:
-        """In this block the policy is what it was when it was told to remember; else, and where it was not, as it is."""
-        if self.earlier is None:
-            yield
-            return
-        now = {name: p.detach().clone() for name, p in self.named_parameters() if p.requires_grad}
-        version = self.version
-        self._become(self.earlier["weights"], self.earlier["version"])
-        try:
-            yield
-        finally:
-            self._become(now, version)
-
-    @torch.no_grad()
-    def _become(self, weights: Mapping[str, Tensor], version: int) -> None:
-        parameters = dict(self.named_parameters())
-        for name, weight in weights.items():
-            parameters[name].copy_(weight)
-        self.version = version
 
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]

@@ -128,11 +128,19 @@ def test_overlap_fills_its_table(tmp_path: Path) -> None:
     }
     setting = {"method": "grpo", "epochs": 8, "rounds": 3, "overrides": ["engine.lanes=1"]}
     assert (
-        main([str(saved(tmp_path, "overlap", x_fresh=1.33, seconds=seconds, setting=setting)), "--page", str(page)])
+        main(
+            [
+                str(
+                    saved(tmp_path, "overlap", x_fresh=1.33, rounds=[1.2, 1.33, 1.4], seconds=seconds, setting=setting)
+                ),
+                "--page",
+                str(page),
+            ]
+        )
         == 0
     )
     text = page.read_text()
     assert "| grpo | 0 | 6.00 | 4.00 | 4.00 | 2.00 |  |" in text
     assert "| grpo | 1 | 4.50 | 4.20 | 2.10 | 2.20 | 1.33 |" in text
     assert "--method grpo --epochs 8 --rounds 3 --overrides engine.lanes=1`" in text
-    assert "would make it 1.50 times as fast" in text
+    assert "would make it 1.50 times as fast" in text and "Rounds: 1.20, 1.33, 1.40." in text

@@ -12,7 +12,7 @@ import pytest
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.papers.jobs import ask
-from turnwise.reports.keep import finished, keep, read_lines
+from turnwise.reports.keep import each_line, finished, keep
 from turnwise.reports.measured import Measured
 from turnwise.reports.result import read_result
 from turnwise.reports.summary import entry_tables, read_entry, summary_table
@@ -102,8 +102,12 @@ def test_of_a_damaged_run_nothing_counts_as_kept(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(b"\x1f\x8bno")
     with pytest.raises(InputError, match=r"a.jsonl.gz: cannot be unpacked"):
-        read_lines(tmp_path / "a.jsonl")
-    assert read_lines(tmp_path / "b.jsonl") is None
+        list(each_line(tmp_path / "a.jsonl"))
+    whole = gzip.compress(b"{}\n" * 999, mtime=0)
+    (tmp_path / "b.jsonl.gz").write_bytes(whole[:-9])
+    with pytest.raises(InputError, match=r"b.jsonl.gz: cannot be unpacked"):
+        list(each_line(tmp_path / "b.jsonl"))
+    assert list(each_line(tmp_path / "c.jsonl")) == []
 
 
 def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:

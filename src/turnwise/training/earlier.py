@@ -1,0 +1,45 @@
+"""The policy as it was an update ago: what rollouts that were begun then are collected with again after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+
+class Versioned(Protocol):
+    """A module that counts its updates (``training.module.PolicyModule``)."""
+
+    version: int
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
+
+
+def remembered(module: Versioned) -> dict[str, Any]:
+    """A copy of ``version`` and of the trained ``weights``, as a checkpoint can hold it."""
+    weights = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
+    return {"version": module.version, "weights": weights}
+
+
+@contextmanager
+def become(module: Versioned, earlier: dict[str, Any] | None) -> Iterator[None]:
+    """In this block the policy is the ``earlier`` one; where there is none, as it is."""
+    if earlier is None:
+        yield
+        return
+    now = remembered(module)
+    _put(module, earlier)
+    try:
+        yield
+    finally:
+        _put(module, now)
+
+
+@torch.no_grad()
+def _put(module: Versioned, policy: dict[str, Any]) -> None:
+    parameters = dict(module.named_parameters())
+    for name, weight in policy["weights"].items():
+        parameters[name].copy_(weight)
+    module.version = policy["version"]
