@@ -22,7 +22,7 @@ SCHEMA = {
     "required": ["score"],
     "additionalProperties": False,
 }
-_CODE_BLOCK = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
+_CODE_BLOCK = re.compile(r"\A```(?:json)?(.*)```\Z", re.DOTALL)  # one repeat: more of them are cubic in blank text
 _QUOTED = 500  # characters of an unusable answer that are shown back
 
 
@@ -89,7 +89,7 @@ def read_score(answer: str) -> float:
     text = answer.rpartition("</think>")[2].strip()
     block = _CODE_BLOCK.match(text)
     try:
-        return _Verdict.model_validate_json(block[1] if block else text).score
+        return _Verdict.model_validate_json(block[1].strip() if block else text).score
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] in ("greater_than_equal", "less_than_equal", "finite_number"):

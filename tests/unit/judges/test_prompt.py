@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -50,6 +51,14 @@ def test_everything_else_is_no_score(answer: str, kind: str) -> None:
     with pytest.raises(AnswerError) as caught:
         read_score(answer)
     assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize("text", ["```json" + "\n" * 20_000 + '{"score', "```" * 20_000, "```json" + " }" * 20_000])
+def test_a_block_that_does_not_close_is_refused_at_once(text: str) -> None:
+    began = time.process_time()
+    with pytest.raises(AnswerError, match="not one JSON object"):
+        read_score(text)
+    assert time.process_time() - began < 1
 
 
 def test_a_question_holds_the_rubric_and_every_section(candidate: Callable[..., Candidate]) -> None:
