@@ -33,7 +33,9 @@ class Memory:
         cache: keys and values that the engine keeps, ``engine.memory_gb`` at most unless a single history needs more.
         drawing: keys and values of replies while they are written, room for ``max_tokens`` each.
         activations: what a training pass keeps of the largest micro-batch.
-        logits: of the larger of a training chunk and a sampling step.
+        logits: of a training chunk or a sampling step, whichever is larger; of both where one runs beside the other.
+        earlier: the trained weights of an update ago, which a collection ahead is begun with again.
+        beside: whether sampling runs beside training (``rollout.staleness``), and not in turns with it.
     """
 
     weights: int
@@ -45,20 +47,23 @@ class Memory:
     drawing: int
     activations: int
     logits: int
+    earlier: int = 0
+    beside: bool = False
 
     @property
     def resident(self) -> int:
         """What stands in memory all the time."""
-        return self.weights + self.gradients + self.optimiser + self.copy + self.predictor + self.cache
+        return self.weights + self.earlier + self.gradients + self.optimiser + self.copy + self.predictor + self.cache
 
     @property
     def peak(self) -> int:
-        """Resident, and the larger of what sampling and training add: they take turns."""
-        return self.resident + max(self.drawing, self.activations) + self.logits
+        """Resident, and what sampling and training add: the larger, or both where they do not take turns."""
+        added = (self.drawing, self.activations)
+        return self.resident + (sum(added) if self.beside else max(added)) + self.logits
 
     def parts(self) -> dict[str, int]:
         """Every part by name, and the peak."""
-        return {**asdict(self), "peak": self.peak}
+        return {**{name: size for name, size in asdict(self).items() if name != "beside"}, "peak": self.peak}
 
 
 def cached(shape: Shape, history: float) -> int:
@@ -112,7 +117,8 @@ def memory(
     drawn = max(held * tokens.samples, played)
     autocast, again = "mixed" in str(cfg.trainer.precision), bool(cfg["update"].recompute)
     kept = activation_bytes(source, str(cfg.policy.dtype), lora, rows, row, scored, autocast, again) if trains else 0
-    logits = max(CHUNK * TRAINED_LOGIT if trains else 0, inside * drawn * DRAWN_LOGIT) * shape.vocabulary
+    ahead = trains and bool(cfg.rollout.staleness)
+    entries = (CHUNK * TRAINED_LOGIT if trains else 0, inside * drawn * DRAWN_LOGIT)
     return Memory(
         weights=beside * (shape.weight_bytes + shape.adapter_bytes) // shards + gathered,
         gradients=(beside * shape.trained_bytes // shards + (2 * shape.trained_bytes // layers if gathered else 0))
@@ -124,5 +130,7 @@ def memory(
         cache=inside * max(held * cached(shape, tokens.history), played * cached(shape, around.history)),
         drawing=inside * round(drawn * int(cfg.rollout.sampling.max_tokens) * shape.kv_bytes),
         activations=kept,
-        logits=round(logits),
+        logits=round((sum(entries) if ahead else max(entries)) * shape.vocabulary),
+        earlier=shape.trained_bytes if ahead else 0,
+        beside=ahead,
     )

@@ -32,6 +32,19 @@ def test_the_shipped_policy(composed, gpu) -> None:
     assert found.record()["tokens"]["all"]["sampled"] == 3 * step.sampled
 
 
+def test_a_collection_beside_the_update_needs_room_of_its_own(composed, gpu) -> None:
+    turns = plan(composed("method=local", *SMALL), gpu).memory
+    ahead = plan(composed("method=local", *SMALL, "rollout.staleness=1"), gpu).memory
+    assert turns is not None and ahead is not None
+    assert turns.drawing > 0 and turns.activations > 0 and turns.earlier == 0
+    assert ahead.earlier == 4 * 221_184  # the adapter of an update ago
+    less = min(turns.drawing, turns.activations)
+    drawn = 34 * 8 * 16 * 960  # bytes of an entry, states, group, vocabulary
+    assert turns.logits == 20 * 1024 * 960 and ahead.logits == turns.logits + drawn
+    assert ahead.peak == turns.peak + ahead.earlier + less + drawn
+    assert "earlier" in ahead.parts() and "beside" not in ahead.parts()
+
+
 def test_hours_are_work_over_what_the_gpu_gives(composed, gpu) -> None:
     found = plan(composed("method=grpo", "scale=paper", "policy=qwen3_4b", "trainer.max_epochs=2"), gpu)
     assert found.work is not None
