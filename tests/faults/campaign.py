@@ -21,8 +21,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "src")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch: threads do not survive a fork
 
 from injuries import FAULTS, Trial, Unclear  # noqa: E402
-from processes import PATIENCE, Judge, Start, preload  # noqa: E402
+from processes import PATIENCE, Server, Start, Vllm, preload  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: E402
 from scenes import SCENES, Scene  # noqa: E402
@@ -75,6 +73,23 @@ class Campaign:
         self.records = self.out / "runs.jsonl"
         self.out.mkdir(parents=True, exist_ok=True)
         self.lengths: dict[str, float] = {}
+        self.servers: dict[type[Server], Server] = {}
+
+    def server(self, scene: Scene) -> Server | None:
+        """The one that a scene asks, running; runs share it."""
+        kind = scene.server
+        if kind is None:
+            return None
+        if kind not in self.servers:
+            folder = self.out / "servers" / kind.__name__.lower()
+            folder.mkdir(parents=True, exist_ok=True)
+            self.servers[kind] = kind(folder)
+        return self.servers[kind]
+
+    def close(self) -> None:
+        """End the servers."""
+        while self.servers:
+            self.servers.popitem()[1].stop()
 
     def reference(self, scene: Scene) -> Path:
         """The undisturbed run of a scene: begun from nothing, by the code as it is."""
@@ -91,17 +106,17 @@ class Campaign:
             shutil.rmtree(warm, ignore_errors=True)
             warm.mkdir()
             self.lengths[scene.name] = self._undisturbed(scene, warm, cold=False)
-            if any(faults_of(folder / "run", warm / "run", set()).values()):
+            if any(faults_of(folder / "run", warm / "run", set(), scene.near).values()):
                 raise SystemExit(f"two undisturbed runs of {scene.name} differ: {folder}, {warm}")
             shutil.rmtree(warm)
         return folder / "run"
 
     def _undisturbed(self, scene: Scene, folder: Path, cold: bool) -> float:
-        with judged(scene) as judge:
-            began = time.monotonic()
-            start = Start(scene.command(folder, judge and judge.url), folder / "start.log", cold)
-            start.wait(PATIENCE)
-            start.clear()
+        server = self.server(scene)
+        began = time.monotonic()
+        start = Start(scene.command(folder, server), folder / "start.log", cold)
+        start.wait(PATIENCE)
+        start.clear()
         if start.status != 0:
             raise SystemExit(f"the undisturbed run of {scene.name} failed: {start.said()[-3000:]}")
         trained = [row for row in metrics(folder / "run") if row["phase"] == "train"]
@@ -115,17 +130,17 @@ class Campaign:
         folder = self.out / f"run-{number}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
+        server = self.server(scene)
         began = time.monotonic()
-        with judged(scene) as judge:
-            overrides = scene.command(folder, judge and judge.url)
-            trial = Trial(folder, overrides, rng, self.lengths[scene.name], judge)
-            found: dict[str, list[str]] = {"lost": [], "wrong": [], "unclear": []}
-            try:
-                FAULTS[fault](trial)
-                told = {name for name in RECORDS if any(f"{name}: " in s and s.startswith("told") for s in trial.story)}
-                found |= faults_of(reference, folder / "run", told)
-            except Unclear as error:
-                found["unclear"].append(str(error))
+        trial = Trial(folder, scene.command(folder, server), rng, self.lengths[scene.name], server)
+        found: dict[str, list[str]] = {"lost": [], "wrong": [], "unclear": []}
+        try:
+            FAULTS[fault](trial)
+            told = {name for name in RECORDS if any(f"{name}: " in s and s.startswith("told") for s in trial.story)}
+            found |= faults_of(reference, folder / "run", told, scene.near)
+        except Unclear as error:
+            found["unclear"].append(str(error))
+            self.close()  # in whichever state it was left
         kinds = [kind for kind, reasons in found.items() if reasons]
         if not kinds:
             shutil.rmtree(folder)
@@ -140,17 +155,6 @@ class Campaign:
             "story": [line.replace(str(folder), "") for line in trial.story],
             "code": version(),
         }
-
-
-@contextmanager
-def judged(scene: Scene) -> Iterator[Judge | None]:
-    """A judge's server for a scene that asks one; it ends with the block."""
-    judge = Judge() if scene.judged else None
-    try:
-        yield judge
-    finally:
-        if judge is not None:
-            judge.kill()
 
 
 def version() -> str:
@@ -172,6 +176,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit status: 1 where a run was lost, wrong or unclear."""
     args = parser().parse_args(arguments)
     preload()
+    if any(SCENES[name].server is Vllm for name in args.scenes) and "TURNWISE_VLLM_PYTHON" not in os.environ:
+        raise SystemExit(
+            "the scene served needs TURNWISE_VLLM_PYTHON, the Python of vLLM's environment; --scenes leaves it out"
+        )
     campaign = Campaign(Path(args.out), args.forked)
     done = {record["run"] for record in read(campaign.records)}
     console = Console(stderr=True)
@@ -196,6 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
                 told = f": {'; '.join(record['why'])}" if record["why"] else ""
                 line = f"{number} {record['scene']} {record['fault']}, {record['seconds']} s: {record['verdict']}{told}"
                 console.print(line, highlight=False, markup=False)
+    campaign.close()
     verdicts = [record["verdict"] for record in read(campaign.records)]
     summary = {"runs": len(verdicts), **{kind: verdicts.count(kind) for kind in ("lost", "wrong", "unclear")}}
     print(json.dumps(summary))

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from processes import PATIENCE, Judge, Start, descendants
+from processes import PATIENCE, Server, Start, descendants
 
 TORN = ("checkpoints/last.ckpt", "result.json", "rollouts/train.jsonl", "metrics.jsonl", "spool/0.bin")
 MESSAGES = (  # the clear ones: what a start may say when it ends by itself without a result
@@ -30,21 +30,23 @@ class Trial:
     """One run of the campaign.
 
     ``length``: seconds that the undisturbed run takes; moments are drawn from it. ``story``: what was done, for the record.
+    ``inside``: a process whose file systems the run is to see.
     """
 
     folder: Path
     overrides: list[str]
     rng: random.Random
     length: float
-    judge: Judge | None = None
+    server: Server | None = None
     story: list[str] = field(default_factory=list)
     starts: int = 0
+    inside: int | None = None
 
     def start(self) -> Start:
         self.starts += 1
         if self.starts > STARTS:
             raise Unclear(f"no result after {STARTS} starts")
-        return Start(self.overrides, self.folder / f"start-{self.starts}.log")
+        return Start(self.overrides, self.folder / f"start-{self.starts}.log", inside=self.inside)
 
     def moment(self) -> float:
         return self.rng.uniform(0.02, 1.0) * self.length
@@ -179,7 +181,10 @@ def fill_disk(trial: Trial) -> None:
         disk.close()
         raise Unclear("this system lets no user mount a file system of their own: leave out the fault disk")
     try:
-        there = [f"paths.out={disk.path}/run", f"paths.cache={disk.path}/cache"]
+        trial.inside = (
+            disk.holder.pid
+        )  # the run finds the disk under its own name, which a path below /proc would not be
+        there = [f"paths.out={at}/run", f"paths.cache={at}/cache"]
         trial.overrides = [o for o in trial.overrides if not o.startswith("paths.")] + there
         sizes = sorted(round(10 ** trial.rng.uniform(0.9, 4.1)) for _ in range(trial.rng.randint(1, 3)))
         trial.story.append(f"a disk of {', '.join(map(str, sizes))} KiB")
@@ -197,41 +202,41 @@ def fill_disk(trial: Trial) -> None:
         disk.close()
 
 
-def _judge_away(trial: Trial, away: Callable[[Judge], None], back: Callable[[Judge], None], most: float) -> None:
-    """The judge's server goes away and comes back while the run waits for it; the run never ends."""
-    judge = trial.judge
-    assert judge is not None
+def _server_away(trial: Trial, away: Callable[..., None], back: Callable[[Server], None], most: float) -> None:
+    """The server that the run asks goes away and comes back while the run waits for it; the run never ends."""
+    server = trial.server
+    assert server is not None
     start = trial.start()
     for _ in range(trial.rng.randint(1, 3)):
         if not start.wait(trial.rng.uniform(0.02, 0.6) * trial.length):
             break
-        away(judge)
+        away(server, trial.rng)
         seconds = trial.rng.uniform(0.1, most)
         trial.story.append(f"away for {seconds:.2f} s")
         start.wait(seconds)
-        back(judge)
+        back(server)
     if start.wait(PATIENCE):
         start.kill(group=True)
-        raise Unclear("it hangs after its judge was away")
+        raise Unclear("it hangs after its server was away")
     start.clear()
     if start.status != 0:
         raise Unclear(f"ended with status {start.status}: {start.said()[-600:]}")
 
 
-def kill_judge(trial: Trial) -> None:
-    _judge_away(trial, Judge.kill, Judge.start, 1.0)
+def kill_server(trial: Trial) -> None:
+    _server_away(trial, type(trial.server).kill, type(trial.server).start, 1.0)
 
 
-def stall_judge(trial: Trial) -> None:
-    _judge_away(trial, Judge.hold, Judge.release, 4.0)
+def stall_server(trial: Trial) -> None:
+    _server_away(trial, type(trial.server).hold, type(trial.server).release, 4.0)
 
 
 FAULTS: dict[str, Callable[[Trial], None]] = {
     "trainer": kill_trainer,
     "job": kill_job,
     "worker": kill_workers,
-    "judge": kill_judge,
-    "stall": stall_judge,
+    "server": kill_server,
+    "stall": stall_server,
     "torn": tear,
     "disk": fill_disk,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import random
 import runpy
 import signal
 import socket
@@ -36,9 +37,10 @@ def preload() -> None:
 class Start:
     """One start of train.py: a process with a process group of its own, its output in a file."""
 
-    def __init__(self, overrides: list[str], log: Path, cold: bool = False) -> None:
+    def __init__(self, overrides: list[str], log: Path, cold: bool = False, inside: int | None = None) -> None:
+        """``cold``: not forked. ``inside``: a process whose file systems a forked one is to see."""
         self.log = log
-        self.pid = _cold(overrides, log) if cold else _forked(overrides, log)
+        self.pid = _cold(overrides, log) if cold else _forked(overrides, log, inside)
         self.status: int | None = None  # exit status; negative: the signal that ended it
 
     def running(self) -> bool:
@@ -102,7 +104,17 @@ def _cold(overrides: list[str], log: Path) -> int:
         ).pid
 
 
-def _forked(overrides: list[str], log: Path) -> int:
+def _enter(pid: int) -> None:
+    """See the file systems of that process, as nsenter would."""
+    system = ctypes.CDLL(None, use_errno=True)
+    for name in ("user", "mnt"):
+        space = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY)
+        if system.setns(space, 0):
+            raise OSError(ctypes.get_errno(), f"the {name} namespace of process {pid}")
+        os.close(space)
+
+
+def _forked(overrides: list[str], log: Path, inside: int | None) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -114,7 +126,9 @@ def _forked(overrides: list[str], log: Path) -> int:
     try:
         with suppress(OSError):
             os.setpgid(0, 0)
-        _die_with_parent()
+        if inside is not None:
+            _enter(inside)
+        _die_with_parent()  # after it: a change of user namespace forgets this
         atexit._clear()  # the campaign's are not the run's
         for number, file, flags in ((0, os.devnull, os.O_RDONLY), (1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
             os.dup2(os.open(file, flags, 0o644), number)
@@ -137,33 +151,93 @@ def _forked(overrides: list[str], log: Path) -> int:
         os._exit(status)
 
 
-class Judge:
-    """The judge's server (benchmarks/judge_server.py), a process that can be killed, stopped and started again."""
+class Server:
+    """A server that runs ask: a process that can be killed, stopped and started again, always on its port."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        """``folder``: for what it writes."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
+        self.folder = folder
         self.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def address(self) -> str:
+        """The override that tells a run of it."""
+        raise NotImplementedError
 
     def start(self) -> None:
-        command = [sys.executable, str(ROOT / "benchmarks" / "judge_server.py"), "--port", str(self.port)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # ends with its input
-        assert self.process.stdout is not None
-        self.process.stdout.readline()
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(self.url, timeout=60).read()
+        raise NotImplementedError
 
-    def kill(self) -> None:
+    def stop(self) -> None:
         self.process.kill()
         self.process.communicate()
 
-    def hold(self) -> None:
+    def kill(self, rng: random.Random) -> None:
+        self.stop()
+
+    def hold(self, rng: random.Random) -> None:
         """It accepts connections, and answers none."""
         self.process.send_signal(signal.SIGSTOP)
 
     def release(self) -> None:
         self.process.send_signal(signal.SIGCONT)
+
+    def _begin(self, script: str, *options: str, ready: bytes) -> None:
+        """Start it, and wait for the line that begins with ``ready``."""
+        command = [sys.executable, str(ROOT / script), "--port", str(self.port), *options]
+        pipe = subprocess.PIPE  # its input too: the judge ends with it
+        with (self.folder / "server.log").open("ab") as errors:
+            self.process = subprocess.Popen(
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=errors,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has no threads
+            )
+        assert self.process.stdout is not None
+        while (line := self.process.stdout.readline()) and not line.startswith(ready):
+            pass
+        if not line:
+            raise SystemExit(f"{script} did not start: {self.folder / 'server.log'}")
+
+
+class Judge(Server):
+    """The judge's server (benchmarks/judge_server.py)."""
+
+    @property
+    def address(self) -> str:
+        return f"judge.client.url={self.url}/v1"
+
+    def start(self) -> None:
+        self._begin("benchmarks/judge_server.py", ready=b"http")
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.url}/v1", timeout=60).read()
+
+
+class Vllm(Server):
+    """vLLM (scripts/serve.py), with the Python that TURNWISE_VLLM_PYTHON names."""
+
+    LENGTH = 1024  # rollout.max_length of its runs
+
+    @property
+    def address(self) -> str:
+        return f"engine.urls=[{self.url}]"
+
+    def start(self) -> None:
+        options = {"max-length": self.LENGTH, "kv-gb": 1, "folder": self.folder, "start-limit": 3000}
+        self._begin(
+            "scripts/serve.py", "--eager", *(f"--{name}={value}" for name, value in options.items()), ready=b"ready"
+        )
+
+    def kill(self, rng: random.Random) -> None:
+        """One of its processes, whichever; the others must notice, and end."""
+        os.kill(rng.choice([self.process.pid, *descendants(self.process.pid)]), signal.SIGKILL)
+        try:
+            self.process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired as error:
+            raise SystemExit("serve.py runs on although its vLLM was killed") from error

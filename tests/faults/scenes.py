@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from processes import Judge, Server, Vllm
+
 EVERYWHERE = [
     "logger.wandb=null",
     "trainer.max_epochs=5",
@@ -15,20 +17,36 @@ EVERYWHERE = [
     "name=faults",
 ]
 
+PIVOTS = [
+    "method=pivotrl",
+    "env.horizon=6",
+    "data.trajectories=4",
+    "states.keep=all",
+    "states.k=2",
+    "rollout.states=4",
+    "allocator.group_size=4",
+    "rollout.sampling.max_tokens=8",
+    "update.learning_rate=0.01",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """``overrides`` of train.py; ``faults``: what is done to it, by name (``injuries.FAULTS``)."""
+    """``overrides`` of train.py; ``faults``: what is done to it, by name (``injuries.FAULTS``).
+
+    ``server``: whom it asks. ``near``: how far numbers may lie from those of an undisturbed run, relatively.
+    """
 
     name: str
     overrides: tuple[str, ...]
     faults: tuple[str, ...]
-    judged: bool = False
+    server: type[Server] | None = None
+    near: float = 0.0
 
-    def command(self, folder: Path, judge: str | None) -> list[str]:
+    def command(self, folder: Path, server: Server | None) -> list[str]:
         """Overrides of a run that lies in ``folder``/run and shares nothing with another."""
         places = [f"paths.out={folder / 'run'}", f"paths.cache={folder / 'cache'}"]
-        asked = [f"judge.client.url={judge}"] if self.judged else []
+        asked = [server.address] if server is not None else []
         return [*EVERYWHERE, *self.overrides, *places, *asked]
 
 
@@ -37,19 +55,13 @@ SCENES = {
     for scene in (
         Scene(  # demonstrations, profile, single turns from demonstrated states, sampled in two processes
             "pivots",
-            (
-                "method=pivotrl",
-                "engine.lanes=2",
-                "env.horizon=6",
-                "data.trajectories=4",
-                "states.keep=all",
-                "states.k=2",
-                "rollout.states=4",
-                "allocator.group_size=4",
-                "rollout.sampling.max_tokens=8",
-                "update.learning_rate=0.01",
-            ),
+            (*PIVOTS, "engine.lanes=2"),
             ("trainer", "job", "worker", "torn", "disk"),
+        ),
+        Scene(  # the next collection under way in a thread while the weights move
+            "ahead",
+            (*PIVOTS, "rollout.staleness=1"),
+            ("trainer", "job", "torn"),
         ),
         Scene(  # whole episodes, whose commands run in worker processes in the sandbox
             "sandbox",
@@ -84,8 +96,15 @@ SCENES = {
                 "rollout.sampling.max_tokens=24",
                 "update.learning_rate=0.001",
             ),
-            ("trainer", "job", "judge", "stall", "torn"),
-            judged=True,
+            ("trainer", "job", "server", "stall", "torn"),
+            server=Judge,
+        ),
+        Scene(  # single turns that vLLM samples: the same actions each time, with log-probs whose last digits differ
+            "served",
+            (*PIVOTS, "engine=vllm", f"rollout.max_length={Vllm.LENGTH}", "engine.patience.away_limit=3000"),
+            ("trainer", "job", "server"),
+            server=Vllm,
+            near=1e-3,
         ),
     )
 }

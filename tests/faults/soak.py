@@ -33,7 +33,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "src")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch: threads do not survive a fork
 
 import numpy as np  # noqa: E402
-from campaign import judged, version  # noqa: E402
+from campaign import version  # noqa: E402
 from processes import Start, preload  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: E402
@@ -72,19 +72,21 @@ def soak(scene: Scene, hours: int, iterations: int, allowed: float, out: Path) -
     samples = folder / "samples.jsonl"
     watch = f"{{_target_: watch.Watch, every: {iterations}, out: {samples}, folder: {folder / 'run'}}}"
     began, code = time.monotonic(), version()
-    with judged(scene) as judge:
-        overrides = [
-            *(option for option in scene.command(folder, judge and judge.url) if option != "logger.wandb=null"),
-            f"trainer.max_epochs={hours * iterations}",
-            f"eval.every={iterations}",
-            f"+callbacks.watch={watch}",
-        ]
-        start = Start(overrides, folder / "start.log")
-        try:
-            follow(start, samples, hours)
-        finally:
-            start.kill(group=True)
-            start.clear()
+    server = scene.server and scene.server(folder)
+    overrides = [
+        *(option for option in scene.command(folder, server) if option != "logger.wandb=null"),
+        f"trainer.max_epochs={hours * iterations}",
+        f"eval.every={iterations}",
+        f"+callbacks.watch={watch}",
+    ]
+    start = Start(overrides, folder / "start.log")
+    try:
+        follow(start, samples, hours)
+    finally:
+        start.kill(group=True)
+        start.clear()
+        if server is not None:
+            server.stop()
     if start.status != 0:
         raise SystemExit(f"the run failed: {start.said()[-3000:]}")
     found = verdict(read(samples), allowed)

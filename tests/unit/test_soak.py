@@ -92,4 +92,5 @@ def test_a_run_of_its_smallest_size_is_looked_at_every_hour(tmp_path: Path) -> N
     assert (found["simulated_hours"], found["iterations"]) == (8, 8)
     assert found["events"]["checkpoints"] == 8 and found["events"]["evaluations"] >= 8
     assert len((tmp_path / "episodes" / "samples.jsonl").read_text().splitlines()) == 8
-    assert found["fd_growth"] <= 0 and found["files_growth"] == 0
+    assert found["fd_growth"] <= 0
+    assert found["files_growth"] <= 1  # W&B begins a file of what was printed some fifteen seconds after its start
