@@ -8,6 +8,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 PART = ".part"  # end of the name of a file that is being written; what a killed process leaves may be deleted
 
@@ -38,6 +41,19 @@ def whole(path: Path) -> Iterator[Path]:
             part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def read_yaml(path: Path) -> Any:
+    """What a YAML file holds.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no YAML, is nested too deep, or holds a value that cannot be, as a date with a thirteenth month.
+    """
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"not YAML ({' '.join(str(error).split())})") from error
 
 
 def append(path: Path, text: str) -> None:

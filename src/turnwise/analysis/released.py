@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from turnwise.analysis.groups import LABELS, Buffer, Group
@@ -35,7 +35,7 @@ def read_features(folder: Path) -> Buffer:
     for number, row in enumerate(read_csv(path, columns), 2):
         if row["label"] not in LABELS:
             raise InputError(f"{path}:{number}: label {row['label']!r} is none of {', '.join(LABELS)}")
-        tasks[row["task_id"]][int(number_of(path, number, row, "K"))] = row
+        tasks[row["task_id"]][whole_number_of(path, number, row, "K")] = row
     steps = sorted({step for rows in tasks.values() for step in rows})
     uneven = next((task for task, rows in tasks.items() if sorted(rows) != steps), None)
     if uneven is not None:
@@ -85,9 +85,28 @@ def number_of(path: Path, line: int, row: Row, column: str) -> float:
     Raises:
         InputError: it is none.
     """
+    return _cell(path, line, row, column, float, "a number")
+
+
+def whole_number_of(path: Path, line: int, row: Row, column: str) -> int:
+    """A cell as a whole number, which may be written as 3.0.
+
+    Raises:
+        InputError: it is none.
+    """
+    return int(_cell(path, line, row, column, _whole, "a whole number"))
+
+
+def _whole(text: str) -> int:
+    if not float(text).is_integer():
+        raise ValueError(text)
+    return int(float(text))
+
+
+def _cell(path: Path, line: int, row: Row, column: str, read: Callable[[str], float], kind: str) -> float:
     try:
-        return float(row[column])
-    except (TypeError, ValueError) as error:
+        return read(row[column])
+    except (TypeError, ValueError, OverflowError) as error:
         named = ", ".join(f"{key} {row[key]}" for key in ("task_id", "seed", "iter") if key in row)
         where = f"{path}:{line}" if line else f"{path}, {named}"
-        raise InputError(f"{where}: {column} is {row[column]!r}, not a number") from error
+        raise InputError(f"{where}: {column} is {row[column]!r}, not {kind}") from error

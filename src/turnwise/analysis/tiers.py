@@ -11,7 +11,7 @@ import numpy as np
 
 from turnwise.analysis.gate_tables import counts
 from turnwise.analysis.groups import TOLERANCE, Buffer
-from turnwise.analysis.released import TRAINING, WALLCLOCK, Row, number_of, read_csv
+from turnwise.analysis.released import TRAINING, WALLCLOCK, Row, number_of, read_csv, whole_number_of
 from turnwise.analysis.resample import intervals
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
@@ -137,7 +137,7 @@ def _by_seed(path: Path) -> dict[int, dict[str, np.ndarray]]:
     columns = ["n_groups", "n_groups_cut", "n_zero_variance", "grad_norm", "iter_secs", "dilution_pct"]
     rows: dict[int, list[Row]] = defaultdict(list)
     for number, row in enumerate(read_csv(path, ["seed", *columns]), 2):
-        rows[int(number_of(path, number, row, "seed"))].append(row)
+        rows[whole_number_of(path, number, row, "seed")].append(row)
     return {
         seed: {name: np.array([number_of(path, 0, row, name) for row in of_seed]) for name in columns}
         for seed, of_seed in rows.items()

@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from turnwise.errors import InputError
+from turnwise.files import read_yaml
 
 Scale = Literal["tiny", "paper"]
 SCALES: tuple[str, ...] = get_args(Scale)
@@ -193,9 +193,9 @@ def read_sweep(path: Path | str) -> Sweep:
 def _read(path: Path, changed: int, size: int) -> Sweep:
     """A file that many rows refer to is read once, until it changes."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: not YAML ({error})") from error
+        raw = read_yaml(path)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
     if not isinstance(raw, Mapping):
         raise InputError(f"{path}: not a sweep; it needs paper, entry, title and rows")
     try:

@@ -8,7 +8,19 @@ from turnwise.planning.hours import Gpu
 from turnwise.planning.plan import Plan
 from turnwise.reports.tables import Table
 
-PARTS = ("weights", "earlier", "gradients", "optimiser", "copy", "predictor", "cache", "drawing", "activations", "logits", "peak")
+PARTS = (
+    "weights",
+    "earlier",
+    "gradients",
+    "optimiser",
+    "copy",
+    "predictor",
+    "cache",
+    "drawing",
+    "activations",
+    "logits",
+    "peak",
+)
 WHOLE = ("sampled", "trained", "profile", "evaluation")
 KINDS = ("sampling", "forward", "backward", "reference", "predictor", "profile", "evaluation")
 HOURS = ("sampling", "training", "the rest", "in all")

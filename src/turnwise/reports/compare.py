@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
-
 from turnwise.errors import InputError
+from turnwise.files import read_yaml
 from turnwise.reports.result import Result, ResultError, read_result
 
 # what names, places or shows a run, and may differ from seed to seed
@@ -136,8 +135,8 @@ def read_metric(result: Result, metric: str) -> float | None:
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
+        config = read_yaml(path)
+    except (OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}
 

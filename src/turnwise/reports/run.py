@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import yaml
 
+from turnwise.files import read_yaml
 from turnwise.reports.result import Result, ResultError, read_result
 
 
@@ -101,7 +101,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Run:
     run.config_text, run.config = _config(folder / "config.yaml", run.notes)
     overrides = folder / ".hydra" / "overrides.yaml"
     if overrides.is_file():
-        run.overrides = list(map(str, yaml.safe_load(overrides.read_text(encoding="utf-8")) or []))
+        run.overrides = _overrides(overrides, run.notes)
     for _, row in _json_lines(folder / "metrics.jsonl", run.notes):
         iteration = row.get("iteration")
         if not isinstance(iteration, int):
@@ -122,11 +122,20 @@ def _config(path: Path, notes: list[str]) -> tuple[str, dict[str, Any]]:
         return "", {}
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        config = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        notes.append(f"{path.name}: not YAML ({error}).")
+        config = read_yaml(path)
+    except ValueError as error:
+        notes.append(f"{path.name}: {error}.")
         return text, {}
     return text, config if isinstance(config, dict) else {}
+
+
+def _overrides(path: Path, notes: list[str]) -> list[str]:
+    try:
+        given = read_yaml(path)
+    except ValueError as error:
+        notes.append(f".hydra/{path.name}: {error}.")
+        return []
+    return list(map(str, given)) if isinstance(given, list) else []
 
 
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -71,7 +71,7 @@ def _recorded(folder: Path) -> str | None:
     try:
         cfg = OmegaConf.load(folder / "config.yaml")
         return config_hash(cfg) if isinstance(cfg, DictConfig) else None
-    except (OSError, YAMLError, OmegaConfBaseException):
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException):
         return None
 
 

@@ -151,7 +151,9 @@ def features(folder: Path, rows: list[dict[str, Any]]) -> None:
     ("change", "message"),
     [
         ({"label": "sometimes"}, "hybrid_gate_features.csv:2: label 'sometimes' is none of"),
-        ({"K": "ten"}, "hybrid_gate_features.csv:2: K is 'ten', not a number"),
+        ({"K": "ten"}, "hybrid_gate_features.csv:2: K is 'ten', not a whole number"),
+        ({"K": "1" * 400}, "1', not a whole number"),
+        ({"K": "2.5"}, "K is '2.5', not a whole number"),
         ({"reward_var": ""}, "task_id t: reward_var is '', not a number"),
     ],
 )

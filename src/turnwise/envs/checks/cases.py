@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnwise.envs.base import Environment
 from turnwise.errors import InputError
+from turnwise.files import read_yaml
 from turnwise.types import Task
 
 ACCEPTS, REFUSES = 3, 5  # how many a case must have
@@ -111,14 +111,15 @@ def read_cases(path: Path) -> Cases:
         InputError: it is missing, no YAML, or not a list of cases.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = read_yaml(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    try:
         if not isinstance(raw, list) or not raw:
             raise InputError(f"{path}: not a list of cases; see docs/environments.md")
         return Cases(path, tuple(Case.model_validate(item) for item in raw))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(

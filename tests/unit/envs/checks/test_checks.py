@@ -161,7 +161,14 @@ SHORT = "- {about: x, task: {}, expert: a, accepts: [a], refuses: [b, c, d, e, f
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("a: [", "not YAML"), ("{}", "not a list"), ("- about: x", "task"), (SHORT, r"accepts: .*at least 3")],
+    [
+        ("a: [", "not YAML"),
+        (f"- {'9' * 5000}", "not YAML"),
+        ("- 2026-13-01", "not YAML"),
+        ("{}", "not a list"),
+        ("- about: x", "task"),
+        (SHORT, r"accepts: .*at least 3"),
+    ],
 )
 def test_a_bad_file_of_cases_is_refused(text: str, told: str, tmp_path: Path) -> None:
     path = tmp_path / "checks.yaml"
