@@ -107,6 +107,8 @@ def _message(override: Override, error: Exception, cfg: DictConfig | None, folde
     if cfg is None:
         return f"{given}: there is no key '{key}'"
     *parents, last = key.lstrip("+~").split(".")
+    if parents[:1] == ["hydra"]:  # Hydra's own part is not in cfg
+        return f"{given}: {_line(error)}"
     depth = 0
     while depth < len(parents) and isinstance(OmegaConf.select(cfg, ".".join(parents[: depth + 1])), DictConfig):
         depth += 1
