@@ -6,7 +6,9 @@ python tests/faults/report.py                                writes docs/reliabi
 
 Each of the runs is one of the scenes (scenes.py) under one of its faults (injuries.py), both drawn from the seed and the run's
 number. In the end weights, metrics, rollouts and result must equal those of an undisturbed run, bit for bit, whose process was
-started afresh; disturbed ones are forked from a process that has imported what a run imports. The last line is one JSON object:
+started afresh; disturbed ones are forked from a process that has imported what a run imports. Two things may differ
+(verdict.py): last digits where vLLM samples, and what comes after a rollout that was drawn anew because its world was killed.
+The scene `served` needs TURNWISE_VLLM_PYTHON, as `make test-vllm` does. The last line is one JSON object:
 `runs` in the file, `lost` and `wrong` ones, and `unclear` ones, which ended without a result and without a clear message. The
 exit status is 1 where one of the three is not 0.
 """

@@ -19,6 +19,9 @@ RECORDS = {"metrics.jsonl", "rollouts/train.jsonl"}
 def faults_of(reference: Path, folder: Path, torn: set[str], near: float = 0.0) -> dict[str, list[str]]:
     """``lost``: what is not there; ``wrong``: what is not the same.
 
+    A rollout whose world failed is drawn anew, so from the iteration on that counts one (``rollout/retries``) another policy
+    may come out: there everything must be in its place, once, and add up.
+
     Args:
         near: how far numbers may lie apart, as a part of the greater of the two; texts and counts never may.
         torn: records that the campaign damaged and the run told of: what is left of them must be right, no more.
@@ -29,13 +32,47 @@ def faults_of(reference: Path, folder: Path, torn: set[str], near: float = 0.0) 
             found["lost"].append(name)
     if found["lost"]:
         return found
+    redrawn = min(
+        (row["iteration"] for row in lines(folder / "metrics.jsonl") if row.get("rollout/retries")), default=None
+    )
     a, b = (load_file(path / "adapter" / "adapter_model.safetensors") for path in (reference, folder))
+    if redrawn is not None:
+        if a.keys() != b.keys() or not all(weight.isfinite().all() for weight in b.values()):
+            found["wrong"].append("weights")
+        for name, rows in (("metrics.jsonl", metrics), ("rollouts/train.jsonl", trees)):
+            whole, here = ([row for row in rows(path) if row["iteration"] < redrawn] for path in (reference, folder))
+            _compare(name, whole, here, False, near, found)
+        return _adds_up(reference, folder, found)
     if a.keys() != b.keys() or not all(a[name].sub(b[name]).norm() <= near * a[name].norm() for name in a):
         found["wrong"].append("weights")
     first, second = (json.loads((path / "result.json").read_text()) for path in (reference, folder))
     found["wrong"] += [f"result.json: {key}" for key in RESULT if not alike(first.get(key), second.get(key), near)]
     for name, rows in (("metrics.jsonl", metrics), ("rollouts/train.jsonl", trees)):
         _compare(name, rows(reference), rows(folder), name in torn, near, found)
+    return found
+
+
+def _adds_up(reference: Path, folder: Path, found: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Every record once and in order, every rollout of every group there or counted as lost."""
+    whole, here = (lines(path / "metrics.jsonl") for path in (reference, folder))
+    if [(row["phase"], row["iteration"]) for row in whole] != [(row["phase"], row["iteration"]) for row in here]:
+        found["wrong"].append("metrics.jsonl: other records than those of the reference")
+        return found
+    for one, other in zip(whole, here, strict=True):
+        begun = other.get("rollout/trajectories", 0) - other.get("rollout/retries", 0)
+        if begun != one.get("rollout/trajectories", 0):
+            found["wrong"].append(f"metrics.jsonl: {begun} rollouts at iteration {one['iteration']}")
+    groups = [[(tree["iteration"], tree["state"]["id"]) for tree in trees(path)] for path in (reference, folder)]
+    if groups[0] != groups[1]:
+        found["wrong"].append("rollouts/train.jsonl: other groups than those of the reference")
+    played = [
+        sum(r is not None for tree in trees(path) for r in tree["rewards"]["total"]) for path in (reference, folder)
+    ]
+    lost = next(row["rollout/faults"] for row in reversed(here) if row["phase"] == "train")
+    if not played[0] - lost <= played[1] <= played[0]:  # of the groups that are recorded
+        found["lost"].append(
+            f"rollouts/train.jsonl: {played[0] - played[1]} rollouts, of which {lost} are counted as lost"
+        )
     return found
 
 

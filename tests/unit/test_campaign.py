@@ -14,7 +14,21 @@ import torch
 from safetensors.torch import save_file
 
 FAULTS = Path(__file__).resolve().parents[1] / "faults"
-ROWS = [{"phase": "train", "step": step, "train/loss": 0.5 / (step + 1), "rollout/turns": 4} for step in range(3)]
+ROWS: list[dict[str, Any]] = [
+    {
+        "phase": "train",
+        "iteration": i,
+        "train/loss": 0.5 / (i + 1),
+        "rollout/turns": 4,
+        "rollout/trajectories": 4.0 * (i + 1),
+        "rollout/retries": 0,
+        "rollout/faults": 0,
+    }
+    for i in range(3)
+]
+TREES: list[dict[str, Any]] = [
+    {"iteration": i, "state": {"id": "a"}, "rewards": {"total": [0.0, 1.0]}} for i in range(3)
+]
 
 
 @pytest.fixture
@@ -23,14 +37,20 @@ def verdict(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("verdict")
 
 
-def left(folder: Path, rows: list[dict[str, Any]] = ROWS, weight: float = 1.0, turns: int = 12) -> Path:
+def left(
+    folder: Path,
+    rows: list[dict[str, Any]] = ROWS,
+    weight: float = 1.0,
+    turns: int = 12,
+    groups: list[dict[str, Any]] = TREES,
+) -> Path:
     """What a run leaves behind, as far as it is looked at."""
     for name in ("adapter", "rollouts"):
         (folder / name).mkdir(parents=True)
     save_file({"w": torch.tensor([weight, 2.0])}, folder / "adapter" / "adapter_model.safetensors")
     (folder / "result.json").write_text(json.dumps({"rollout_turns": turns, "in_domain": {"after": 0.25}}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "rollouts" / "train.jsonl").write_text('{"iteration": 0}\n')
+    (folder / "rollouts" / "train.jsonl").write_text("".join(json.dumps(tree) + "\n" for tree in groups))
     (folder / "report.html").write_text("<html>")
     return folder
 
@@ -79,3 +99,39 @@ def test_last_digits_may_differ_where_the_scene_says_so_and_counts_may_not(verdi
     assert verdict.faults_of(first, second, set(), near=1e-3) == {"lost": [], "wrong": []}
     third = left(tmp_path / "c", [{**row, "rollout/turns": 5} for row in near])
     assert verdict.faults_of(first, third, set(), near=1e-3)["wrong"]
+
+
+def again(first: int, **change: Any) -> list[dict[str, Any]]:
+    """Rows of a run in which one rollout was begun again in iteration ``first``, and that learned something else."""
+    more = {"rollout/retries": 1, "rollout/turns": 5, **change}
+    return [
+        {**row, **more, "rollout/trajectories": row["rollout/trajectories"] + 1} if row["iteration"] >= first else row
+        for row in ROWS
+    ]
+
+
+def test_a_rollout_that_is_begun_again_is_drawn_anew_and_all_must_add_up(verdict: ModuleType, tmp_path: Path) -> None:
+    first = left(tmp_path / "a")
+    drawn = [*TREES[:1], {**TREES[1], "rewards": {"total": [0.0, None, 0.0]}}, TREES[2]]
+    good = left(tmp_path / "b", again(1), weight=3.0, turns=14, groups=drawn)
+    assert verdict.faults_of(first, good, set()) == {"lost": [], "wrong": []}
+    short = [*TREES[:1], {**TREES[1], "rewards": {"total": [0.0, None]}}, TREES[2]]
+    assert verdict.faults_of(first, left(tmp_path / "c", again(1), groups=short), set())["lost"]
+    told = left(tmp_path / "d", again(1, **{"rollout/faults": 1}), groups=short)
+    assert verdict.faults_of(first, told, set()) == {"lost": [], "wrong": []}
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "reason"),
+    [
+        ([{**ROWS[0], "rollout/turns": 9}, *again(1)[1:]], TREES, "metrics.jsonl: 1 records differ"),
+        ([*again(1), again(1)[2]], TREES, "metrics.jsonl: other records"),
+        (again(1, **{"rollout/retries": 2}), TREES, "metrics.jsonl: 7.0 rollouts at iteration 1"),
+        (again(1), TREES[:2], "rollouts/train.jsonl: other groups"),
+    ],
+)
+def test_what_does_not_add_up_is_wrong(
+    verdict: ModuleType, tmp_path: Path, rows: list[dict[str, Any]], groups: list[dict[str, Any]], reason: str
+) -> None:
+    found = verdict.faults_of(left(tmp_path / "a"), left(tmp_path / "b", rows, groups=groups), set())
+    assert any(text.startswith(reason) for text in found["wrong"]), found
