@@ -6,6 +6,7 @@ With ``sweep=NAME`` it runs the rows of a sweep file, each of them such a run (d
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -80,7 +81,7 @@ def _stop(message: str, status: int) -> NoReturn:
 
 
 def main() -> None:
-    """Exit status: 0 done, 1 the machine failed, 2 the configuration or the data cannot be used."""
+    """Exit status: 0 done, 1 the machine failed, 2 the configuration or the data cannot be used, 130 or 143 a signal."""
     register()
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands us its errors instead of printing them
@@ -89,6 +90,9 @@ def main() -> None:
             sys.argv[1:] = for_hydra(sys.argv[1:], CONF)
         refuse_null_groups(sys.argv[1:], CONF)
         job()
+    except KeyboardInterrupt as end:
+        number = getattr(end, "number", signal.SIGINT)
+        _stop(f"stopped by {number.name}: what was saved stays, and the same command goes on from there", 128 + number)
     except RowsFailed as failed:
         _stop(str(failed), 1)
     except InputError as error:  # of a sweep: a run's own is told by the run

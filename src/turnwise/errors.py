@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 
 class InputError(ValueError):
     """A configuration, file or folder that cannot be used. The message names it and the remedy; no traceback is shown."""
@@ -9,3 +11,11 @@ class InputError(ValueError):
 
 class Stopped(RuntimeError):
     """A run that cannot go on by itself: its numbers or its machine gave out. The message says it all; what was saved stays."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the run in the middle of its training; what was saved stays."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number

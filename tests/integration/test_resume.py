@@ -27,7 +27,18 @@ def command(overrides: list[str]) -> list[str]:
 
 def start(overrides: list[str]) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
-    return subprocess.Popen(command(overrides), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command(overrides),
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - this process has no threads here
+    )
+
+
+def heed_interrupts() -> None:
+    """What a shell begins in the background ignores SIGINT, and so would all that it begins."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(overrides: list[str]) -> None:
@@ -112,6 +123,35 @@ def test_kill_nine_changes_nothing(method: str, small: Callable[..., list[str]],
         assert first == second, key
     rollouts = [(folder / "rollouts" / "train.jsonl").read_text() for folder in (whole, killed)]
     assert rollouts[0] == rollouts[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "staleness"), [(signal.SIGTERM, 0), (signal.SIGTERM, 1), (signal.SIGINT, 0)])
+def test_a_signal_stops_a_run_with_a_word_and_loses_nothing(
+    number: signal.Signals, staleness: int, small: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """Also while the next iteration is collected in a thread, and never with the exit status of a run that is done."""
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    settings = (f"rollout.staleness={staleness}", "trainer.max_epochs=5", "name=resume", "policy.model=tiny")
+    settings += ("eval.attempts=0", "eval.tasks=2", "eval.items=1", "logger.wandb=null")
+    finish(small("pivotrl", *settings, out="whole"))
+    overrides = small("pivotrl", *settings, out="stopped")
+    process = start(overrides)
+    deadline = time.monotonic() + 200
+    while saved(stopped) < 2:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, error.decode()[-2000:]
+    last = error.decode().splitlines()[-1]
+    assert last == f"stopped by {number.name}: what was saved stays, and the same command goes on from there"
+    assert "Traceback" not in error.decode()
+    assert not (stopped / "result.json").exists()
+    finish(overrides)
+    a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (whole, stopped))
+    assert all((a[name] == b[name]).all() for name in a)
+    assert metrics(whole) == metrics(stopped)
 
 
 @pytest.mark.slow

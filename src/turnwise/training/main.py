@@ -46,7 +46,7 @@ from turnwise.training.progress import Advance, Phases
 from turnwise.training.ranks import Ranks, environments, joined
 from turnwise.training.recorder import Recorder
 from turnwise.training.sharding import latest
-from turnwise.training.signals import own_signals
+from turnwise.training.signals import named_signals, own_signals
 from turnwise.training.sources import Steps, Turns, read_experts, starts_of
 from turnwise.training.stream import Rollouts
 from turnwise.training.verdicts import count_profile, verifier_result
@@ -219,7 +219,8 @@ class Run:
                 enable_model_summary=False,
             )
             try:
-                trainer.fit(self.module, data, ckpt_path=str(checkpoint) if checkpoint else None, weights_only=True)
+                with named_signals():
+                    trainer.fit(self.module, data, ckpt_path=str(checkpoint) if checkpoint else None, weights_only=True)
                 self.recorder.check()
             finally:  # a sweep runs many in one process: the next one must not write into this one's W&B run
                 collection.halt()

@@ -1,11 +1,16 @@
-"""Signals of a run with a launcher stay the launcher's."""
+"""Signals of a run: with a launcher they stay the launcher's, and one that ends the run is named."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from turnwise.errors import Interrupted
 
 
 class OwnSignals(Callback):
@@ -26,3 +31,16 @@ class OwnSignals(Callback):
 def own_signals(world: int) -> list[OwnSignals]:
     """The callback, for runs of several processes and for jobs of Slurm."""
     return [OwnSignals()] if world > 1 or SLURMEnvironment.detect() else []
+
+
+@contextmanager
+def named_signals() -> Iterator[None]:
+    """Lightning answers a signal by leaving without a word, after SIGTERM with the status of a run that is done.
+
+    Raises:
+        Interrupted: in its place.
+    """
+    try:
+        yield
+    except SystemExit as end:
+        raise Interrupted(signal.SIGTERM if isinstance(end, SIGTERMException) else signal.SIGINT) from None
