@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -13,10 +15,11 @@ import pytest
 from omegaconf import DictConfig
 from safetensors.torch import load_file
 
-from turnwise.errors import Stopped
+from turnwise.errors import Interrupted, Stopped
 from turnwise.training.collection import Collection
 from turnwise.training.main import run
 from turnwise.training.module import PolicyModule
+from turnwise.training.overlap import Overlap
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]
@@ -72,6 +75,33 @@ def test_looks_at_the_policy_in_between_change_nothing(runs: Callable[..., Path]
     a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (plain, looked))
     assert all((a[name] == b[name]).all() for name in a)
     assert len([row for row in lines(looked / "metrics.jsonl") if row["phase"] == "eval"]) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_sigterm_before_the_next_collection_begins_changes_nothing(
+    at: int, runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning still trains and saves that iteration; the next start must know which policy collects the one after."""
+    settings = ("rollout.staleness=1", "trainer.max_epochs=5", "logger.wandb=null")
+    whole = runs("whole", *settings)
+    taken = Overlap.take
+
+    def asked(self: Overlap[Any], what: object) -> Any:
+        result = taken(self, what)
+        if what == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Overlap, "take", asked)
+        with pytest.raises(Interrupted):
+            runs("stopped", *settings)
+    stopped = runs("stopped", *settings)
+    assert len(trained(stopped)) == 5
+    a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (whole, stopped))
+    assert all((a[name] == b[name]).all() for name in a)
+    assert written(whole) == written(stopped)
 
 
 def test_a_run_that_fails_gives_up_what_it_collects_ahead(

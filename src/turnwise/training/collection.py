@@ -194,12 +194,15 @@ class Collection:
         The engine gets the weights even if it has them: what it kept of another collection would be in other batches than
         after a start from the checkpoint, and last digits depend on that.
         """
-        ending = getattr(self.module._trainer, "received_sigterm", False)
-        if not self.staleness or iteration >= self.iterations or ending:
+        if not self.staleness or iteration >= self.iterations:
+            return None
+        self.module.earlier = remembered(
+            self.module
+        )  # also where the run ends: its next start collects with this policy
+        if getattr(self.module._trainer, "received_sigterm", False):
             return None
         began = time.monotonic()
         self.module.hand_to(self.player.engine)
-        self.module.earlier = remembered(self.module)
         return partial(self._gather, iteration, self.memory, began)
 
     def _gather(self, iteration: int, memory: Mapping[str, float], began: float) -> Gathered:
