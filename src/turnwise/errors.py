@@ -17,5 +17,5 @@ class Interrupted(KeyboardInterrupt):
     """A signal ended the run in the middle of its training; what was saved stays."""
 
     def __init__(self, number: signal.Signals) -> None:
-        super().__init__(number.name)
+        super().__init__(number)
         self.number = number

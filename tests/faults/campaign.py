@@ -8,8 +8,8 @@ Each of the runs is one of the scenes (scenes.py) under one of its faults (injur
 number. In the end weights, metrics, rollouts and result must equal those of an undisturbed run, bit for bit, whose process was
 started afresh; disturbed ones are forked from a process that has imported what a run imports. Two things may differ
 (verdict.py): last digits where vLLM samples, and what comes after a rollout that was drawn anew because its world was killed.
-The scene `served` needs TURNWISE_VLLM_PYTHON, as `make test-vllm` does. The last line is one JSON object:
-`runs` in the file, `lost` and `wrong` ones, and `unclear` ones, which ended without a result and without a clear message. The
+The scene `served` needs TURNWISE_VLLM_PYTHON, as `make test-vllm` does. The last line is one JSON object: `runs` in which
+something was hurt, `lost` and `wrong` ones, and `unclear` ones, which ended without a result and without a clear message. The
 exit status is 1 where one of the three is not 0.
 """
 
@@ -23,6 +23,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,12 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--runs", type=int, default=200, help="how many, those that are in the file included (default 200)")
+    add(
+        "--runs",
+        type=int,
+        default=200,
+        help="how many in which something is hurt, those that are in the file included (default 200)",
+    )
     add("--seed", type=int, default=0, help="of what happens to which run (default 0)")
     add("--minutes", type=float, help="begin no further run after so long; the same command goes on")
     add(
@@ -70,8 +77,8 @@ def plan(number: int, args: argparse.Namespace) -> tuple[Scene, str, random.Rand
 class Campaign:
     """References, made when first asked for, and the runs that are measured against them."""
 
-    def __init__(self, out: Path, forked: bool = False) -> None:
-        self.out, self.forked = out.resolve(), forked
+    def __init__(self, out: Path, seed: int, forked: bool = False) -> None:
+        self.out, self.seed, self.forked = out.resolve(), seed, forked
         self.records = self.out / "runs.jsonl"
         self.out.mkdir(parents=True, exist_ok=True)
         self.lengths: dict[str, float] = {}
@@ -108,7 +115,7 @@ class Campaign:
             shutil.rmtree(warm, ignore_errors=True)
             warm.mkdir()
             self.lengths[scene.name] = self._undisturbed(scene, warm, cold=False)
-            if any(faults_of(folder / "run", warm / "run", set(), scene.near).values()):
+            if any(faults_of(folder / "run", warm / "run", near=scene.near).values()):
                 raise SystemExit(f"two undisturbed runs of {scene.name} differ: {folder}, {warm}")
             shutil.rmtree(warm)
         return folder / "run"
@@ -139,10 +146,14 @@ class Campaign:
         try:
             FAULTS[fault](trial)
             told = {name for name in RECORDS if any(f"{name}: " in s and s.startswith("told") for s in trial.story)}
-            found |= faults_of(reference, folder / "run", told, scene.near)
+            torn = {name: lost for name, lost in trial.torn.items() if name in told}
+            found |= faults_of(reference, folder / "run", torn, scene.near, trial.killed_workers)
         except Unclear as error:
             found["unclear"].append(str(error))
             self.close()  # in whichever state it was left
+        except (Exception, SystemExit) as error:  # what was left cannot even be read, or a server did not come back
+            found["wrong"].append(repr(error))
+            self.close()
         kinds = [kind for kind, reasons in found.items() if reasons]
         if not kinds:
             shutil.rmtree(folder)
@@ -150,6 +161,8 @@ class Campaign:
             "run": number,
             "scene": scene.name,
             "fault": fault,
+            "seed": self.seed,
+            "hurts": trial.hurts,
             "starts": trial.starts,
             "seconds": round(time.monotonic() - began, 2),
             "verdict": kinds[0] if kinds else "right",
@@ -170,6 +183,11 @@ def version() -> str:
     return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
 
 
+def hurt(records: Mapping[int, dict[str, Any]]) -> int:
+    """Runs in which something was hurt, or that went wrong without."""
+    return sum(record["hurts"] > 0 or record["verdict"] != "right" for record in records.values())
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -182,8 +200,8 @@ def main(arguments: list[str] | None = None) -> int:
         raise SystemExit(
             "the scene served needs TURNWISE_VLLM_PYTHON, the Python of vLLM's environment; --scenes leaves it out"
         )
-    campaign = Campaign(Path(args.out), args.forked)
-    done = {record["run"] for record in read(campaign.records)}
+    campaign = Campaign(Path(args.out), args.seed, args.forked)
+    records = {record["run"]: record for record in read(campaign.records)}
     console = Console(stderr=True)
     began = time.monotonic()
     columns = [
@@ -192,23 +210,25 @@ def main(arguments: list[str] | None = None) -> int:
         TimeElapsedColumn(),
     ]
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("runs", total=args.runs, completed=len(done))
-        for number in range(args.runs):
-            if number in done:
+        task = bar.add_task("runs", total=args.runs, completed=hurt(records))
+        for number in count():
+            if hurt(records) >= args.runs:
+                break
+            if number in records:
                 continue
             if args.minutes is not None and time.monotonic() - began > 60 * args.minutes:
                 break
-            record = campaign.run(number, *plan(number, args))
+            record = records[number] = campaign.run(number, *plan(number, args))
             with campaign.records.open("a") as stream:
                 stream.write(json.dumps(record) + "\n")
-            bar.advance(task)
+            bar.update(task, completed=hurt(records))
             if record["verdict"] != "right" or not console.is_terminal:
                 told = f": {'; '.join(record['why'])}" if record["why"] else ""
                 line = f"{number} {record['scene']} {record['fault']}, {record['seconds']} s: {record['verdict']}{told}"
                 console.print(line, highlight=False, markup=False)
     campaign.close()
-    verdicts = [record["verdict"] for record in read(campaign.records)]
-    summary = {"runs": len(verdicts), **{kind: verdicts.count(kind) for kind in ("lost", "wrong", "unclear")}}
+    verdicts = [record["verdict"] for record in records.values()]
+    summary = {"runs": hurt(records), **{kind: verdicts.count(kind) for kind in ("lost", "wrong", "unclear")}}
     print(json.dumps(summary))
     return int(any(summary[kind] for kind in ("lost", "wrong", "unclear")))
 

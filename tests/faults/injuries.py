@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -11,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from processes import PATIENCE, Server, Start, descendants
+from processes import PATIENCE, TICK, Server, Start, descendants
 
 TORN = ("checkpoints/last.ckpt", "result.json", "rollouts/train.jsonl", "metrics.jsonl", "spool/0.bin")
 MESSAGES = (  # the clear ones: what a start may say when it ends by itself without a result
@@ -19,6 +20,8 @@ MESSAGES = (  # the clear ones: what a start may say when it ends by itself with
     "put back a copy, or remove",
 )
 STARTS = 8  # most of one trial
+LEASH = 20.0  # s in which processes must end whose owner was killed
+STOPPED = ": what was saved stays, and the same command goes on from there"
 
 
 class Unclear(Exception):
@@ -30,6 +33,7 @@ class Trial:
     """One run of the campaign.
 
     ``length``: seconds that the undisturbed run takes; moments are drawn from it. ``story``: what was done, for the record.
+    ``hurts``: how often something that was there was hurt. ``torn``: damaged files, and the records that each lost by it.
     ``inside``: a process whose file systems the run is to see.
     """
 
@@ -40,6 +44,9 @@ class Trial:
     server: Server | None = None
     story: list[str] = field(default_factory=list)
     starts: int = 0
+    hurts: int = 0
+    killed_workers: int = 0
+    torn: dict[str, int] = field(default_factory=dict)
     inside: int | None = None
 
     def start(self) -> Start:
@@ -47,6 +54,22 @@ class Trial:
         if self.starts > STARTS:
             raise Unclear(f"no result after {STARTS} starts")
         return Start(self.overrides, self.folder / f"start-{self.starts}.log", inside=self.inside)
+
+    def hurt(self, what: str) -> None:
+        """Keep it in the story, and that it met something."""
+        self.hurts += 1
+        self.story.append(what)
+
+    def ended(self, start: Start) -> None:
+        """A start that was to be hurt was done before.
+
+        Raises:
+            Unclear: it was not done, but failed by itself.
+        """
+        self.told(start)
+        self.story.append(f"ended by itself with {start.status}")
+        if start.status != 0:
+            raise Unclear(f"start {self.starts} failed by itself with {start.status}: {start.said()[-600:]}")
 
     def moment(self) -> float:
         return self.rng.uniform(0.02, 1.0) * self.length
@@ -92,21 +115,54 @@ class Trial:
         self.story += [f"told: {line.strip()}" for line in start.said().splitlines() if "damaged" in line]
 
 
-def kill_trainer(trial: Trial, group: bool = False) -> None:
-    """kill -9 of the trainer alone, or of its whole process group, one to three times; then on to the end."""
+def kill_trainer(trial: Trial) -> None:
+    """kill -9 of the trainer alone, one to three times; then on to the end. What it had begun must end by itself."""
+    killed = []
     for _ in range(trial.rng.randint(1, 3)):
         start, at = trial.start(), trial.moment()
-        alive = start.wait(at)
-        start.kill(group)
-        start.clear()
-        trial.story.append(f"killed after {at:.2f} s" if alive else f"ended by itself with {start.status}")
-        if not alive:
+        if not start.wait(at):
+            trial.ended(start)
             break
+        start.kill()
+        killed.append(start)
+        trial.hurt(f"killed after {at:.2f} s")
     trial.finish()
+    for start in killed:
+        if left := start.left(LEASH):
+            raise Unclear(f"processes that the killed trainer had begun run on: {left}")
 
 
 def kill_job(trial: Trial) -> None:
-    kill_trainer(trial, group=True)
+    """kill -9 of its whole process group, one to three times; then on to the end."""
+    for _ in range(trial.rng.randint(1, 3)):
+        start, at = trial.start(), trial.moment()
+        if not start.wait(at):
+            trial.ended(start)
+            break
+        start.kill(group=True)
+        start.clear()
+        trial.hurt(f"killed after {at:.2f} s")
+    trial.finish()
+
+
+def terminate(trial: Trial) -> None:
+    """SIGTERM, one to three times, as a cluster sends it; the run ends in its own time and with a word; then on to the end."""
+    for _ in range(trial.rng.randint(1, 3)):
+        start, at = trial.start(), trial.moment()
+        if not start.wait(at):
+            trial.ended(start)
+            break
+        os.kill(start.pid, signal.SIGTERM)
+        if start.wait(PATIENCE):
+            raise Unclear(f"start {trial.starts} runs on after SIGTERM")
+        start.clear()
+        trial.hurt(f"SIGTERM after {at:.2f} s: {start.status}")
+        word = start.said().splitlines()[-1:] == [f"stopped by SIGTERM{STOPPED}"]
+        if start.status not in (0, -signal.SIGTERM) and not (start.status == 128 + signal.SIGTERM and word):
+            raise Unclear(f"start {trial.starts} ended with {start.status} after SIGTERM: {start.said()[-600:]}")
+        if start.status == 0:
+            break
+    trial.finish()
 
 
 def kill_workers(trial: Trial) -> None:
@@ -115,12 +171,15 @@ def kill_workers(trial: Trial) -> None:
     for _ in range(trial.rng.randint(1, 3)):
         if not start.wait(trial.rng.uniform(0.02, 0.5) * trial.length):
             break
-        workers = list(descendants(start.pid))
-        if workers:
-            victim = trial.rng.choice(workers)
-            with suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
-            trial.story.append(f"killed worker {workers.index(victim) + 1} of {len(workers)}")
+        while start.wait(TICK) and not (workers := list(descendants(start.pid))):
+            pass
+        if not start.running():
+            break
+        victim = trial.rng.choice(workers)
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+            trial.killed_workers += 1
+            trial.hurt(f"killed worker {workers.index(victim) + 1} of {len(workers)}")
     if start.wait(PATIENCE):
         start.kill(group=True)
         raise Unclear("it hangs after a worker was killed")
@@ -133,8 +192,10 @@ def kill_workers(trial: Trial) -> None:
 def tear(trial: Trial) -> None:
     """kill -9, then damage a file that is there, as a failing disk would; then on to the end, as the messages say."""
     start, at = trial.start(), trial.rng.uniform(0.3, 1.6) * trial.length  # often after the end
-    start.wait(at)
-    start.kill(group=True)
+    if start.wait(at):
+        start.kill(group=True)
+    else:
+        trial.ended(start)
     start.clear()
     run = trial.folder / "run"
     there = [name for name in TORN if (run / name).is_file() and (run / name).stat().st_size]
@@ -142,7 +203,9 @@ def tear(trial: Trial) -> None:
     if "result.json" in there and "result.json" not in chosen:
         chosen.append("result.json")  # a finished run is not started again, and looks at nothing
     for name in chosen:
-        trial.story.append(f"{name}: {damage_file(run / name, trial.rng)}")
+        there_before = records(run / name)
+        trial.hurt(f"{name}: {damage_file(run / name, trial.rng)}")
+        trial.torn[name] = len(there_before) - len([record for record in records(run / name) if record in there_before])
     before = run / "checkpoints" / "before.ckpt"
     if "checkpoints/last.ckpt" in "".join(trial.story) and before.exists() and trial.rng.random() < 0.2:
         trial.story.append(f"checkpoints/before.ckpt: {damage_file(before, trial.rng)}")
@@ -170,6 +233,16 @@ def damage_file(path: Path, rng: random.Random) -> str:
     return f"{kind} at {place} of {len(content)}"
 
 
+def records(path: Path) -> list[bytes]:
+    """Lines that are JSON."""
+    found = []
+    for line in path.read_bytes().splitlines():
+        with suppress(ValueError):
+            json.loads(line)
+            found.append(line)
+    return found
+
+
 def fill_disk(trial: Trial) -> None:
     """A disk that is too small one to three times, then large enough."""
     from disk import Disk
@@ -194,6 +267,7 @@ def fill_disk(trial: Trial) -> None:
         def follow(message: str) -> None:
             if "no space left" not in message or not sizes:
                 raise Unclear(f"said: {message}")
+            trial.hurt(f"full: {message}")
             disk.resize(sizes.pop(0))
 
         trial.finish(follow)
@@ -212,7 +286,7 @@ def _server_away(trial: Trial, away: Callable[..., None], back: Callable[[Server
             break
         away(server, trial.rng)
         seconds = trial.rng.uniform(0.1, most)
-        trial.story.append(f"away for {seconds:.2f} s")
+        trial.hurt(f"away for {seconds:.2f} s")
         start.wait(seconds)
         back(server)
     if start.wait(PATIENCE):
@@ -234,6 +308,7 @@ def stall_server(trial: Trial) -> None:
 FAULTS: dict[str, Callable[[Trial], None]] = {
     "trainer": kill_trainer,
     "job": kill_job,
+    "term": terminate,
     "worker": kill_workers,
     "server": kill_server,
     "stall": stall_server,

@@ -63,6 +63,14 @@ class Start:
             (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
+    def left(self, seconds: float) -> list[int]:
+        """Processes of its group that still live so long after it; they should end with it."""
+        for _ in range(max(1, round(seconds / TICK))):
+            if not (living := _group(self.pid)):
+                break
+            time.sleep(TICK)
+        return living
+
     def clear(self) -> None:
         """End what it has left of its group."""
         with suppress(ProcessLookupError, PermissionError):
@@ -70,6 +78,17 @@ class Start:
 
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+def _group(number: int) -> list[int]:
+    """Processes of a group that have not ended."""
+    living = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, group = path.read_text().rpartition(")")[2].split()[:3]
+            if int(group) == number and state not in "ZX":
+                living.append(int(path.parent.name))
+    return living
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -240,6 +259,16 @@ class Vllm(Server):
         self._begin(
             "scripts/serve.py", "--eager", *(f"--{name}={value}" for name, value in options.items()), ready=b"ready"
         )
+
+    def hold(self, rng: random.Random) -> None:
+        self._all(signal.SIGSTOP)
+
+    def release(self) -> None:
+        self._all(signal.SIGCONT)
+
+    def _all(self, number: signal.Signals) -> None:
+        for pid in (self.process.pid, *descendants(self.process.pid)):
+            os.kill(pid, number)
 
     def kill(self, rng: random.Random) -> None:
         """One of its processes, whichever; the others must notice, and end. Python's resource tracker serves nothing."""

@@ -56,12 +56,12 @@ SCENES = {
         Scene(  # demonstrations, profile, single turns from demonstrated states, sampled in two processes
             "pivots",
             (*PIVOTS, "engine.lanes=2"),
-            ("trainer", "job", "worker", "torn", "disk"),
+            ("trainer", "job", "term", "worker", "torn", "disk"),
         ),
         Scene(  # the next collection under way in a thread while the weights move
             "ahead",
             (*PIVOTS, "rollout.staleness=1"),
-            ("trainer", "job", "torn"),
+            ("trainer", "job", "term", "torn", "disk"),
         ),
         Scene(  # whole episodes, whose commands run in worker processes in the sandbox
             "sandbox",
@@ -69,9 +69,9 @@ SCENES = {
                 "method=grpo",
                 "base=tiny_tools",
                 "env=terminal",
-                "env.horizon=8",
+                "env.horizon=6",
                 "rollout.states=6",
-                "allocator.group_size=6",
+                "allocator.group_size=4",
                 "rollout.sampling.max_tokens=24",
                 "update.learning_rate=0.001",
             ),
@@ -102,7 +102,7 @@ SCENES = {
         Scene(  # single turns that vLLM samples: the same actions each time, with log-probs whose last digits differ
             "served",
             (*PIVOTS, "engine=vllm", f"rollout.max_length={Vllm.LENGTH}", "engine.patience.away_limit=3000"),
-            ("trainer", "job", "server"),
+            ("trainer", "job", "server", "stall"),
             server=Vllm,
             near=1e-3,
         ),

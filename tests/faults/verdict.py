@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,16 @@ RESULT = ("in_domain", "ood", "rollout_turns", "rollout_tokens", "verifier", "co
 RECORDS = {"metrics.jsonl", "rollouts/train.jsonl"}
 
 
-def faults_of(reference: Path, folder: Path, torn: set[str], near: float = 0.0) -> dict[str, list[str]]:
+def faults_of(
+    reference: Path, folder: Path, torn: Mapping[str, int] | None = None, near: float = 0.0, killed_workers: int = 0
+) -> dict[str, list[str]]:
     """``lost``: what is not there; ``wrong``: what is not the same.
 
-    A rollout whose world failed is drawn anew, so from the iteration on that counts one (``rollout/retries``) another policy
-    may come out: there everything must be in its place, once, and add up.
-
     Args:
+        torn: records that the campaign damaged and the run told of: how many may be missing. What is left must be right.
         near: how far numbers may lie apart, as a part of the greater of the two; texts and counts never may.
-        torn: records that the campaign damaged and the run told of: what is left of them must be right, no more.
+        killed_workers: that the campaign killed. A rollout whose world was killed is drawn anew, so from the iteration on that
+            counts one (``rollout/retries``) another policy may come out: there all must be in its place, once, and add up.
     """
     found: dict[str, list[str]] = {"lost": [], "wrong": []}
     for name in ("adapter/adapter_model.safetensors", "result.json", "report.html", *sorted(RECORDS)):
@@ -32,48 +34,51 @@ def faults_of(reference: Path, folder: Path, torn: set[str], near: float = 0.0) 
             found["lost"].append(name)
     if found["lost"]:
         return found
-    redrawn = min(
-        (row["iteration"] for row in lines(folder / "metrics.jsonl") if row.get("rollout/retries")), default=None
-    )
     a, b = (load_file(path / "adapter" / "adapter_model.safetensors") for path in (reference, folder))
-    if redrawn is not None:
+    first, second = (json.loads((path / "result.json").read_text()) for path in (reference, folder))
+    redrawn = [row["iteration"] for row in lines(folder / "metrics.jsonl") if row.get("rollout/retries")]
+    if redrawn and killed_workers:
         if a.keys() != b.keys() or not all(weight.isfinite().all() for weight in b.values()):
             found["wrong"].append("weights")
         for name, rows in (("metrics.jsonl", metrics), ("rollouts/train.jsonl", trees)):
-            whole, here = ([row for row in rows(path) if row["iteration"] < redrawn] for path in (reference, folder))
-            _compare(name, whole, here, False, near, found)
-        return _adds_up(reference, folder, found)
+            whole, here = ([row for row in rows(path) if row["iteration"] < redrawn[0]] for path in (reference, folder))
+            _compare(name, whole, here, 0, near, found)
+        _adds_up(reference, folder, first, second, found)
+        return found
     if a.keys() != b.keys() or not all(a[name].sub(b[name]).norm() <= near * a[name].norm() for name in a):
         found["wrong"].append("weights")
-    first, second = (json.loads((path / "result.json").read_text()) for path in (reference, folder))
     found["wrong"] += [f"result.json: {key}" for key in RESULT if not alike(first.get(key), second.get(key), near)]
     for name, rows in (("metrics.jsonl", metrics), ("rollouts/train.jsonl", trees)):
-        _compare(name, rows(reference), rows(folder), name in torn, near, found)
+        _compare(name, rows(reference), rows(folder), (torn or {}).get(name, 0), near, found)
     return found
 
 
-def _adds_up(reference: Path, folder: Path, found: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Every record once and in order, every rollout of every group there or counted as lost."""
+def _adds_up(
+    reference: Path, folder: Path, first: dict[str, Any], second: dict[str, Any], found: dict[str, list[str]]
+) -> None:
+    """Every record once and in order, every rollout of every group there, and the sums those of the parts."""
     whole, here = (lines(path / "metrics.jsonl") for path in (reference, folder))
     if [(row["phase"], row["iteration"]) for row in whole] != [(row["phase"], row["iteration"]) for row in here]:
         found["wrong"].append("metrics.jsonl: other records than those of the reference")
-        return found
+        return
     for one, other in zip(whole, here, strict=True):
         begun = other.get("rollout/trajectories", 0) - other.get("rollout/retries", 0)
         if begun != one.get("rollout/trajectories", 0):
             found["wrong"].append(f"metrics.jsonl: {begun} rollouts at iteration {one['iteration']}")
+    last = [row for row in here if row["phase"] == "train"][-1]
+    for key in ("turns", "tokens"):
+        if second.get(f"rollout_{key}") != last.get(f"rollout/{key}"):
+            found["wrong"].append(f"result.json: rollout_{key} are not those of the last iteration")
+    if first.get("config_hash") != second.get("config_hash"):
+        found["wrong"].append("result.json: config_hash")
     groups = [[(tree["iteration"], tree["state"]["id"]) for tree in trees(path)] for path in (reference, folder)]
     if groups[0] != groups[1]:
         found["wrong"].append("rollouts/train.jsonl: other groups than those of the reference")
     played = [
         sum(r is not None for tree in trees(path) for r in tree["rewards"]["total"]) for path in (reference, folder)
     ]
-    lost = next(row["rollout/faults"] for row in reversed(here) if row["phase"] == "train")
-    if not played[0] - lost <= played[1] <= played[0]:  # of the groups that are recorded
-        found["lost"].append(
-            f"rollouts/train.jsonl: {played[0] - played[1]} rollouts, of which {lost} are counted as lost"
-        )
-    return found
+    if played[0] != played[1] or last["rollout/faults"]:
+        found["lost"].append(f"rollouts/train.jsonl: {played[1]} of {played[0]} rollouts have a reward")
 
 
 def alike(one: Any, other: Any, near: float) -> bool:
@@ -111,10 +116,11 @@ def _compare(
     name: str,
     whole: list[dict[str, Any]],
     here: list[dict[str, Any]],
-    torn: bool,
+    torn: int,
     near: float,
     found: dict[str, list[str]],
 ) -> None:
+    """``torn``: records that may be missing; the others must stand in their order."""
     if near and len(whole) == len(here):  # the last digits of records that are alike are the reference's
         here = [a if alike(a, b, near) else b for a, b in zip(whole, here, strict=True)]
     wanted, there = ([json.dumps(row, sort_keys=True) for row in rows] for rows in (whole, here))
@@ -123,7 +129,8 @@ def _compare(
     if strange := [row for row in there if row not in wanted]:
         found["wrong"].append(f"{name}: {len(strange)} records differ, as {strange[0][:200]}")
     missing = len(set(wanted) - set(there)) - len(set(strange))
-    if missing > 0 and not torn:
-        found["lost"].append(f"{name}: {missing} of {len(wanted)} records")
-    if not torn and not missing and not strange and there != wanted:
+    if missing > torn:
+        found["lost"].append(f"{name}: {missing} of {len(wanted)} records, of which {torn} were damaged")
+    rest = iter(wanted)
+    if not strange and not all(row in rest for row in there):
         found["wrong"].append(f"{name}: another order")
