@@ -152,8 +152,11 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
 def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]:
     disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-        return kind.from_pretrained(model, dtype=getattr(torch, dtype), use_safetensors=True), tokenizer
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)  # said, or a terminal is asked
+        weights = kind.from_pretrained(
+            model, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+        )
+        return weights, tokenizer
     except (OSError, ValueError, ImportError) as error:
         first = str(error).strip().splitlines()[0]
         raise PolicyError(

@@ -36,10 +36,10 @@ def architecture(model: str) -> Architecture:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(f"policy.model={model}: this folder holds no config.json")
-        return Architecture(model, AutoConfig.from_pretrained(folder), folder)
+        return Architecture(model, AutoConfig.from_pretrained(folder, trust_remote_code=False), folder)
     cached = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None
     if isinstance(cached, str):
-        return Architecture(model, AutoConfig.from_pretrained(cached), Path(cached).parent)
+        return Architecture(model, AutoConfig.from_pretrained(cached, trust_remote_code=False), Path(cached).parent)
     facts = dict(_facts().get(model, {}))
     if not facts:
         raise InputError(

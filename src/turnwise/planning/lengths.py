@@ -119,7 +119,7 @@ def _read(file: str | None, env: str, good: float, folder: str) -> tuple[dict[st
         RuntimeError,
     ) as error:  # a world that is not installed, a file that is not there
         return {}, str(error).splitlines()[0]
-    chat = ChatTokens(AutoTokenizer.from_pretrained(folder))
+    chat = ChatTokens(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     openings, actions, observations, turns = [], [], [], []
     for trajectory in trajectories:
         spines = chat.spines(trajectory.messages, trajectory.tools)

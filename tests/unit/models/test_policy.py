@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,13 @@ def test_what_is_no_adapter_of_this_model_is_named(adapter: Path, tmp_path: Path
         load_policy(tiny_path(), start=tmp_path)
     with pytest.raises(PolicyError, match=r"policy\.start=.*not an adapter on this policy\.model"):
         load_policy(tiny_path("tiny_tools"), start=adapter)
+
+
+def test_no_code_of_a_models_folder_is_run(tmp_path: Path) -> None:
+    """Left to itself, transformers asks a terminal whether to run it."""
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
+    own = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own", "AutoTokenizer": ["own.Own", None]}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": own}))
+    with pytest.raises(PolicyError, match="model="):
+        load_policy(str(tmp_path))
+    assert not (tmp_path / "ran").exists()

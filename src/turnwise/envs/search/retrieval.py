@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from turnwise.envs.search.pages import Page, Pages
 
 _TITLE = 3  # how often a title counts: a page is about its title, and only mentions what it links to
 KEY = "TURNWISE_RETRIEVAL_KEY"  # environment variable that holds the server's token; unset, none is sent
+MAX_BODY = 16 * 2**20  # bytes of an answer
 _KEPT = 16_384  # queries remembered: the rollouts of a group ask much the same
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index that it builds
 
@@ -105,7 +107,7 @@ class Served:
             try:
                 connection.request("POST", self._parts.path or "/", json.dumps(body), headers)
                 reply = connection.getresponse()
-                text = reply.read()
+                text = _bounded(reply, time.monotonic() + self._timeout)
                 if reply.status == 200:
                     return json.loads(text)
                 reason = f"HTTP {reply.status}: {text[:200].decode(errors='replace')}"
@@ -114,6 +116,18 @@ class Served:
             finally:
                 connection.close()
         raise EnvironmentFault(f"{self._url}: no answer after {self._retries + 1} attempts ({reason})")
+
+
+def _bounded(reply: http.client.HTTPResponse, deadline: float) -> bytes:
+    """The body of an answer that trickles or never ends is no answer."""
+    body = bytearray()
+    while piece := reply.read1(1 << 16):
+        body += piece
+        if len(body) > MAX_BODY:
+            raise ValueError(f"an answer above {MAX_BODY} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer is not whole in time")
+    return bytes(body)
 
 
 def _tokens(texts: list[str]) -> Any:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -197,3 +200,27 @@ def test_an_address_with_a_secret_is_refused_without_repeating_it() -> None:
     with pytest.raises(ValueError, match="retriever: url must hold no user") as caught:
         Served("http://me:secret@127.0.0.1/retrieve")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("piece", "pause", "why"), [(b"x" * 2**20, 0.0, "above"), (b"x", 0.1, "not whole in time")])
+def test_an_answer_without_end_is_given_up(piece: bytes, pause: float, why: str) -> None:
+    class Endless(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(piece)
+                    time.sleep(pause)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        search = Served(f"http://127.0.0.1:{server.server_port}/retrieve", timeout=1.0, retries=0)
+        with pytest.raises(EnvironmentFault, match=why):
+            search("a query", 3)
+    finally:
+        server.shutdown()
+        server.server_close()
