@@ -75,6 +75,7 @@ def append(path: Path, text: str) -> None:
             try:
                 while rest:
                     rest = rest[stream.write(rest) :]
+                os.fsync(stream.fileno())  # no checkpoint may know records that a power cut takes
             except OSError:
                 with suppress(OSError):
                     stream.truncate(size)

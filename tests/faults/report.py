@@ -48,8 +48,8 @@ def campaign(records: list[dict[str, Any]]) -> str:
         [
             *lines,
             "",
-            f"{commands}, scale tiny, {hours:.1f} h in all on a shared machine ({machine()}), code at {codes}. In {every - len(records)} "
-            "more nothing was hurt: they had ended before, or the disk was large enough.",
+            f"{commands}, scale tiny, {hours:.1f} h in all on a shared machine ({machine()}), code at {codes}. In "
+            f"{every - len(records)} more nothing was hurt: they had ended before, or the disk was large enough.",
         ]
     )
 

@@ -42,5 +42,8 @@ def named_signals() -> Iterator[None]:
     """
     try:
         yield
-    except SystemExit as end:
-        raise Interrupted(signal.SIGTERM if isinstance(end, SIGTERMException) else signal.SIGINT) from None
+    except SIGTERMException:
+        raise Interrupted(signal.SIGTERM) from None
+    except SystemExit:  # after Ctrl-C, which Lightning then ignores; a second one must end what is waited for
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        raise Interrupted(signal.SIGINT) from None
