@@ -24,7 +24,7 @@ from turnwise.config_check import check_config
 from turnwise.config_errors import explain, refuse_null_groups
 from turnwise.errors import InputError, Stopped
 from turnwise.files import no_room
-from turnwise.run_folder import claim, is_first
+from turnwise.run_folder import claim, is_first, rank
 from turnwise.sweeps.arguments import for_hydra, is_sweep
 from turnwise.sweeps.run import RowsFailed
 
@@ -58,12 +58,12 @@ def job(cfg: DictConfig) -> None:
     except Stopped as error:
         if _developer() or _in_a_sweep():
             raise
-        _stop(str(error), 1)
+        _stop(str(error), 1, own=True)
     except OSError as error:
         message = no_room(error, cfg.paths.out)
         if message is None or _developer() or _in_a_sweep():
             raise
-        _stop(message, 1)
+        _stop(message, 1, own=True)
 
 
 def _in_a_sweep() -> bool:
@@ -74,9 +74,12 @@ def _developer() -> bool:
     return os.environ.get("TURNWISE_TRACEBACK") == "1"
 
 
-def _stop(message: str, status: int) -> NoReturn:
-    if is_first():  # the others of a distributed run meet the same
+def _stop(message: str, status: int, own: bool = False) -> NoReturn:
+    """``own``: what the other processes of a distributed run need not meet."""
+    if is_first():
         print(message, file=sys.stderr)
+    elif own:
+        print(f"process {rank()}: {message}", file=sys.stderr)
     raise SystemExit(status)
 
 

@@ -210,7 +210,12 @@ def _put_aside(path: Path) -> None:
 
 def is_first() -> bool:
     """Whether this is the first process of its run, or the only one, as its launcher set it."""
+    return not rank().strip("0.")
+
+
+def rank() -> str:
+    """This process's number in its run, or node and number there, as its launcher set it; 0 where it is alone."""
     for names in (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",)):
         if names[-1] in os.environ:
-            return all(int(os.environ.get(name, "0")) == 0 for name in names)
-    return True
+            return ".".join(os.environ.get(name, "0") for name in names)
+    return "0"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,34 @@ def test_two_processes_are_one(small: Callable[..., list[str]], tmp_path: Path) 
     kill_when([*overrides, "trainer.devices=2"], (tmp_path / "moved" / "checkpoints" / "last.ckpt").exists)
     finish(overrides)
     assert_same_run(tmp_path / "one", tmp_path / "moved")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_lost_process_ends_the_run_with_a_word_and_costs_nothing(
+    small: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    settings = (*SETTINGS, RATE, "trainer.devices=2")
+    finish(small("pivotrl", *settings, out="whole"))
+    overrides = small("pivotrl", *settings, out="lost")
+    process, deadline = start(overrides), time.monotonic() + 240
+    try:
+        while not (tmp_path / "lost" / "checkpoints" / "last.ckpt").exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        (second,) = [pid for pid in children if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(int(second), signal.SIGKILL)
+        _, error = process.communicate(timeout=120)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    # the first process hears of it from the other, or is ended by Lightning's observer, which looks every 5 s
+    heard = process.returncode == 1 and error.splitlines()[-1].startswith("another process of this run has ended")
+    observed = process.returncode == -signal.SIGKILL and f"PID {second} terminated with code -9" in error
+    assert (heard or observed) and "Traceback" not in error, error[-3000:]
+    finish(overrides)
+    assert_same_run(tmp_path / "whole", tmp_path / "lost")
 
 
 @pytest.mark.slow

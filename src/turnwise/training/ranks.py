@@ -18,12 +18,13 @@ from lightning.fabric.strategies import DDPStrategy, ParallelStrategy
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from turnwise.errors import InputError
+from turnwise.errors import InputError, Stopped
 
 T = TypeVar("T")
 
 PATIENCE = timedelta(hours=12)  # for the slowest process; one that died is noticed at once by whoever started them
 POLL = 0.005  # s
+LOST = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "remote process exited")  # gloo, NCCL
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,13 @@ def joined(trainer: DictConfig) -> Iterator[Ranks]:
         ranks = Ranks(fabric.global_rank, fabric.world_size, group)
         yield ranks
         ranks.meet()  # nobody leaves while another may still need it
+    except RuntimeError as error:
+        if not any(words in str(error) for words in LOST):
+            raise
+        raise Stopped(
+            "another process of this run has ended; if it could, it has said why. The same command goes on from the last "
+            "checkpoint"
+        ) from error
     finally:
         dist.destroy_process_group()
 
