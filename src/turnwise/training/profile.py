@@ -7,6 +7,7 @@ interrupted profile goes on where it stopped, and a finished one is read back. T
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,7 @@ class Profiles(Mapping[str, Profile]):
         row = _ABSENT if place is None else int(self._row_S[place])
         if row == _ABSENT:
             raise KeyError(state_id)
-        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        number = bisect_right(self._starts, row) - 1
         return self._load(number)[row - self._starts[number]]
 
     def __contains__(self, state_id: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -131,3 +132,14 @@ def test_episodes_of_earlier_shards_are_not_kept(states: list[State], tmp_path: 
     player = Player(Engine(), HouseholdEnv(), Chat(), Sampling(), max_turns=1)
     profile(player, states, K, tmp_path, "key")
     assert not player.episodes.kept and not player._verdicts
+
+
+def test_a_look_into_thousands_of_shards_costs_no_more_than_into_few(states: list[State], tmp_path: Path) -> None:
+    """A million trajectories have six thousand: looks that went through all of them took an hour."""
+    found = played(states, tmp_path, Engine())
+    right = dict(found)
+    found._starts += [len(states)] * 100_000  # shards without rows behind the last
+    began = time.process_time()
+    for _ in range(100):
+        assert dict(found) == right
+    assert time.process_time() - began < 2
