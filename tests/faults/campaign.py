@@ -122,16 +122,16 @@ class Campaign:
 
     def _undisturbed(self, scene: Scene, folder: Path, cold: bool) -> float:
         server = self.server(scene)
-        began = time.monotonic()
         start = Start(scene.command(folder, server), folder / "start.log", cold)
-        start.wait(PATIENCE)
+        if start.compute(PATIENCE):
+            raise SystemExit(f"the undisturbed run of {scene.name} does not end")
         start.clear()
         if start.status != 0:
             raise SystemExit(f"the undisturbed run of {scene.name} failed: {start.said()[-3000:]}")
         trained = [row for row in metrics(folder / "run") if row["phase"] == "train"]
         if sum(row["train/grad_norm"] > 0 for row in trained) < 3:
             raise SystemExit(f"the undisturbed run of {scene.name} hardly learns: there would be nothing to lose")
-        return time.monotonic() - began
+        return start.computed
 
     def run(self, number: int, scene: Scene, fault: str, rng: random.Random) -> dict[str, Any]:
         """One disturbed run and its verdict, as a record."""

@@ -32,7 +32,7 @@ class Unclear(Exception):
 class Trial:
     """One run of the campaign.
 
-    ``length``: seconds that the undisturbed run takes; moments are drawn from it. ``story``: what was done, for the record.
+    ``length``: seconds that the undisturbed run computes; moments are drawn from it. ``story``: what was done, for the record.
     ``hurts``: how often something that was there was hurt. ``torn``: damaged files, and the records that each lost by it.
     ``inside``: a process whose file systems the run is to see.
     """
@@ -72,7 +72,7 @@ class Trial:
             raise Unclear(f"start {self.starts} failed by itself with {start.status}: {start.said()[-600:]}")
 
     def moment(self) -> float:
-        return self.rng.uniform(0.02, 1.0) * self.length
+        return self.rng.uniform(0.02, 0.95) * self.length
 
     def finish(self, follow: Callable[[str], None] | None = None) -> None:
         """Start it until it has its result.
@@ -120,12 +120,12 @@ def kill_trainer(trial: Trial) -> None:
     killed = []
     for _ in range(trial.rng.randint(1, 3)):
         start, at = trial.start(), trial.moment()
-        if not start.wait(at):
+        if not start.compute(at):
             trial.ended(start)
             break
         start.kill()
         killed.append(start)
-        trial.hurt(f"killed after {at:.2f} s")
+        trial.hurt(f"killed after {at:.2f} s of processor time")
     trial.finish()
     for start in killed:
         if left := start.left(LEASH):
@@ -136,12 +136,12 @@ def kill_job(trial: Trial) -> None:
     """kill -9 of its whole process group, one to three times; then on to the end."""
     for _ in range(trial.rng.randint(1, 3)):
         start, at = trial.start(), trial.moment()
-        if not start.wait(at):
+        if not start.compute(at):
             trial.ended(start)
             break
         start.kill(group=True)
         start.clear()
-        trial.hurt(f"killed after {at:.2f} s")
+        trial.hurt(f"killed after {at:.2f} s of processor time")
     trial.finish()
 
 
@@ -149,14 +149,14 @@ def terminate(trial: Trial) -> None:
     """SIGTERM, one to three times, as a cluster sends it; the run ends in its own time and with a word; then on to the end."""
     for _ in range(trial.rng.randint(1, 3)):
         start, at = trial.start(), trial.moment()
-        if not start.wait(at):
+        if not start.compute(at):
             trial.ended(start)
             break
         os.kill(start.pid, signal.SIGTERM)
         if start.wait(PATIENCE):
             raise Unclear(f"start {trial.starts} runs on after SIGTERM")
         start.clear()
-        trial.hurt(f"SIGTERM after {at:.2f} s: {start.status}")
+        trial.hurt(f"SIGTERM after {at:.2f} s of processor time: {start.status}")
         word = start.said().splitlines()[-1:] == [f"stopped by SIGTERM{STOPPED}"]
         if start.status not in (0, -signal.SIGTERM) and not (start.status == 128 + signal.SIGTERM and word):
             raise Unclear(f"start {trial.starts} ended with {start.status} after SIGTERM: {start.said()[-600:]}")
@@ -169,7 +169,7 @@ def kill_workers(trial: Trial) -> None:
     """kill -9 of worker processes of the world, several times within one start; the run goes on by itself."""
     start = trial.start()
     for _ in range(trial.rng.randint(1, 3)):
-        if not start.wait(trial.rng.uniform(0.02, 0.5) * trial.length):
+        if not start.compute(start.computed + trial.rng.uniform(0.02, 0.3) * trial.length):
             break
         while start.wait(TICK) and not (workers := list(descendants(start.pid))):
             pass
@@ -191,8 +191,8 @@ def kill_workers(trial: Trial) -> None:
 
 def tear(trial: Trial) -> None:
     """kill -9, then damage a file that is there, as a failing disk would; then on to the end, as the messages say."""
-    start, at = trial.start(), trial.rng.uniform(0.3, 1.6) * trial.length  # often after the end
-    if start.wait(at):
+    start, at = trial.start(), trial.rng.uniform(0.3, 1.6) * trial.length  # of processor time; often after the end
+    if start.compute(at):
         start.kill(group=True)
     else:
         trial.ended(start)
@@ -282,7 +282,7 @@ def _server_away(trial: Trial, away: Callable[..., None], back: Callable[[Server
     assert server is not None
     start = trial.start()
     for _ in range(trial.rng.randint(1, 3)):
-        if not start.wait(trial.rng.uniform(0.02, 0.6) * trial.length):
+        if not start.compute(start.computed + trial.rng.uniform(0.02, 0.3) * trial.length):
             break
         away(server, trial.rng)
         seconds = trial.rng.uniform(0.1, most)
