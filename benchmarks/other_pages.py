@@ -46,6 +46,7 @@ def million(results: Sequence[Result]) -> str:
         if (again := row.get("resume"))
     ]
     setting, numbers = results[0]["setting"], " ".join(str(row["trajectories"]) for row in sizes)
+    numbers += "".join(f" --resume {row['trajectories']}" for row in sizes if row.get("resume"))
     share = 100 * sizes[-1]["cpu_us_per_trajectory"] / sizes[-1]["us_per_trajectory"]
     lines.append(
         f"`python benchmarks/million.py --trajectories {numbers}`: {setting['turns']} turns a trajectory, K = {setting['k']}. "

@@ -48,10 +48,19 @@ def read_yaml(path: Path) -> Any:
 
     Raises:
         OSError: it cannot be read.
+        ValueError: as :func:`parse_yaml`.
+    """
+    return parse_yaml(path.read_bytes())
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """What a YAML text holds.
+
+    Raises:
         ValueError: it is no YAML, is nested too deep, or holds a value that cannot be, as a date with a thirteenth month.
     """
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"not YAML ({' '.join(str(error).split())})") from error
 

@@ -258,6 +258,7 @@ def run(minutes: float, seed: int, found: Callable[[dict[str, Any]], None]) -> d
                     counts[verdict["kind"]] += 1
                     found({"parser": target.name, "seed": seed, **verdict, "data": base64.b64encode(data).decode()})
     return {
+        "seed": seed,
         "cases": cases.total(),
         "crashes": counts["crash"],
         "hangs": counts["hang"],

@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,8 +71,19 @@ class Trial:
         if start.status != 0:
             raise Unclear(f"start {self.starts} failed by itself with {start.status}: {start.said()[-600:]}")
 
-    def moment(self) -> float:
-        return self.rng.uniform(0.02, 0.95) * self.length
+    def asked(self) -> Server:
+        """The server that the run asks."""
+        assert self.server is not None
+        return self.server
+
+    def moments(self) -> Iterator[tuple[Start, str]]:
+        """One to three starts, each still running at a moment of its own, and that moment for the story."""
+        for _ in range(self.rng.randint(1, 3)):
+            start, at = self.start(), self.rng.uniform(0.02, 0.95) * self.length
+            if not start.compute(at):
+                self.ended(start)
+                return
+            yield start, f"after {at:.2f} s of processor time"
 
     def finish(self, follow: Callable[[str], None] | None = None) -> None:
         """Start it until it has its result.
@@ -118,14 +129,10 @@ class Trial:
 def kill_trainer(trial: Trial) -> None:
     """kill -9 of the trainer alone, one to three times; then on to the end. What it had begun must end by itself."""
     killed = []
-    for _ in range(trial.rng.randint(1, 3)):
-        start, at = trial.start(), trial.moment()
-        if not start.compute(at):
-            trial.ended(start)
-            break
+    for start, when in trial.moments():
         start.kill()
         killed.append(start)
-        trial.hurt(f"killed after {at:.2f} s of processor time")
+        trial.hurt(f"killed {when}")
     trial.finish()
     for start in killed:
         if left := start.left(LEASH):
@@ -134,29 +141,21 @@ def kill_trainer(trial: Trial) -> None:
 
 def kill_job(trial: Trial) -> None:
     """kill -9 of its whole process group, one to three times; then on to the end."""
-    for _ in range(trial.rng.randint(1, 3)):
-        start, at = trial.start(), trial.moment()
-        if not start.compute(at):
-            trial.ended(start)
-            break
+    for start, when in trial.moments():
         start.kill(group=True)
         start.clear()
-        trial.hurt(f"killed after {at:.2f} s of processor time")
+        trial.hurt(f"killed {when}")
     trial.finish()
 
 
 def terminate(trial: Trial) -> None:
     """SIGTERM, one to three times, as a cluster sends it; the run ends in its own time and with a word; then on to the end."""
-    for _ in range(trial.rng.randint(1, 3)):
-        start, at = trial.start(), trial.moment()
-        if not start.compute(at):
-            trial.ended(start)
-            break
+    for start, when in trial.moments():
         os.kill(start.pid, signal.SIGTERM)
         if start.wait(PATIENCE):
             raise Unclear(f"start {trial.starts} runs on after SIGTERM")
         start.clear()
-        trial.hurt(f"SIGTERM after {at:.2f} s of processor time: {start.status}")
+        trial.hurt(f"SIGTERM {when}: {start.status}")
         word = start.said().splitlines()[-1:] == [f"stopped by SIGTERM{STOPPED}"]
         if start.status not in (0, -signal.SIGTERM) and not (start.status == 128 + signal.SIGTERM and word):
             raise Unclear(f"start {trial.starts} ended with {start.status} after SIGTERM: {start.said()[-600:]}")
@@ -276,19 +275,17 @@ def fill_disk(trial: Trial) -> None:
         disk.close()
 
 
-def _server_away(trial: Trial, away: Callable[..., None], back: Callable[[Server], None], most: float) -> None:
+def _server_away(trial: Trial, away: Callable[[], None], back: Callable[[], None], most: float) -> None:
     """The server that the run asks goes away and comes back while the run waits for it; the run never ends."""
-    server = trial.server
-    assert server is not None
     start = trial.start()
     for _ in range(trial.rng.randint(1, 3)):
         if not start.compute(start.computed + trial.rng.uniform(0.02, 0.3) * trial.length):
             break
-        away(server, trial.rng)
+        away()
         seconds = trial.rng.uniform(0.1, most)
         trial.hurt(f"away for {seconds:.2f} s")
         start.wait(seconds)
-        back(server)
+        back()
     if start.wait(PATIENCE):
         start.kill(group=True)
         raise Unclear("it hangs after its server was away")
@@ -298,11 +295,13 @@ def _server_away(trial: Trial, away: Callable[..., None], back: Callable[[Server
 
 
 def kill_server(trial: Trial) -> None:
-    _server_away(trial, type(trial.server).kill, type(trial.server).start, 1.0)
+    server = trial.asked()
+    _server_away(trial, lambda: server.kill(trial.rng), server.start, 1.0)
 
 
 def stall_server(trial: Trial) -> None:
-    _server_away(trial, type(trial.server).hold, type(trial.server).release, 4.0)
+    server = trial.asked()
+    _server_away(trial, server.hold, server.release, 4.0)
 
 
 FAULTS: dict[str, Callable[[Trial], None]] = {

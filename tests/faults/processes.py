@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -191,7 +192,7 @@ def _forked(overrides: list[str], log: Path, inside: int | None) -> int:
         os._exit(status)
 
 
-class Server:
+class Server(ABC):
     """A server that runs ask: a process that can be killed, stopped and started again, always on its port."""
 
     def __init__(self, folder: Path) -> None:
@@ -207,21 +208,23 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    @abstractmethod
     def address(self) -> str:
         """The override that tells a run of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self) -> None:
-        raise NotImplementedError
+        """Until it answers."""
 
     def stop(self) -> None:
         self.process.kill()
         self.process.communicate()
 
     def kill(self, rng: random.Random) -> None:
+        """All of it, or a part that ``rng`` chooses."""
         self.stop()
 
-    def hold(self, rng: random.Random) -> None:
+    def hold(self) -> None:
         """It accepts connections, and answers none."""
         self.process.send_signal(signal.SIGSTOP)
 
@@ -274,7 +277,7 @@ class Vllm(Server):
             "scripts/serve.py", "--eager", *(f"--{name}={value}" for name, value in options.items()), ready=b"ready"
         )
 
-    def hold(self, rng: random.Random) -> None:
+    def hold(self) -> None:
         self._all(signal.SIGSTOP)
 
     def release(self) -> None:

@@ -41,8 +41,10 @@ def campaign(records: list[dict[str, Any]]) -> str:
     hours = sum(record["seconds"] for record in records) / 3600
     codes = ", ".join(sorted({record["code"] for record in records}))
     seeds = Counter(record["seed"] for record in records)
+    ran = {seed: sorted({record["scene"] for record in records if record["seed"] == seed}) for seed in seeds}
     commands = ", ".join(
-        f"`python tests/faults/campaign.py --runs {runs} --seed {seed}`" for seed, runs in sorted(seeds.items())
+        f"`python tests/faults/campaign.py --runs {runs} --seed {seed} --scenes {' '.join(ran[seed])}`"
+        for seed, runs in sorted(seeds.items())
     )
     return "\n".join(
         [
@@ -59,7 +61,8 @@ def fuzz(summaries: list[dict[str, Any]]) -> str:
     sums = {key: sum(summary[key] for summary in summaries) for key in ("cases", "crashes", "hangs", "minutes")}
     parsers = len({name for summary in summaries for name in summary["parsers"]})
     return (
-        f"`python tests/faults/fuzz.py`: {sums['minutes']:.1f} minutes in {len(summaries)} runs, {sums['cases']:,} cases over "
+        f"`python tests/faults/fuzz.py --minutes 10`, seeds {', '.join(str(one['seed']) for one in summaries)}: "
+        f"{sums['minutes']:.1f} minutes, {sums['cases']:,} cases over "
         f"{parsers} parsers, {sums['crashes']} crashes, {sums['hangs']} hangs ({machine()})."
     )
 

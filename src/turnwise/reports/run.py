@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from turnwise.files import read_yaml
+from turnwise.files import parse_yaml, read_yaml
 from turnwise.reports.result import Result, ResultError, read_result
 
 
@@ -122,7 +122,7 @@ def _config(path: Path, notes: list[str]) -> tuple[str, dict[str, Any]]:
         return "", {}
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        config = read_yaml(path)
+        config = parse_yaml(text)
     except ValueError as error:
         notes.append(f"{path.name}: {error}.")
         return text, {}

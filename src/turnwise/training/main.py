@@ -288,9 +288,6 @@ def run(cfg: DictConfig) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("lightning.fabric.strategies.launchers.subprocess_script").setLevel(
-        logging.INFO
-    )  # of a lost process
     logging.raiseExceptions = False  # a library's log that finds no room is no news beside the run's own message
     warnings.filterwarnings("ignore", module="lightning|transformers|peft")
     L.seed_everything(int(cfg.seed), verbose=False)

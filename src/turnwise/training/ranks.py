@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 PATIENCE = timedelta(hours=12)  # for the slowest process; one that died is noticed at once by whoever started them
 POLL = 0.005  # s
+LAUNCHER = "lightning.fabric.strategies.launchers.subprocess_script"
 LOST = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "remote process exited")  # gloo, NCCL
 
 
@@ -135,6 +137,7 @@ def joined(trainer: DictConfig) -> Iterator[Ranks]:
     # gloo beside NCCL: norms of shards that are kept on the CPU travel by it
     backend = "gloo" if alone.device.type == "cpu" else f"cpu:gloo,{alone.device.type}:nccl"
     fabric = Fabric(strategy=DDPStrategy(process_group_backend=backend), **asked)
+    logging.getLogger(LAUNCHER).setLevel(logging.INFO)  # its one line says which process was lost
     fabric.launch()
     group = dist.new_group(backend="gloo", timeout=PATIENCE)
     try:
