@@ -46,6 +46,7 @@ _SHOWN_ONLY = (
     "trainer.log_every_n_steps",
     "trainer.enable_model_summary",
     "update.recompute",
+    "update.offload",
     # where it runs: the processes of a run do together what one would do (docs/scaling.md)
     *(f"trainer.{name}" for name in ("devices", "num_nodes", "strategy")),
 )

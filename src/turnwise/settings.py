@@ -107,7 +107,8 @@ class Update:
 
     The rate rises over ``warmup`` steps, stays, and falls linearly to 0 over the last share ``decay`` of the run's updates;
     gradients are clipped to the norm ``clip_norm``. ``recompute`` keeps a layer's input alone until the backward pass, which
-    computes the layer again: a third more work for a fraction of the memory. An update whose gradient is not finite changes
+    computes the layer again: a third more work for a fraction of the memory; with ``offload`` those inputs wait in the memory
+    of the CPU, two copies a layer and micro-batch. An update whose gradient is not finite changes
     nothing and is counted; ``max_skips`` of them in a row end the run.
     """
 
@@ -120,6 +121,7 @@ class Update:
     row_tokens: int = 2048
     batch_tokens: int = 8192
     recompute: bool = False
+    offload: bool = False
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_norm"):
@@ -128,6 +130,10 @@ class Update:
         _at_least(0, warmup=self.warmup, weight_decay=self.weight_decay)
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be a share in [0, 1], got {self.decay}")
+        if self.offload and not self.recompute:
+            raise ValueError(
+                "offload needs recompute: it moves the inputs of layers that are computed again; set recompute=true"
+            )
         _at_least(1, max_skips=self.max_skips, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
 
 

@@ -36,6 +36,7 @@ def activation_bytes(
     scored: int,
     autocast: bool,
     recompute: bool = False,
+    offload: bool = False,
 ) -> int:
     """Bytes that autograd keeps of one packed micro-batch, parameters not counted.
 
@@ -49,11 +50,13 @@ def activation_bytes(
         scored: predicted tokens of it, U.
         autocast: matrix products in bfloat16, as ``trainer.precision=bf16-mixed`` takes them.
         recompute: of every layer its input alone is kept, and one layer is computed again at a time.
+        offload: those inputs are in the memory of the CPU, but for the one that is computed again.
     """
     layers = int(source.config.num_hidden_layers)
     first, second = (_kept(source, dtype, lora, n, rows, tokens, scored, autocast) for n in (1, 2))
     if recompute:
-        return first + layers * rows * tokens * int(source.config.hidden_size) * getattr(torch, dtype).itemsize
+        inputs = 1 if offload else layers
+        return first + inputs * rows * tokens * int(source.config.hidden_size) * getattr(torch, dtype).itemsize
     return first + (second - first) * (layers - 1)
 
 

@@ -35,7 +35,7 @@ class Memory:
         activations: what a training pass keeps of the largest micro-batch.
         logits: of a training chunk or a sampling step, whichever is larger; of both where one runs beside the other.
         earlier: the trained weights of an update ago, which a collection ahead is begun with again.
-        beside: whether sampling runs beside training (``rollout.staleness``), and not in turns with it.
+        overlapped: whether sampling runs beside training (``rollout.staleness``), and not in turns with it.
     """
 
     weights: int
@@ -48,7 +48,7 @@ class Memory:
     activations: int
     logits: int
     earlier: int = 0
-    beside: bool = False
+    overlapped: bool = False
 
     @property
     def resident(self) -> int:
@@ -59,11 +59,11 @@ class Memory:
     def peak(self) -> int:
         """Resident, and what sampling and training add: the larger, or both where they do not take turns."""
         added = (self.drawing, self.activations)
-        return self.resident + (sum(added) if self.beside else max(added)) + self.logits
+        return self.resident + (sum(added) if self.overlapped else max(added)) + self.logits
 
     def parts(self) -> dict[str, int]:
         """Every part by name, and the peak."""
-        return {**{name: size for name, size in asdict(self).items() if name != "beside"}, "peak": self.peak}
+        return {**{name: size for name, size in asdict(self).items() if name != "overlapped"}, "peak": self.peak}
 
 
 def cached(shape: Shape, history: float) -> int:
@@ -115,8 +115,8 @@ def memory(
     held = at_a_time(cfg, shape, ceil(tokens.histories / gpus_of(cfg)), tokens.history)
     played = at_a_time(cfg, shape, EPISODES, around.history)
     drawn = max(held * tokens.samples, played)
-    autocast, again = "mixed" in str(cfg.trainer.precision), bool(cfg["update"].recompute)
-    kept = activation_bytes(source, str(cfg.policy.dtype), lora, rows, row, scored, autocast, again) if trains else 0
+    passes = ("mixed" in str(cfg.trainer.precision), bool(cfg["update"].recompute), bool(cfg["update"].offload))
+    kept = activation_bytes(source, str(cfg.policy.dtype), lora, rows, row, scored, *passes) if trains else 0
     ahead = trains and bool(cfg.rollout.staleness)
     entries = (CHUNK * TRAINED_LOGIT if trains else 0, inside * drawn * DRAWN_LOGIT)
     return Memory(
@@ -132,5 +132,5 @@ def memory(
         activations=kept,
         logits=round((sum(entries) if ahead else max(entries)) * shape.vocabulary),
         earlier=shape.trained_bytes if ahead else 0,
-        beside=ahead,
+        overlapped=ahead,
     )

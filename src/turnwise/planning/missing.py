@@ -73,7 +73,7 @@ def _memory(memory: Memory, gpu: Gpu, sharded: bool) -> Iterator[str]:
     sizes = {name: size for name, size in memory.parts().items() if name != "peak"}
     largest = max(sizes, key=lambda name: sizes[name])
     remedy = {
-        "activations": "set update.recompute=true, or lower update.batch_tokens and update.row_tokens",
+        "activations": "set update.recompute=true, then update.offload=true, or lower update.batch_tokens and update.row_tokens",
         "drawing": "lower rollout.sampling.max_tokens, or allocator.group_size",
         "cache": "lower engine.memory_gb, or rollout.max_length",
         "copy": "choose engine=vllm" if sharded else "set engine.copy=false",

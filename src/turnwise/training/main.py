@@ -96,6 +96,7 @@ class Run:
             max_skips=update.max_skips,
             temperature=self.settings["rollout"].sampling.temperature or 1.0,
             recompute=update.recompute,
+            offload=update.offload,
             ranks=self.ranks,
         )
         self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.tell)

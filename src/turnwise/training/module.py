@@ -43,6 +43,7 @@ class PolicyModule(LightningModule):
     temperature: of the sampling.
     max_skips: consecutive updates with a gradient that is not finite, after which training stops.
     recompute: a layer's activations are computed again in the backward pass instead of being kept.
+    offload: what recomputing keeps, the inputs of the layers, waits for the backward pass in the memory of the CPU.
     ranks: the processes that share an update; their gradients add up to its gradient, and their metrics to its metrics.
 
     An update whose micro-batches are more than the memory holds is begun again with each cut in two, and later ones are cut
@@ -62,6 +63,7 @@ class PolicyModule(LightningModule):
         temperature: float = 1.0,
         max_skips: int = 5,
         recompute: bool = False,
+        offload: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         super().__init__()
@@ -70,7 +72,10 @@ class PolicyModule(LightningModule):
         self.model = model
         if recompute:
             causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-            causal.gradient_checkpointing_enable({"use_reentrant": False})
+            away = (
+                offload and torch.accelerator.is_available()
+            )  # without one they lie in the memory of the CPU as it is
+            causal.activation_checkpointing_enable({"use_reentrant": False}, offload=away)
         self.loss = loss
         self.learning_rate, self.clip_norm = learning_rate, clip_norm
         self.warmup, self.decay, self.steps = warmup, decay, steps

@@ -42,7 +42,7 @@ def test_a_collection_beside_the_update_needs_room_of_its_own(composed, gpu) -> 
     drawn = 34 * 8 * 16 * 960  # bytes of an entry, states, group, vocabulary
     assert turns.logits == 20 * 1024 * 960 and ahead.logits == turns.logits + drawn
     assert ahead.peak == turns.peak + ahead.earlier + less + drawn
-    assert "earlier" in ahead.parts() and "beside" not in ahead.parts()
+    assert "earlier" in ahead.parts() and "overlapped" not in ahead.parts()
 
 
 def test_hours_are_work_over_what_the_gpu_gives(composed, gpu) -> None:

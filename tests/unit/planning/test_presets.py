@@ -59,6 +59,15 @@ def test_recomputing_keeps_less(composed, gpu) -> None:
     assert kept[0] < kept[1] / 8  # of 36 layers one is whole
 
 
+def test_what_waits_in_the_cpus_memory_is_not_on_the_gpu(composed, gpu) -> None:
+    kept = [
+        plan(composed("scale=qwen3_4b_1gpu", f"update.offload={away}"), gpu).memory.activations  # type: ignore[union-attr]
+        for away in ("false", "true")
+    ]
+    entries = 2560 * 2  # bytes of one token's hidden state
+    assert kept[0] - kept[1] == pytest.approx(35 * 16 * 1024 * entries, rel=0.01)  # of 36 layers one is there
+
+
 def test_gpus_share_the_hours(composed, gpu) -> None:
     one, eight = (plan(composed(f"scale=qwen3_4b_{n}gpu"), gpu).work for n in (1, 8))
     assert one is not None and eight is not None

@@ -13,7 +13,7 @@ from turnwise.advantages.base import spread
 from turnwise.allocators.uniform import Uniform
 from turnwise.losses.base import merge_metrics
 from turnwise.losses.clipped import Clipped
-from turnwise.rollouts.pack import pack
+from turnwise.rollouts.pack import Update, pack
 from turnwise.training.collection import Allocated
 from turnwise.training.module import PolicyModule
 from turnwise.training.ranks import Ranks
@@ -82,16 +82,36 @@ def test_shares_of_an_update_add_up_to_it(make_model, world: int) -> None:
         assert together[name].value == pytest.approx(metric.value, rel=1e-5, abs=1e-7), name
 
 
-def test_recomputed_layers_give_the_same_gradients(make_model) -> None:
+@pytest.fixture
+def branched() -> Update:
     tree = RolloutTree(state(0))
     tree.turns = [Turn(-1, [11, 12, 13], [-1.0, -2.0, -3.0]), Turn(-1, [21, 22], [-1.5, -2.5])]
-    update = pack([tree], [spread(tree, {0: 1.0, 1: -0.5})])
+    return pack([tree], [spread(tree, {0: 1.0, 1: -0.5})])
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_recomputed_layers_give_the_same_gradients(offload: bool, make_model, branched: Update) -> None:
     gradients = []
-    for recompute in (False, True):
-        module = PolicyModule(make_model("qwen3", True), Clipped(), recompute=recompute).train()
+    for kept in ({}, {"recompute": True, "offload": offload}):
+        module = PolicyModule(make_model("qwen3", True), Clipped(), **kept).train()
         layers = [m for m in module.modules() if getattr(m, "gradient_checkpointing", False)]
-        assert bool(layers) == recompute
-        module._add_gradients(update)
+        assert bool(layers) == bool(kept)
+        module._add_gradients(branched)
         gradients.append(torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
     assert gradients[0].norm() > 0
     assert torch.allclose(*gradients, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: what update.offload moves is NOT tested")
+def test_inputs_of_layers_wait_in_the_memory_of_the_cpu(make_model, branched: Update) -> None:
+    gradients, held = [], []
+    for kept in ({}, {"recompute": True}, {"recompute": True, "offload": True}):
+        module = PolicyModule(make_model("qwen3", True), Clipped(), **kept).train().cuda()
+        before = torch.cuda.memory_allocated()
+        inputs = module.loss_inputs(branched.batches[0], branched)
+        held.append(torch.cuda.memory_allocated() - before)
+        inputs.logprobs_K.sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
+    assert held[0] > held[1] > held[2]
+    for again in gradients[1:]:
+        assert torch.allclose(gradients[0], again, rtol=1e-4, atol=1e-6)
