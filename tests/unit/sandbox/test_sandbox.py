@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -199,6 +201,34 @@ def test_without_a_back_end_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(error.value, InputError)
     with pytest.raises(ValueError, match="'docker'"):
         open_sandbox("docker")  # type: ignore[arg-type]
+
+
+def test_a_first_try_that_is_killed_changes_no_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a run would go on in another sandbox, whose commands see other paths, and no one would know."""
+    if why := bubblewrap.reason():
+        pytest.skip(why)
+    with tempfile.TemporaryDirectory() as folder:  # whoever owns pytest's folders, bwrap is started as nobody
+        place = Path(folder)
+        place.chmod(0o777)
+        (place / "bwrap").write_text(
+            f'#!/bin/sh\n[ -e {place}/once ] || {{ touch {place}/once; kill -9 $$; }}\nexec {shutil.which("bwrap")} "$@"\n'
+        )
+        (place / "bwrap").chmod(0o755)
+        monkeypatch.setenv("PATH", folder, prepend=os.pathsep)
+        sandbox = open_sandbox()
+        sandbox.close()
+        assert (place / "once").exists()
+    assert sandbox.name == "bubblewrap"
+
+
+def test_a_second_choice_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    if why := sandlocked.reason():
+        pytest.skip(why)
+    monkeypatch.setattr(bubblewrap, "reason", lambda: "bwrap is not installed")
+    open_sandbox().close()
+    assert [record.message for record in caplog.records] == [
+        "sandbox: sandlock, which costs more a call; bubblewrap: bwrap is not installed"
+    ]
 
 
 @pytest.mark.parametrize("field", ["seconds", "memory_mib", "processes", "output_kib"])
