@@ -150,15 +150,23 @@ def test_a_lost_process_ends_the_run_with_a_word_and_costs_nothing(
 def test_shards_are_the_whole_and_go_on_in_another_number(
     rank: int, small: Callable[..., list[str]], random_policy: Path, tmp_path: Path
 ) -> None:
-    """FSDP2 over two processes, killed after its first checkpoint and gone on with by one, against one that has no shards."""
-    settings = ("name=shards", "eval.attempts=0", "eval.items=1", "eval.tasks=2", "trainer.max_epochs=2", RATE)
+    """FSDP2 over two processes against one that has no shards.
+
+    It is killed, a part of its newest checkpoint is damaged, and one process goes on from the checkpoint before.
+    """
+    settings = ("name=shards", "eval.attempts=0", "eval.items=1", "eval.tasks=2", "trainer.max_epochs=3", RATE)
     sharded = "trainer.strategy={_target_:turnwise.training.sharding.FullySharded,offload:false}"
     overrides = {out: small("sft", *settings, f"policy.lora.r={rank}", out=out) for out in ("one", "shards")}
     finish(overrides["one"])
-    checkpoint = tmp_path / "shards" / "checkpoints" / "last.ckpt"
-    kill_when([*overrides["shards"], "trainer.devices=2", sharded], checkpoint.exists)
-    assert len(list(checkpoint.glob("*.distcp"))) == 2  # a part a process
+    newest, before, damaged = (
+        tmp_path / "shards" / "checkpoints" / f"{name}.ckpt" for name in ("last", "before", "damaged")
+    )
+    kill_when([*overrides["shards"], "trainer.devices=2", sharded], lambda: before.exists() and newest.exists())
+    assert len(list(newest.glob("*.distcp"))) == 2  # a part a process
+    part = next(newest.glob("*.distcp"))
+    part.write_bytes(part.read_bytes()[:-1])
     finish([*overrides["shards"], sharded])
+    assert damaged.is_dir() and newest.is_dir()
 
     file = "adapter/adapter_model.safetensors" if rank else "model/model.safetensors"
     weights = [load_file(tmp_path / out / file) for out in ("one", "shards")]

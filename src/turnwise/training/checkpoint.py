@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from turnwise.errors import InputError
 from turnwise.files import whole
 
 LAST, BEFORE, DAMAGED = "last.ckpt", "before.ckpt", "damaged.ckpt"
+SUMS = ".sha256"  # of files of a folder, as sha256sum writes and reads them
 _DIGEST = 64  # hex digits of SHA-256
 _END = 22  # bytes of a zip archive's end record without its comment
 
@@ -59,8 +60,8 @@ def newest(folder: Path, tell: Callable[[str], None]) -> Path | None:
         why = damage(path)
         if why is None:
             if bad:
-                with suppress(FileNotFoundError):  # another process of the run has done so
-                    (folder / LAST).replace(folder / DAMAGED)
+                shutil.rmtree(folder / DAMAGED, ignore_errors=True)  # a folder takes no other's place
+                (folder / LAST).replace(folder / DAMAGED)
                 tell(f"{bad[0]}; it is now {DAMAGED}, and the run goes on from the one before it, {path}")
             return path
         bad.append(f"{path} is damaged ({why})")
@@ -73,8 +74,8 @@ def newest(folder: Path, tell: Callable[[str], None]) -> Path | None:
 
 def damage(path: Path) -> str | None:
     """What is wrong with the bytes of a checkpoint; None where they are as they were written."""
-    if path.is_dir():  # shards, which :class:`WholeCheckpointIO` did not write
-        return None
+    if path.is_dir():
+        return _damaged_part(path)
     hashed, left = hashlib.sha256(), path.stat().st_size - _DIGEST
     with path.open("rb") as stream:
         while left > 0 and (piece := stream.read(min(left, 1 << 22))):
@@ -82,6 +83,34 @@ def damage(path: Path) -> str | None:
             left -= len(piece)
         written = stream.read()
     return None if written == hashed.hexdigest().encode() else "its checksum does not fit"
+
+
+def seal(folder: Path, rank: int, world: int) -> None:
+    """Put checksums beside a folder's files: this process's share of them, so that many share the reading."""
+    with whole(folder / f"{rank}{SUMS}") as part:
+        part.write_text("".join(f"{_sum(folder / name)}  {name}\n" for name in _files(folder)[rank::world]))
+
+
+def _damaged_part(folder: Path) -> str | None:
+    written: dict[str, str] = {}
+    for file in folder.glob(f"*{SUMS}"):
+        for line in file.read_text(errors="replace").splitlines():
+            digest, _, name = line.partition("  ")
+            written[name] = digest
+    if sorted(written) != _files(folder):
+        return "it holds other files than were written"
+    return next(
+        (f"the checksum of {name} does not fit" for name in written if _sum(folder / name) != written[name]), None
+    )
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir() if SUMS not in file.name)
+
+
+def _sum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sealed(buffer: io.BytesIO) -> memoryview:

@@ -34,7 +34,7 @@ from turnwise.run_folder import config_hash
 from turnwise.states.lazy import chosen, ids_of
 from turnwise.states.pivots import summarise
 from turnwise.tiny.load import unknown_to, weights_of
-from turnwise.training.checkpoint import LAST, WholeCheckpointIO, newest
+from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.collection import Collection
 from turnwise.training.export import export
 from turnwise.training.measure import Measure, base_key
@@ -45,7 +45,6 @@ from turnwise.training.profile import profile
 from turnwise.training.progress import Advance, Phases
 from turnwise.training.ranks import Ranks, environments, joined
 from turnwise.training.recorder import Recorder
-from turnwise.training.sharding import latest
 from turnwise.training.signals import named_signals, own_signals
 from turnwise.training.sources import Steps, Turns, read_experts, starts_of
 from turnwise.training.stream import Rollouts
@@ -183,7 +182,7 @@ class Run:
     def fit(self, states: Sequence[State]) -> None:
         """Lightning's Trainer over iterations; goes on from the last checkpoint if there is one."""
         folder = self.folder / "checkpoints"
-        checkpoint = newest(folder, self.phases.tell) or latest(folder / LAST)
+        checkpoint = self.ranks.tell(newest(folder, self.phases.tell) if self.ranks.first else None)
         epochs = int(self.cfg.trainer.max_epochs)
         every = self.settings["eval"].every
         loggers = [instantiate(logger) for logger in (self.cfg.logger or {}).values() if logger]

@@ -27,9 +27,10 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
-from turnwise.files import PART
+from turnwise.files import PART, whole
 from turnwise.models.attention import backbone
 from turnwise.models.score import score
+from turnwise.training.checkpoint import BEFORE, LAST, seal
 
 _REST = "rest.pt"  # what is not a tensor of the weights or of the optimiser
 TRAINED = StateDictOptions(cpu_offload=True, ignore_frozen_params=True)
@@ -70,21 +71,30 @@ class FullySharded(ModelParallelStrategy):
         return get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer), options=TRAINED)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Every process writes its part into a new folder, which takes the place of the old one when it is complete."""
+        """Every process writes its part into a new folder, which takes the old one's place when it is complete.
+
+        The old one stays as ``before.ckpt``; the one before it goes first, so that a disk needs room for two.
+        """
         path = Path(self.broadcast(str(filepath)))
-        part, old = path.with_name(f".{path.name}{PART}"), path.with_name(f".{path.name}.old")
+        part, before = path.with_name(f".{path.name}{PART}"), path.with_name(BEFORE)
+        kept = path.name == LAST and path.exists()
         if self.is_global_zero:
-            shutil.rmtree(part, ignore_errors=True)
+            for gone in (part, *([before] if kept else [])):
+                shutil.rmtree(gone, ignore_errors=True)
         self.barrier()
         tensors = {"weights": checkpoint.pop("state_dict"), "optimizer": checkpoint.pop("optimizer_states")[0]}
         dcp.save(tensors, checkpoint_id=part)
         if self.is_global_zero:
-            torch.save(checkpoint, part / _REST)
-            if path.exists():
-                shutil.rmtree(old, ignore_errors=True)
-                path.rename(old)
+            with whole(part / _REST) as rest:
+                torch.save(checkpoint, rest)
+        self.barrier()
+        seal(part, self.global_rank, self.world_size)
+        self.barrier()
+        if self.is_global_zero:
+            if kept:
+                path.rename(before)
+            shutil.rmtree(path, ignore_errors=True)
             part.rename(path)
-            shutil.rmtree(old, ignore_errors=True)
         self.barrier()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
@@ -103,12 +113,6 @@ class FullySharded(ModelParallelStrategy):
         set_optimizer_state_dict(self.model, optimizer, tensors["optimizer"], options=loose)
         rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
         return rest | {"state_dict": {}, "optimizer_states": []}
-
-
-def latest(path: Path) -> Path | None:
-    """The checkpoint at ``path``, or the one that a process was killed while replacing; None where there is none."""
-    old = path.with_name(f".{path.name}.old")
-    return next((place for place in (path, old) if place.exists()), None)
 
 
 class Whole:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from turnwise.errors import InputError
-from turnwise.training.checkpoint import WholeCheckpointIO, damage, newest
+from turnwise.training.checkpoint import WholeCheckpointIO, damage, newest, seal
 
 
 def save(folder: Path, step: int) -> Path:
@@ -62,6 +62,44 @@ def test_the_one_before_is_used_and_stays_the_one_before(tmp_path: Path) -> None
     save(tmp_path, 3)
     flip(tmp_path / "before.ckpt", 200)
     assert step_of(newest(tmp_path, said.append)) == 3 and len(said) == 1
+
+
+def parts(folder: Path, step: int) -> Path:
+    """A checkpoint in parts, as three processes leave it."""
+    folder.mkdir(parents=True)
+    for rank in range(3):
+        (folder / f"__{rank}_0.distcp").write_bytes(random.Random(rank + step).randbytes(500))
+    (folder / ".metadata").write_bytes(b"where what is")
+    (folder / "rest.pt").write_bytes(b"step %d" % step)
+    for rank in range(3):
+        seal(folder, rank, 3)
+    return folder
+
+
+def test_any_part_that_is_not_as_it_was_is_found(tmp_path: Path) -> None:
+    folder = parts(tmp_path / "last.ckpt", 1)
+    assert damage(folder) is None
+    assert len({line for file in folder.glob("*.sha256") for line in file.read_text().splitlines()}) == 5
+    for file in sorted(folder.iterdir()):
+        good = file.read_bytes()
+        for harm in (lambda f: flip(f, 0), lambda f: flip(f, -2), Path.unlink, lambda f: f.write_bytes(b"")):
+            harm(file)
+            assert damage(folder), file.name
+            file.write_bytes(good)
+    assert damage(folder) is None
+    (folder / "__3_0.distcp").write_bytes(b"")
+    assert damage(folder) == "it holds other files than were written"
+
+
+def test_the_parts_of_before_are_used(tmp_path: Path) -> None:
+    said: list[str] = []
+    parts(tmp_path / "before.ckpt", 1)
+    for _ in range(2):  # the second one finds a damaged folder there already
+        flip(parts(tmp_path / "last.ckpt", 2) / "__1_0.distcp", 3)
+        found = newest(tmp_path, said.append)
+        assert found is not None and (found / "rest.pt").read_bytes() == b"step 1"
+        assert (tmp_path / "damaged.ckpt" / "rest.pt").exists() and not (tmp_path / "last.ckpt").exists()
+    assert len(said) == 2 and "the checksum of __1_0.distcp does not fit" in said[0]
 
 
 def test_one_message_where_none_is_left(tmp_path: Path) -> None:
