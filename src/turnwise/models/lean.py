@@ -23,15 +23,23 @@ Forward = Callable[[Tensor, Tensor, Plan], Tensor]
 
 
 def forward_of(model: Any) -> Forward:
-    """The quickest forward pass that there is for a causal LM; the model's own where its kind or its weights ask for it.
-
-    A model with adapters in place, of another family or in reduced precision (where the order of roundings matters more than
-    the count of operations) runs as it is.
-    """
-    plain = not hasattr(model, "get_base_model")
+    """The quickest forward pass that there is for a causal LM; the model's own where it has adapters in place."""
     body = backbone(model)
-    if plain and model.config.model_type in FAMILIES and next(model.parameters()).dtype == torch.float32:
-        return Lean(body)
+    return own_forward(body) if hasattr(model, "get_base_model") else forward_of_body(body)
+
+
+def forward_of_body(body: Any) -> Forward:
+    """The quickest forward pass that there is for a transformer without head; its own where its kind or its weights ask for it.
+
+    One of another family or in reduced precision (where the order of roundings matters more than the count of operations)
+    runs as it is.
+    """
+    plain = body.config.model_type in FAMILIES and next(body.parameters()).dtype == torch.float32
+    return Lean(body) if plain else own_forward(body)
+
+
+def own_forward(body: Any) -> Forward:
+    """The model's own forward pass, through which gradients flow."""
 
     def own(ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
         hidden: Tensor = body(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state

@@ -8,7 +8,8 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from turnwise.models.attention import Causal
+from turnwise.models.lean import Forward, forward_of_body, own_forward
+from turnwise.models.score import plan_of
 from turnwise.predictors.rows import Histories
 
 
@@ -36,17 +37,21 @@ class Critic(LightningModule):
 
     def forward(self, histories: Histories) -> Tensor:
         """Logits of the histories, (Q,); :meth:`values` are their sigmoids."""
-        ids_BS, end_Q = histories.ids_BS.to(self.device), histories.end_Q.to(self.device)
-        position_BS = torch.arange(ids_BS.shape[1], device=self.device).expand_as(ids_BS)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            out = self.backbone(input_ids=ids_BS, position_ids=position_BS, use_cache=False, plan=Causal())
-        hidden_Q = out.last_hidden_state.flatten(0, 1)[end_Q]
-        return self.head(hidden_Q.float()).squeeze(-1)
+        return self._logits(histories, own_forward(self.backbone))
 
     @torch.no_grad()
     def values(self, histories: Histories) -> Tensor:
         """Predicted success of the histories, (Q,), in [0, 1]."""
-        return torch.sigmoid(self(histories))
+        quickest = own_forward if self.autocast else forward_of_body
+        return torch.sigmoid(self._logits(histories, quickest(self.backbone)))
+
+    def _logits(self, histories: Histories, forward: Forward) -> Tensor:
+        ids_BS, position_BS, end_BS, last_Q = (
+            x.to(self.device) for x in (histories.ids_BS, histories.position_BS, histories.end_BS, histories.last_Q)
+        )
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            hidden_BSC = forward(ids_BS, position_BS, plan_of(end_BS))
+        return self.head(hidden_BSC.flatten(0, 1)[last_Q].float()).squeeze(-1)
 
     def training_step(self, batch: tuple[Histories, Tensor], batch_idx: int = 0) -> Tensor:
         """Summed squared error (Eq. 19 before its mean) of a pass against its targets, (Q,)."""
@@ -54,4 +59,4 @@ class Critic(LightningModule):
         return (torch.sigmoid(self(histories)) - target_Q.to(self.device)).square().sum()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        return torch.optim.AdamW(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)

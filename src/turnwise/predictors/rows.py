@@ -1,13 +1,14 @@
-"""Histories of trees as rows of tokens: each rollout's spine is read once, and every history on it is asked about there."""
+"""Histories of trees as rows of tokens in which each stands once, whichever histories, rollouts and trees share it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from turnwise.rollouts.trie import Trie
 from turnwise.types import RolloutTree
 
 Place = tuple[int, int]
@@ -16,52 +17,52 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class Histories:
-    """One causal forward pass: B spines, padded on the right to S tokens, and where in them the Q histories end."""
+    """One forward pass over S tokens (B is 1), packed as ``models.score.PackedTokens`` says, and where Q histories end."""
 
     ids_BS: Tensor
-    end_Q: Tensor  # flat places in B * S
+    position_BS: Tensor
+    end_BS: Tensor
+    last_Q: Tensor  # the place of each history's last token
     places: list[Place]
 
 
 @dataclass(slots=True)
 class _Spine:
     ids: list[int]
-    ends: list[tuple[Place, int]] = field(default_factory=list)  # and the place of the history's last token
+    lasts: list[tuple[Place, int]] = field(default_factory=list)  # and the place of the history's last token
+
+
+@dataclass(slots=True)
+class _Row:
+    trie: Trie = field(default_factory=Trie)
+    lasts: list[tuple[Place, int]] = field(default_factory=list)  # and the trie's node of the history's last token
 
 
 def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]], batch_tokens: int) -> list[Histories]:
     """Every wanted history once, on the first spine that it lies on, which is read as far as its last history.
 
-    Spines are not packed on one another, though those of a tree share its state: a mask over a tree costs the square of its
-    tokens, while a spine alone runs under causal attention and costs the state again.
+    Spines that begin alike are laid upon one another, also those of different trees: states of one world share their rules
+    and tools. Those that do not lie side by side in the same row, and see nothing of each other.
 
     Args:
         trees: whose histories.
         wanted: for each tree the turns after which a history is asked about; -1 is its state.
-        batch_tokens: padded tokens of one pass (a single spine may be longer).
+        batch_tokens: of one pass (a single spine may be longer).
 
     Raises:
         ValueError: a tree has no such turn.
     """
     spines: list[_Spine] = []
     for number, (tree, turns) in enumerate(zip(trees, wanted, strict=True)):
-        missing = set(turns)
-        for leaf in tree.leaves() or [-1]:
-            path = [-1, *tree.path(leaf)]
-            asked = missing.intersection(path)
-            if asked:
-                spines.append(_spine(number, tree, path, asked))
-                missing -= asked
-        if missing:
-            raise ValueError(f"state {tree.state.id!r} has no turns {sorted(missing)}")
-    spines.sort(key=lambda spine: len(spine.ids), reverse=True)
-    passes: list[list[_Spine]] = []
+        spines += _spines(number, tree, turns)
+    spines.sort(key=lambda spine: spine.ids)  # neighbours share the most
+    rows: list[_Row] = []
     for spine in spines:
-        if passes and (len(passes[-1]) + 1) * len(passes[-1][0].ids) <= batch_tokens:
-            passes[-1].append(spine)
-        else:
-            passes.append([spine])
-    return [_histories(spines) for spines in passes]
+        if not rows or len(rows[-1].trie) + len(spine.ids) - rows[-1].trie.shared(spine.ids)[0] > batch_tokens:
+            rows.append(_Row())
+        nodes = rows[-1].trie.add(spine.ids)
+        rows[-1].lasts += [(place, nodes[last]) for place, last in spine.lasts]
+    return [_histories(row) for row in rows]
 
 
 def branchable(tree: RolloutTree) -> list[int]:
@@ -70,25 +71,29 @@ def branchable(tree: RolloutTree) -> list[int]:
     return [-1, *(i for i in range(len(tree.turns)) if i in parents)]
 
 
+def _spines(number: int, tree: RolloutTree, turns: Collection[int]) -> Iterator[_Spine]:
+    missing = set(turns)
+    for leaf in tree.leaves() or [-1]:
+        path = [-1, *tree.path(leaf)]
+        if asked := missing.intersection(path):
+            yield _spine(number, tree, path, asked)
+            missing -= asked
+    if missing:
+        raise ValueError(f"state {tree.state.id!r} has no turns {sorted(missing)}")
+
+
 def _spine(number: int, tree: RolloutTree, path: Sequence[int], asked: set[int]) -> _Spine:
     spine = _Spine([])
     for turn in path:
         spine.ids += tree.state.ids if turn < 0 else tree.turns[turn].action_ids + tree.turns[turn].observation_ids
         if turn in asked:
-            spine.ends.append(((number, turn), len(spine.ids) - 1))
-    last = spine.ends[-1][1]
-    spine.ids = spine.ids[: last + 1]
+            spine.lasts.append(((number, turn), len(spine.ids) - 1))
+    spine.ids = spine.ids[: spine.lasts[-1][1] + 1]
     return spine
 
 
-def _histories(spines: Sequence[_Spine]) -> Histories:
-    S = max(len(spine.ids) for spine in spines)
-    ids_BS = torch.zeros(len(spines), S, dtype=torch.long)
-    places: list[Place] = []
-    ends: list[int] = []
-    for b, spine in enumerate(spines):
-        ids_BS[b, : len(spine.ids)] = torch.tensor(spine.ids)
-        for place, end in spine.ends:
-            places.append(place)
-            ends.append(b * S + end)
-    return Histories(ids_BS, torch.tensor(ends), places)
+def _histories(row: _Row) -> Histories:
+    layout = row.trie.layout()
+    ids, position, end = (torch.from_numpy(of_S)[None] for of_S in (layout.ids_S, layout.position_S, layout.end_S))
+    last_Q = torch.from_numpy(layout.place_N[[node for _, node in row.lasts]])
+    return Histories(ids, position, end, last_Q, [place for place, _ in row.lasts])
