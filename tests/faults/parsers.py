@@ -16,14 +16,18 @@ from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS
 from turnwise.data.trajectories import read_trajectories
 from turnwise.endpoints import retry_after
+from turnwise.engines.vllm.connection import parsed
 from turnwise.engines.vllm.faults import Fault
+from turnwise.engines.vllm.holding import cards_of, first_logprob
 from turnwise.engines.vllm.wire import sample_of
-from turnwise.envs.apibank.released import read_request
+from turnwise.envs.apibank.released import FILES, ReleasedTasks, read_request
 from turnwise.envs.browse import BrowseEnv
 from turnwise.envs.calls import calls_of, tool
 from turnwise.envs.household import HouseholdEnv
+from turnwise.envs.math.public import read_problems
 from turnwise.envs.search import SearchEnv
 from turnwise.envs.search.public import read_pages, read_questions
+from turnwise.envs.search.retrieval import pages_of
 from turnwise.errors import InputError
 from turnwise.gates.signals import SIGNALS
 from turnwise.judges.client import ChatClient, ChatFault
@@ -172,6 +176,35 @@ QUESTION = json.dumps(
         "type": "bridge",
     }
 )
+PROBLEM = json.dumps(
+    {"problem": "1 + 1?", "final_answer": '["2"]', "solution": "\\boxed{2}", "source": "olympiadbench"}
+)
+CARDS = json.dumps({"data": [{"id": "policy", "root": "/weights", "max_model_len": 512}]})
+PAGES = json.dumps({"result": [[{"document": {"contents": "Comet\nA comet is ice."}, "score": 1.0}]]})
+_API = {"name": "Wake", "description": "Wakes.", "input_parameters": {"time": {"type": "str", "description": "when"}}}
+ONE_CALL = json.dumps(
+    [
+        {
+            "file": "a",
+            "instruction": "API descriptions:\n" + json.dumps(_API),
+            "input": "User: wake me at 7\nGenerate API Request:\n",
+            "expected_output": "API-Request: [Wake(time='7')]",
+        }
+    ]
+)
+_FOUND = {
+    "api_name": "ToolSearcher",
+    "input": {"keywords": "Wake"},
+    "output": {"api_name": "ToolSearcher", "output": _API},
+}
+PLAN = json.dumps(
+    [
+        {
+            "requirement": "wake me",
+            "apis": [_FOUND, {"api_name": "Wake", "input": {"time": "7"}, "output": {"output": "ok"}}],
+        }
+    ]
+)
 
 
 @cache
@@ -225,6 +258,9 @@ def targets() -> list[Target]:
         Target("judge answer", _text(read_score), AnswerError, ['<think>so</think>```json\n{"score": 0.5}\n```']),
         Target("judge reply", lambda d, f: ChatClient("http://127.0.0.1:1/v1")._read(d), ChatFault, [CHAT]),
         Target("vllm reply", lambda d, f: sample_of(d, REQUEST), Fault, [COMPLETION]),
+        Target("vllm models", lambda d, f: cards_of(parsed(d, "/v1/models")), Fault, [CARDS]),
+        Target("vllm probe", lambda d, f: first_logprob(d), Fault, [COMPLETION]),
+        Target("retriever reply", lambda d, f: pages_of(d, 3), ValueError, [PAGES]),
         Target("retry-after header", _text(retry_after), (), ["2.5", "Wed, 21 Oct 2026 07:28:00 GMT"]),
         Target("trajectories", _file("t.jsonl", read_trajectories), InputError, [TRAJECTORY, OURS]),
         Target("trajectories, array", _file("t.json", read_trajectories), InputError, [f"[{TRAJECTORY}, {OURS}]"]),
@@ -242,6 +278,16 @@ def targets() -> list[Target]:
             _file("p.jsonl", lambda p: read_pages(p, "env.corpus")),
             InputError,
             ['{"title": "a", "text": "b"}'],
+        ),
+        Target("problems", _file("p.jsonl", lambda p: read_problems(p, "env.files")), InputError, [PROBLEM]),
+        *(
+            Target(
+                f"apibank level {level}",
+                _file(FILES[level], lambda p, level=level: ReleasedTasks(p.parent, [level])),
+                InputError,
+                [seed],
+            )
+            for level, seed in ((1, ONE_CALL), (3, PLAN))
         ),
         Target("result", _file("result.json", read_result), InputError, [RESULT]),
         Target("sweep", _file("s.yaml", read_sweep), InputError, [SWEEP]),

@@ -20,6 +20,7 @@ from turnwise.judges.tally import Fault, Tally
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 4 * 2**20  # bytes of an answer
+_MOST_TOKENS = 2**40  # of one answer; a count above it is none
 _FINAL = ("rejected", "skipped", "budget")  # asking again would not help
 
 
@@ -198,8 +199,9 @@ class ChatClient:
         except (TypeError, LookupError, ValueError, OverflowError):
             self.tally.unmetered += 1
             return
-        self.tally.prompt_tokens += max(0, spent[0])
-        self.tally.completion_tokens += max(0, spent[1])
+        prompt, completion = (min(max(0, count), _MOST_TOKENS) for count in spent)
+        self.tally.prompt_tokens += prompt
+        self.tally.completion_tokens += completion
 
     def _give_up(self) -> None:
         self._failed += 1

@@ -45,11 +45,7 @@ class Connection:
 
     async def get_json(self, path: str, limit: float) -> Any:
         """As :meth:`get`, parsed."""
-        answer = await self.get(path, limit)
-        try:
-            return json.loads(answer)
-        except (ValueError, RecursionError):
-            raise Fault("garbage", f"{path} answered {len(answer)} bytes that are no JSON") from None
+        return parsed(await self.get(path, limit), path)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -94,3 +90,15 @@ class Connection:
             return Fault("rejected", f"status {status}; set {self._key_variable} to the token that the server wants")
         said = answer.decode(errors="replace").strip()[:_TOLD]
         return Fault("missing" if status == 404 else "rejected", f"status {status}" + (f", {said}" if said else ""))
+
+
+def parsed(answer: bytes, path: str) -> Any:
+    """The JSON of an answer.
+
+    Raises:
+        Fault: ``garbage``, where it is none.
+    """
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError):
+        raise Fault("garbage", f"{path} answered {len(answer)} bytes that are no JSON") from None

@@ -26,14 +26,7 @@ class Holding:
 
     async def models(self) -> list[dict[str, Any]]:
         """What is served, the base model first."""
-        found = await self.connection.get_json("/v1/models", self.quick)
-        try:
-            cards = [{**card, "id": str(card["id"])} for card in found["data"]]
-        except (TypeError, LookupError):
-            cards = []
-        if not cards:
-            raise Fault("garbage", "/v1/models answered no list of models")
-        return cards
+        return cards_of(await self.connection.get_json("/v1/models", self.quick))
 
     async def has(self, snapshot: Snapshot) -> bool:
         """Whether it can answer with these weights now."""
@@ -71,12 +64,7 @@ class Holding:
             raise Fault("rejected", f"its --max-model-len is {longest}, and the run needs {max_length}")
         for token in (0, 1):
             body = {"model": card["id"], "prompt": [0], "allowed_token_ids": [token], **_PROBE}
-            answer = await self.connection.post("/v1/completions", body, self.long)
-            try:
-                logprob = float(json.loads(answer)["choices"][0]["logprobs"]["token_logprobs"][0])
-            except (ValueError, LookupError, TypeError, RecursionError):
-                raise Fault("garbage", "its completions hold no log-probs") from None
-            if not abs(logprob) < 1e-3:
+            if not abs(first_logprob(await self.connection.post("/v1/completions", body, self.long))) < 1e-3:
                 raise Fault(
                     "rejected",
                     "its log-probs are not those of the distribution drawn from; it needs --logprobs-mode processed_logprobs",
@@ -100,3 +88,30 @@ class Holding:
             ("/update_weight_version", {"new_version": snapshot.name}),
         ):
             await self.connection.post(path, body, self.long)
+
+
+def cards_of(found: Any) -> list[dict[str, Any]]:
+    """The models that ``/v1/models`` names, each with an ``id``.
+
+    Raises:
+        Fault: ``garbage``, where it names none.
+    """
+    try:
+        cards = [card for card in found["data"] if isinstance(card["id"], str)]
+    except (TypeError, LookupError):
+        cards = []
+    if not cards:
+        raise Fault("garbage", "/v1/models answered no list of models")
+    return cards
+
+
+def first_logprob(answer: bytes) -> float:
+    """Of a completion's first token.
+
+    Raises:
+        Fault: ``garbage``, where there is none.
+    """
+    try:
+        return float(json.loads(answer)["choices"][0]["logprobs"]["token_logprobs"][0])
+    except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
+        raise Fault("garbage", "its completions hold no log-probs") from None

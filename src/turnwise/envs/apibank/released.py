@@ -84,7 +84,7 @@ class ReleasedTasks:
             for number, record in enumerate(_records(path)):
                 try:
                     task = _task(level, number, record)
-                except (KeyError, TypeError, ValueError) as error:
+                except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
                     self.left_out.append((f"{path}: record {number}", f"{type(error).__name__}: {error}"))
                 else:
                     self._tasks[task.split].append(task)
@@ -132,7 +132,7 @@ def _records(path: Path) -> list[Any]:
         raise InputError(
             f"{path}: cannot be read ({error.strerror}); set env.data to API-Bank's json_test_data"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error}); set env.data to API-Bank's json_test_data") from error
     if not isinstance(records, list):
         raise InputError(f"{path}: a list of records was expected, got {type(records).__name__}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def _answer(record: Mapping[str, Any]) -> str | None:
     for name in _ANSWER:
         value = record.get(name)
         if isinstance(value, str) and value.lstrip().startswith("[") and name == "final_answer":
-            value = json.loads(value)
+            with suppress(ValueError, RecursionError):  # an interval begins so, too
+                value = json.loads(value)
         if isinstance(value, list):
             value = ", ".join(map(str, value))
         if isinstance(value, float) and value.is_integer():

@@ -89,14 +89,11 @@ class Served:
     def _search_uncached(self, query: str, k: int) -> tuple[Page, ...]:
         answer = self._post({"queries": [query], "topk": k, "return_scores": True})
         try:
-            found = [hit.get("document", hit)["contents"] for hit in answer["result"][0]]
-            pages = [contents.partition("\n") for contents in found[:k]]
-        except (LookupError, TypeError, AttributeError) as error:
-            raise EnvironmentFault(f"{self._url}: the answer is not in the /retrieve format ({error!r})") from error
-        # as Pages does, a page is freed of marks before anybody sees it
-        return tuple(next(iter(Pages([Page(title.strip().strip('"'), (text,))]))) for title, _, text in pages)
+            return pages_of(answer, k)
+        except ValueError as error:
+            raise EnvironmentFault(f"{self._url}: the answer is not in the /retrieve format ({error})") from error
 
-    def _post(self, body: Mapping[str, Any]) -> Any:
+    def _post(self, body: Mapping[str, Any]) -> bytes:
         connect = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         headers = {"Content-Type": "application/json"}
         if key := key_from(KEY):
@@ -109,13 +106,28 @@ class Served:
                 reply = connection.getresponse()
                 text = _bounded(reply, time.monotonic() + self._timeout)
                 if reply.status == 200:
-                    return json.loads(text)
+                    return text
                 reason = f"HTTP {reply.status}: {text[:200].decode(errors='replace')}"
             except (OSError, http.client.HTTPException, ValueError) as error:
                 reason = error
             finally:
                 connection.close()
         raise EnvironmentFault(f"{self._url}: no answer after {self._retries + 1} attempts ({reason})")
+
+
+def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
+    """The first ``k`` pages of a server's answer.
+
+    Raises:
+        ValueError: it is not in the format.
+    """
+    try:
+        found = [hit.get("document", hit)["contents"] for hit in json.loads(answer)["result"][0]]
+        pages = [contents.partition("\n") for contents in found[:k]]
+        # as Pages does, a page is freed of marks before anybody sees it
+        return tuple(next(iter(Pages([Page(title.strip().strip('"'), (text,))]))) for title, _, text in pages)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(repr(error)) from error
 
 
 def _bounded(reply: http.client.HTTPResponse, deadline: float) -> bytes:
