@@ -28,6 +28,7 @@ from turnwise.rollouts.pack import Packed, Update
 from turnwise.training.memory import out_of_memory
 from turnwise.training.passes import Passes
 from turnwise.training.ranks import Ranks
+from turnwise.training.recompute import enable_recompute, recomputing
 from turnwise.training.sharding import FullySharded, Whole, is_sharded
 
 logger = logging.getLogger(__name__)
@@ -70,12 +71,7 @@ class PolicyModule(LightningModule):
         self.automatic_optimization = False
         self.strict_loading = False  # a checkpoint holds what is trained, not the frozen base
         self.model = model
-        if recompute:
-            causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-            away = (
-                offload and torch.accelerator.is_available()
-            )  # without one they lie in the memory of the CPU as it is
-            causal.activation_checkpointing_enable({"use_reentrant": False}, offload=away)
+        self.recomputed: list[Any] = enable_recompute(model, offload) if recompute else []
         self.loss = loss
         self.learning_rate, self.clip_norm = learning_rate, clip_norm
         self.warmup, self.decay, self.steps = warmup, decay, steps
@@ -160,6 +156,10 @@ class PolicyModule(LightningModule):
             torch.cuda.empty_cache()
 
     def _add_once(self, update: Update) -> list[dict[str, Mean | Max]]:
+        with recomputing(self.recomputed):
+            return self._gradients(update)
+
+    def _gradients(self, update: Update) -> list[dict[str, Mean | Max]]:
         work = list(zip(update.batches, self.references(update), strict=True))
 
         def loss(item: tuple[Packed, Tensor | None]) -> tuple[Tensor, dict[str, Mean | Max]]:

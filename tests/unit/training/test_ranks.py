@@ -17,6 +17,7 @@ from turnwise.rollouts.pack import Update, pack
 from turnwise.training.collection import Allocated
 from turnwise.training.module import PolicyModule
 from turnwise.training.ranks import Ranks
+from turnwise.training.recompute import recomputing
 from turnwise.types import RolloutTree, State, Task, Turn
 
 
@@ -91,13 +92,17 @@ def branched() -> Update:
 
 @pytest.mark.parametrize("offload", [False, True])
 def test_recomputed_layers_give_the_same_gradients(offload: bool, make_model, branched: Update) -> None:
-    gradients = []
+    gradients, passes = [], []
     for kept in ({}, {"recompute": True, "offload": offload}):
-        module = PolicyModule(make_model("qwen3", True), Clipped(), **kept).train()
-        layers = [m for m in module.modules() if getattr(m, "gradient_checkpointing", False)]
-        assert bool(layers) == bool(kept)
+        module = PolicyModule(make_model("qwen3", True), Clipped(), **kept)  # in the mode that a loaded policy is in
+        calls = []
+        for layer in module.model.get_base_model().model.layers:
+            layer.mlp.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
         module._add_gradients(branched)
         gradients.append(torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
+        passes.append(len(calls))
+        assert not any(part.training for part in module.model.modules())
+    assert passes[1] == 2 * passes[0] > 0
     assert gradients[0].norm() > 0
     assert torch.allclose(*gradients, rtol=1e-5, atol=1e-8)
 
@@ -106,9 +111,10 @@ def test_recomputed_layers_give_the_same_gradients(offload: bool, make_model, br
 def test_inputs_of_layers_wait_in_the_memory_of_the_cpu(make_model, branched: Update) -> None:
     gradients, held = [], []
     for kept in ({}, {"recompute": True}, {"recompute": True, "offload": True}):
-        module = PolicyModule(make_model("qwen3", True), Clipped(), **kept).train().cuda()
+        module = PolicyModule(make_model("qwen3", True), Clipped(), **kept).cuda()
         before = torch.cuda.memory_allocated()
-        inputs = module.loss_inputs(branched.batches[0], branched)
+        with recomputing(module.recomputed):
+            inputs = module.loss_inputs(branched.batches[0], branched)
         held.append(torch.cuda.memory_allocated() - before)
         inputs.logprobs_K.sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
