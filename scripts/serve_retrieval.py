@@ -147,8 +147,8 @@ def main(arguments: list[str] | None = None) -> int:
         if args.corpus is not None:
             pages = read_pages(args.corpus, "--corpus")
             size = Path(args.corpus).stat()
-            key = f"{args.model} {args.passage} {size.st_size} {size.st_mtime_ns}"
-            cache = Path(f"{args.corpus}.{hashlib.sha256(key.encode()).hexdigest()[:12]}.npy")
+            known = f"{args.model} {args.passage} {size.st_size} {size.st_mtime_ns}"
+            cache = Path(f"{args.corpus}.{hashlib.sha256(known.encode()).hexdigest()[:12]}.npy")
         else:
             pages = list(Encyclopaedia(args.encyclopaedia, args.edition).pages)
         index = Index(_model(args.model), pages, args.query, args.passage, cache)

@@ -76,7 +76,7 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     """The run's folder, held against other processes until the block ends.
 
     The first claim writes the resolved configuration there. ``fresh=true`` moves a run that lies there to
-    ``<folder>.old-<n>`` first. A run that ends in an :class:`InputError` before it has left anything gives the folder back,
+    ``<folder>.old-<n>`` first, but not where Slurm starts a job of this run again: that goes on. A run that ends in an :class:`InputError` before it has left anything gives the folder back,
     so that the corrected one may have it. Processes of one distributed run share the claim of their first rank.
 
     Raises:
@@ -84,12 +84,11 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     """
     path = Path(cfg.paths.out)
     if not is_first():
-        finished = not cfg.fresh and (path / "result.json").exists()
-        yield RunFolder(path, config_hash(cfg), (path / _RECORD).exists(), finished)
+        yield RunFolder(path, config_hash(cfg), (path / _RECORD).exists(), not _anew(cfg) and _has_result(path))
         return
     path.mkdir(parents=True, exist_ok=True)
     with _only_one(path):
-        if cfg.fresh and (path / _RECORD).exists():
+        if _anew(cfg) and (path / _RECORD).exists():
             _put_aside(path)
         resumed = (path / _RECORD).exists()
         if resumed:
@@ -107,6 +106,11 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
             raise
 
 
+def _anew(cfg: DictConfig) -> bool:
+    """A requeued job comes with the command of its first start."""
+    return bool(cfg.fresh) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
+
+
 def _has_result(path: Path) -> bool:
     """A result that cannot be read is made again: all that it says is still there."""
     result = path / "result.json"
@@ -115,7 +119,8 @@ def _has_result(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except (ValueError, RecursionError):
-        logger.warning("%s is damaged; it is written again", result)
+        if is_first():
+            logger.warning("%s is damaged; it is written again", result)
         return False
 
 

@@ -85,7 +85,7 @@ def test_a_preempted_job_is_requeued_and_ends_as_if_it_had_not_been(cluster: Clu
     done = subprocess.run(command(whole), env=environment, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 
-    waiting = submitted(cluster, preempted)
+    waiting = submitted(cluster, preempted, "fresh=true")  # which is for the first start alone
     try:
         wait(lambda: lines(preempted) >= 2, 600)
         job = cluster.run("squeue", "--noheader", "--states=RUNNING", "--format=%A").split()[0]
@@ -120,3 +120,12 @@ def test_two_tasks_of_a_job_are_one_run(cluster: Cluster, tmp_path: Path) -> Non
     assert lines(folder) == 6
     told = "\n".join(path.read_text() for path in (folder.parent / "sweep" / ".submitit").rglob("*.out"))
     assert told.count("Report:") == 1
+
+    refused = submitted(cluster, folder, "hydra.launcher.tasks_per_node=2", "trainer.devices=2", "seed=1")
+    try:  # the first task is refused; the second one must not wait for it
+        wait(lambda: refused.poll() is not None, 180)
+        wait(lambda: not cluster.run("squeue", "--noheader").strip(), 60)
+    finally:
+        refused.kill()
+        refused.wait()
+    assert "holds a run of another configuration" in logs(folder)

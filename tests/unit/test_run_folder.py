@@ -100,6 +100,16 @@ def test_fresh_puts_the_old_run_aside_and_loses_nothing(tmp_path: Path) -> None:
     }
 
 
+def test_a_requeued_job_goes_on_though_its_command_says_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    for restarts, resumed in ((None, False), ("0", False), ("1", True), ("2", True)):
+        if restarts is not None:
+            monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+        with claim(config(out, fresh=True)) as folder:
+            assert folder.resumed == resumed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.old-1"]
+
+
 def test_a_run_refused_before_it_left_anything_gives_its_folder_back(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(InputError, match="no such file"), claim(config(out, seed=1)):

@@ -69,6 +69,10 @@ def test_goals_differ_by_kind():
         ({"objects": {"mug 1": "desk 1"}}, "'desk 1', which the scene does not have"),
         ({"objects": {"Mug 1": "cabinet 1"}}, "no ALFWorld name"),
         ({"objects": {"mug": "cabinet 1"}}, "no ALFWorld name"),
+        ({"sentence": "put a mug in {__import__('os').getcwd()}"}, "is no task"),  # the engine's grammar would run it
+        ({"sentence": "put a #mug# in cabinet"}, "is no task"),
+        ({"sentence": 7}, "is no task"),
+        ({"goal": {"object": "{1 + 1}", "receptacle": "cabinet"}}, "no type of a goal"),
     ],
 )
 def test_bad_scenes_are_named(changes, message):
@@ -97,6 +101,12 @@ def test_missing_games_say_how_to_get_them(tmp_path):
         games.tasks("test", 1, 0)
     with pytest.raises(ValueError, match="no game file"):
         games.game(Task("alfworld", "x", "train", {"game": "train/x/game.tw-pddl"}))
+    (tmp_path / "outside.tw-pddl").write_text("{}")
+    inside = tmp_path / "games"
+    (inside / "train").mkdir(parents=True)
+    for path in ("../outside.tw-pddl", str(tmp_path / "outside.tw-pddl")):
+        with pytest.raises(ValueError, match="no game file"):
+            OfficialGames(inside).game(Task("alfworld", "x", "train", {"game": path}))
     (tmp_path / "train" / "game.tw-pddl").write_text('{"solvable":\n tru}')
     with pytest.raises(ValueError, match=r"game\.tw-pddl:2: broken JSON"):
         games.tasks("train", 1, 0)

@@ -7,10 +7,13 @@ that the engine calls every thing what the scene calls it, and every list runs b
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+_TYPE, _SENTENCE = re.compile("[a-z]+"), re.compile("[a-z]+(?: [a-z]+)*")
 
 Kind = Literal[
     "pick_and_place_simple",
@@ -37,7 +40,8 @@ class Scene:
     """What a game holds. Names are the engine's: a lower-case type, a space and a number from 1 without gaps.
 
     Raises:
-        ValueError: a name out of form, numbers with gaps, or an object in no receptacle of the scene.
+        ValueError: a name out of form, numbers with gaps, an object in no receptacle of the scene, or a sentence or goal that
+            is not plain words: the engine's grammar computes what stands in braces, in Python.
     """
 
     receptacles: tuple[str, ...]
@@ -54,8 +58,13 @@ class Scene:
     def __post_init__(self) -> None:
         for name in (*self.receptacles, *self.objects):
             kind, _, number = name.partition(" ")
-            if not kind.isalpha() or kind != kind.lower() or not number.isdigit():
+            if not _TYPE.fullmatch(kind) or not number.isdecimal():
                 raise ValueError(f"{name!r} is no ALFWorld name; it must read like 'cabinet 2'")
+        if not isinstance(self.sentence, str) or not _SENTENCE.fullmatch(self.sentence):
+            raise ValueError(f"{self.sentence!r} is no task; it must read like 'put a clean mug in cabinet'")
+        for kind in self.goal.values():
+            if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
+                raise ValueError(f"{kind!r} is no type of a goal; it must read like 'cabinet'")
         for names in (self.receptacles, self.objects):
             for kind, count in counts(names).items():
                 if count > LIMIT:

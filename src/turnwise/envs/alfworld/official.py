@@ -60,10 +60,7 @@ class OfficialGames:
         Raises:
             ValueError: the task names no game of this folder.
         """
-        path = self.folder / str(task.data.get("game"))
-        if not path.is_file():
-            raise ValueError(f"task {task.id}: there is no game file {str(path)!r}; {REMEDY}")
-        return str(path.resolve())
+        return str(self._file(str(task.data.get("game"))))
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
         """The walkthrough of the game file, or the planner's where it has none that wins.
@@ -109,8 +106,15 @@ class OfficialGames:
             self._found[split] = sorted(path for path in found if "movable" not in path and "Sliced" not in path)
         return list(self._found[split])
 
+    def _file(self, path: str) -> Path:
+        """Tasks come from data files too, and a game file brings a grammar that the engine computes: only these."""
+        file = (self.folder / path).resolve()
+        if not file.is_file() or not file.is_relative_to(self.folder.resolve()):
+            raise ValueError(f"there is no game file {path!r} in {str(self.folder)!r}; {REMEDY}")
+        return file
+
     def _read(self, path: str) -> dict:
-        file = self.folder / path
+        file = self._file(path)
         try:
             return json.loads(file.read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:

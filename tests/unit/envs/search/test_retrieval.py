@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -194,6 +195,27 @@ def test_a_server_with_a_token_answers_only_who_has_it(
     monkeypatch.delenv("TURNWISE_RETRIEVAL_KEY")
     assert script.main(["--model", "m", "--encyclopaedia", "tiny", "--host", "0.0.0.0"]) == 2
     assert "TURNWISE_RETRIEVAL_KEY" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("token", [None, "only-between-us"])
+def test_the_command_asks_for_the_token_that_is_set_and_for_no_other(
+    token: str | None, script: ModuleType, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = tmp_path / "pages.jsonl"
+    corpus.write_text(json.dumps({"title": "Comet", "text": "A comet is ice."}))
+    apps: list[web.Application] = []
+    monkeypatch.setattr(script, "_model", lambda name: Letters())
+    monkeypatch.setattr(script.web, "run_app", lambda app, **_: apps.append(app))
+    monkeypatch.delenv("TURNWISE_RETRIEVAL_KEY", raising=False)
+    if token:
+        monkeypatch.setenv("TURNWISE_RETRIEVAL_KEY", token)
+    assert script.main(["--model", "m", "--corpus", str(corpus)]) == 0
+    url = serve(apps[0])
+    assert [page.title for page in Served(url, retries=0)("comet", 1)] == ["Comet"]
+    monkeypatch.setenv("TURNWISE_RETRIEVAL_KEY", "another")
+    if token:
+        with pytest.raises(EnvironmentFault, match="401"):
+            Served(url, retries=0)("comet", 1)
 
 
 def test_an_address_with_a_secret_is_refused_without_repeating_it() -> None:
