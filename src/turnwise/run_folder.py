@@ -76,8 +76,9 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     """The run's folder, held against other processes until the block ends.
 
     The first claim writes the resolved configuration there. ``fresh=true`` moves a run that lies there to
-    ``<folder>.old-<n>`` first, but not where Slurm starts a job of this run again: that goes on. A run that ends in an :class:`InputError` before it has left anything gives the folder back,
-    so that the corrected one may have it. Processes of one distributed run share the claim of their first rank.
+    ``<folder>.old-<n>`` first, but not where Slurm starts a job of this run again: that goes on. A run that ends in an
+    :class:`InputError` before it has left anything gives the folder back, so that the corrected one may have it. Processes of
+    one distributed run share the claim of their first rank.
 
     Raises:
         ConfigError: the folder holds a run of another configuration, or another process is running in it.

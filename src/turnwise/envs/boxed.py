@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.remembered import ENTRY, Remembered
 from turnwise.sandbox.base import Limits, Outcome, Sandbox, SandboxFault, Stop
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.tree import File, Link, Tree
@@ -23,8 +23,6 @@ STOPPED: Mapping[Stop, str] = {
     "disk": "killed: the folder is full",
 }
 """How a policy is told of the limit that its command ran into."""
-
-_KEPT = 20_000  # results remembered: rollouts of a group start alike, and most repeat each other
 
 
 @dataclass
@@ -41,10 +39,10 @@ class Box:
     limits: Limits = field(default_factory=lambda: Limits(seconds=3))
     python: str | None = None
     _sandbox: Sandbox | None = field(default=None, init=False, repr=False, compare=False)
-    _results: OrderedDict[bytes, tuple[Outcome, Tree]] = field(
-        default_factory=OrderedDict, init=False, repr=False, compare=False
+    # rollouts of a group start alike, and most repeat each other
+    _results: Remembered[bytes, tuple[Outcome, Tree]] = field(
+        default_factory=Remembered, init=False, repr=False, compare=False
     )
-
     _under_way: dict[bytes, Future[tuple[Outcome, Tree]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -61,9 +59,9 @@ class Box:
         """
         key = digest(tree, command)
         with self._lock:
-            if key in self._results:
-                self._results.move_to_end(key)
-                return self._results[key]
+            known = self._results.get(key)
+            if known is not None:
+                return known
             under_way = self._under_way.get(key)
             if under_way is None:
                 mine = self._under_way[key] = Future()
@@ -81,9 +79,7 @@ class Box:
             with self._lock:
                 del self._under_way[key]
                 if mine.exception() is None and not mine.result()[0].stopped:
-                    self._results[key] = mine.result()
-                    if len(self._results) > _KEPT:
-                        self._results.popitem(last=False)
+                    self._results.keep(key, mine.result(), _size(*mine.result()))
 
     def _shell(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
         with self._lock:
@@ -102,11 +98,17 @@ class Box:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process opens a sandbox of its own."""
-        own: dict[str, Any] = {"_sandbox": None, "_results": OrderedDict(), "_under_way": {}}
+        own: dict[str, Any] = {"_sandbox": None, "_results": Remembered(), "_under_way": {}}
         return {name: value for name, value in (self.__dict__ | own).items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
+
+
+def _size(outcome: Outcome, tree: Tree) -> int:
+    """Bytes of a result, about."""
+    held = sum(len(path) + len(entry.content) for path, entry in tree.items() if isinstance(entry, File))
+    return len(outcome.output) + held + ENTRY * len(tree)
 
 
 def digest(tree: Tree, *words: str) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 from turnwise.envs import boxed
 from turnwise.envs.base import EnvironmentFault
 from turnwise.envs.boxed import Box, cut, digest
+from turnwise.envs.remembered import ENTRY, Remembered
 from turnwise.sandbox.base import Limits, SandboxFault
 from turnwise.sandbox.tree import File, Link, tree_of
 
@@ -32,6 +33,26 @@ def test_what_a_limit_ended_is_tried_again() -> None:
     box = Box(limits=Limits(seconds=0.5))
     assert box.run("sleep 5", {})[0].stopped == "time"
     assert not box._results
+
+
+def test_what_is_remembered_is_bounded_in_bytes(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy that has found out how to fill a folder must not fill the trainer's memory."""
+    monkeypatch.setattr(box, "_results", Remembered(most=5 << 20))
+    for n in range(12):
+        assert box.run(f"head -c 1000000 /dev/zero > x; echo {n} > y", {})[1]["x"] == File(bytes(1_000_000))
+    assert len(box._results) == 5 and box._results.held <= 5 << 20
+    box.run("head -c 6000000 /dev/zero > x", {})
+    assert len(box._results) == 5
+
+
+def test_what_was_asked_for_longest_ago_is_forgotten() -> None:
+    known: Remembered[str, int] = Remembered(most=3 * ENTRY + 10)
+    for n, name in enumerate("abc"):
+        known.keep(name, n, 1)
+    assert known.get("a") == 0
+    known.keep("d", 3, 1)
+    assert [known.get(name) for name in "abcd"] == [0, None, 2, 3]
+    assert known.held == 3 * (ENTRY + 1)
 
 
 def test_a_fault_of_the_sandbox_is_one_of_the_world(monkeypatch: pytest.MonkeyPatch) -> None:

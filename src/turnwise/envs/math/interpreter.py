@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.remembered import Remembered
 from turnwise.sandbox.base import Limits, NoSandboxError, Outcome, PythonState, Sandbox, SandboxFault
 from turnwise.sandbox.detect import Backend, open_sandbox
 
 _STATES = 96  # processes kept: the sandbox holds some hundreds, and several worlds may share a machine
-_OUTCOMES = 20_000
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Interpreter:
     _states: OrderedDict[tuple[str, ...], PythonState] = field(
         default_factory=OrderedDict, init=False, repr=False, compare=False
     )
-    _outcomes: OrderedDict[tuple[str, ...], Outcome] = field(
-        default_factory=OrderedDict, init=False, repr=False, compare=False
+    _outcomes: Remembered[tuple[str, ...], Outcome] = field(
+        default_factory=Remembered, init=False, repr=False, compare=False
     )
 
     def run(self, before: tuple[str, ...], code: str) -> Outcome:
@@ -45,17 +45,16 @@ class Interpreter:
             EnvironmentFault: the sandbox failed. A snippet that raises or runs into a limit is no fault but an outcome.
         """
         key = (*before, code)
-        if key not in self._outcomes:
+        outcome = self._outcomes.get(key)
+        if outcome is None:
             try:
                 outcome, state = self._state(before).run(code)
             except SandboxFault as error:
                 self._states.clear()  # of a dead server none is of use
                 raise EnvironmentFault(f"sandbox: {error}") from error
             self._keep(key, state)
-            self._outcomes[key] = outcome
-            if len(self._outcomes) > _OUTCOMES:
-                self._outcomes.popitem(last=False)
-        return self._outcomes[key]
+            self._outcomes.keep(key, outcome, len(outcome.output) + sum(map(len, key)))
+        return outcome
 
     def close(self) -> None:
         """End what the sandbox keeps running."""
@@ -91,4 +90,4 @@ class Interpreter:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process opens a sandbox of its own."""
-        return self.__dict__ | {"_sandbox": None, "_states": OrderedDict(), "_outcomes": OrderedDict()}
+        return self.__dict__ | {"_sandbox": None, "_states": OrderedDict(), "_outcomes": Remembered()}
