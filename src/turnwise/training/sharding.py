@@ -8,7 +8,10 @@ gathered once a pass. A checkpoint is a folder to which every process writes its
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
+import tempfile
 from pathlib import Path
 from types import MethodType, SimpleNamespace
 from typing import Any
@@ -27,11 +30,12 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
-from turnwise.files import PART, whole
+from turnwise.files import PART, whole, writing
 from turnwise.models.attention import backbone
 from turnwise.models.score import score
 from turnwise.training.checkpoint import BEFORE, LAST, seal
 
+_PROBE = 1 << 20  # bytes that show why a disk takes no more
 _REST = "rest.pt"  # what is not a tensor of the weights or of the optimiser
 TRAINED = StateDictOptions(cpu_offload=True, ignore_frozen_params=True)
 
@@ -83,10 +87,12 @@ class FullySharded(ModelParallelStrategy):
                 shutil.rmtree(gone, ignore_errors=True)
         self.barrier()
         tensors = {"weights": checkpoint.pop("state_dict"), "optimizer": checkpoint.pop("optimizer_states")[0]}
-        dcp.save(tensors, checkpoint_id=part)
+        save_parts(tensors, part, path)
         if self.is_global_zero:
+            buffer = io.BytesIO()  # torch writes to a full disk without naming the error
+            torch.save(checkpoint, buffer)
             with whole(part / _REST) as rest:
-                torch.save(checkpoint, rest)
+                rest.write_bytes(buffer.getbuffer())
         self.barrier()
         seal(part, self.global_rank, self.world_size)
         self.barrier()
@@ -113,6 +119,23 @@ class FullySharded(ModelParallelStrategy):
         set_optimizer_state_dict(self.model, optimizer, tensors["optimizer"], options=loose)
         rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
         return rest | {"state_dict": {}, "optimizer_states": []}
+
+
+def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
+    """Every process's part into ``folder``, which is to become ``path``.
+
+    Raises:
+        OSError: it cannot be written; ``filename`` is ``path``.
+        RuntimeError: something else kept a process from writing.
+    """
+    try:
+        dcp.save(tensors, checkpoint_id=folder)
+    except dcp.api.CheckpointException as error:  # no Exception, and of a full disk it says "unexpected pos"
+        with writing(path), tempfile.TemporaryFile(dir=folder) as asked:
+            asked.write(bytes(_PROBE))
+            asked.flush()
+            os.fsync(asked.fileno())
+        raise RuntimeError(f"{path}: {'; '.join(str(failure[0]) for failure in error.failures.values())}") from error
 
 
 class Whole:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 from turnwise.errors import InputError
+from turnwise.files import no_room
 from turnwise.training.checkpoint import WholeCheckpointIO, damage, newest, seal
+from turnwise.training.sharding import save_parts
 
 
 def save(folder: Path, step: int) -> Path:
@@ -120,3 +123,16 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
     save(tmp_path, 2)
     (tmp_path / "last.ckpt").unlink()  # as a kill between the two renames leaves it
     assert step_of(newest(tmp_path, lambda line: None)) == 1
+
+
+def test_parts_that_a_disk_does_not_take_name_the_file_and_the_reason(tmp_path: Path) -> None:
+    """Of a limit on the size of files, as of a full disk, torch says no more than "unexpected pos"."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            save_parts({"weights": torch.zeros(100_000)}, tmp_path / "part", tmp_path / "last.ckpt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert no_room(caught.value, tmp_path) is not None and caught.value.filename == str(tmp_path / "last.ckpt")
+    save_parts({"weights": torch.zeros(100_000)}, tmp_path / "part", tmp_path / "last.ckpt")

@@ -20,7 +20,11 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Weights on disk. ``name`` holds the version and a digest: equal names are equal weights, whoever loaded them."""
+    """Weights on disk. ``name`` holds the version and a digest: equal names are equal weights in the same place.
+
+    A server reads an adapter again when it has put it out of its memory, and one whose folder has gone ends it: what another
+    run left there under a name of its own must not be taken for these.
+    """
 
     name: str
     version: int
@@ -44,7 +48,7 @@ def save(model: Any, version: int, root: Path) -> Snapshot:
         model.save_pretrained(part, safe_serialization=True)
         if not adapter and model.config.tie_word_embeddings:
             _untie(model, part)
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(str(root.resolve()).encode("utf-8", "surrogateescape"))
     for file in sorted(part.iterdir()):
         if file.suffix in (".safetensors", ".json"):
             with file.open("rb") as stream:

@@ -55,6 +55,9 @@ def test_equal_weights_have_equal_names_and_others_have_not(make_model: Make, tm
     first = save(model, 0, tmp_path)
     assert save(model, 0, tmp_path) == first
     assert save(model, 1, tmp_path).name.split("-")[1] == first.name.split("-")[1]
+    assert (
+        save(model, 0, tmp_path / "elsewhere").name != first.name
+    )  # a server may still have that one, and its folder be gone
     with torch.no_grad():
         next(p for p in model.parameters() if p.requires_grad).add_(0.1)
     assert save(model, 0, tmp_path).name.split("-")[1] != first.name.split("-")[1]
