@@ -60,8 +60,8 @@ SCENES = {
         ),
         Scene(  # the next collection under way in a thread while the weights move
             "ahead",
-            (*PIVOTS, "rollout.staleness=1"),
-            ("trainer", "job", "term", "torn", "disk"),
+            (*PIVOTS, "rollout.staleness=1", "engine.lanes=2"),
+            ("trainer", "job", "term", "worker", "torn", "disk"),
         ),
         Scene(  # whole episodes, whose commands run in worker processes in the sandbox
             "sandbox",
