@@ -24,8 +24,11 @@ class Lora:
 
     def __post_init__(self) -> None:
         _at_least(0, r=self.r, alpha=self.alpha)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        if self.dropout:
+            raise ValueError(
+                "dropout must be 0: the policy that learns would not be the one that sampled, and a run that was killed would "
+                f"draw other masks; got {self.dropout}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

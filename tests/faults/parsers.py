@@ -257,7 +257,7 @@ def targets() -> list[Target]:
         Target("browse action", _text(_step("browse")), (), ["open 1", "find ice", "answer 7"]),
         Target("judge answer", _text(read_score), AnswerError, ['<think>so</think>```json\n{"score": 0.5}\n```']),
         Target("judge reply", lambda d, f: ChatClient("http://127.0.0.1:1/v1")._read(d), ChatFault, [CHAT]),
-        Target("vllm reply", lambda d, f: sample_of(d, REQUEST), Fault, [COMPLETION]),
+        Target("vllm reply", lambda d, f: sample_of(d, REQUEST, 1000), Fault, [COMPLETION]),
         Target("vllm models", lambda d, f: cards_of(parsed(d, "/v1/models")), Fault, [CARDS]),
         Target("vllm probe", lambda d, f: first_logprob(d), Fault, [COMPLETION]),
         Target("retriever reply", lambda d, f: pages_of(d, 3), ValueError, [PAGES]),

@@ -25,7 +25,8 @@ class Demonstration(NamedTuple):
 
 
 class Demonstrations:
-    """Trajectories by number, in the order in which they were added. Memory: 40 bytes each; the rest lies in ``folder``.
+    """Trajectories by number, in the order in which they were added. Memory: 40 bytes each and 4 a
+    turn; the rest lies in ``folder``.
 
     Args:
         chat: renders and tokenises them, once, when they are added.
@@ -37,6 +38,7 @@ class Demonstrations:
         self.names = Names(folder)
         self._shelf: Shelf[Demonstration] = Shelf(folder)
         self._starts = array("Q", [0])  # turns before each trajectory, and in the end of all
+        self.histories = array("I")  # tokens before each turn
         self.number = lru_cache(maxsize=_NEAR)(self.names.place)
         self._near = lru_cache(maxsize=_NEAR)(self._shelf.__getitem__)
 
@@ -53,7 +55,8 @@ class Demonstrations:
         spines = self.chat.spines(trajectory.messages, trajectory.tools)
         self.names.append(trajectory.id)
         self._shelf.append(Demonstration(trajectory, spines))
-        self._starts.append(self._starts[-1] + sum(len(spine.turns) for spine in spines))
+        self.histories.extend(start for spine in spines for start, _ in spine.turns)
+        self._starts.append(len(self.histories))
 
     def __len__(self) -> int:
         return len(self._shelf)

@@ -31,6 +31,10 @@ class LazyStates(Sequence[State]):
     def groups(self) -> NDArray[np.int64]:
         """A number for each state, the same for those of one trajectory, (S,)."""
 
+    @abstractmethod
+    def lengths(self) -> NDArray[np.uint32]:
+        """Tokens of each state's history, (S,)."""
+
     @overload
     def __getitem__(self, place: int) -> State: ...
     @overload
@@ -68,10 +72,18 @@ class Chosen(LazyStates):
     def groups(self) -> NDArray[np.int64]:
         return self.states.groups()[self.places_S]
 
+    def lengths(self) -> NDArray[np.uint32]:
+        return self.states.lengths()[self.places_S]
+
 
 def ids_of(states: Sequence[State]) -> Iterable[str]:
     """The ids of any sequence of states, in order."""
     return states.ids() if isinstance(states, LazyStates) else (state.id for state in states)
+
+
+def lengths_of(states: Sequence[State]) -> NDArray[np.uint32]:
+    """Tokens of each state's history, (S,)."""
+    return states.lengths() if isinstance(states, LazyStates) else np.array([len(s.ids) for s in states], np.uint32)
 
 
 def chosen(states: Sequence[State], places: Iterable[int]) -> Sequence[State]:

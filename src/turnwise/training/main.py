@@ -38,6 +38,7 @@ from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.collection import Collection
 from turnwise.training.export import export
 from turnwise.training.measure import Measure, base_key
+from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import in_domain, out_of_domain, provenance, summary
 from turnwise.training.playing import player_of, spooled
@@ -46,7 +47,7 @@ from turnwise.training.progress import Advance, Phases
 from turnwise.training.ranks import Ranks, environments, joined
 from turnwise.training.recorder import Recorder
 from turnwise.training.signals import named_signals, own_signals
-from turnwise.training.sources import Steps, Turns, read_experts, starts_of
+from turnwise.training.sources import Steps, Turns, playable, read_experts, starts_of
 from turnwise.training.stream import Rollouts
 from turnwise.training.verdicts import count_profile, verifier_result
 from turnwise.types import Message, State
@@ -293,6 +294,7 @@ def run(cfg: DictConfig) -> None:
     L.seed_everything(int(cfg.seed), verbose=False)
     torch.use_deterministic_algorithms(True, warn_only=True)
     with ExitStack() as ends:
+        ends.enter_context(memory_told())
         ranks = ends.enter_context(joined(cfg.trainer))
         ranks = ranks.playing(served=cfg.engine._target_ in SERVED)
         phases = ends.enter_context(Phases(PHASES, TWINS, Console(stderr=True, quiet=not ranks.first)))
@@ -300,6 +302,8 @@ def run(cfg: DictConfig) -> None:
         ends.callback(job.engine.shutdown)
         with ranks.first_alone():
             candidates = job.candidates()
+        if job.parts["allocator"] is not None:
+            candidates = playable(candidates, job.settings["rollout"], phases.tell)
         base = job.measured_base()
         job.recorder.write(0, "eval", summary(base))
         job.fit(job.chosen(candidates))

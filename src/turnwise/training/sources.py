@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.expert import expert_file
 from turnwise.data.steps import Step, steps_of
 from turnwise.data.trajectories import Problem, each_trajectory
-from turnwise.settings import Data
+from turnwise.errors import InputError
+from turnwise.settings import Data, Rollout
 from turnwise.states.expert_turns import expert_turns
-from turnwise.states.lazy import LazyStates
+from turnwise.states.lazy import LazyStates, chosen, lengths_of
 from turnwise.states.task_starts import task_starts
 from turnwise.types import State, Task
 
@@ -79,6 +80,9 @@ class Turns(LazyStates):
         starts = np.array(self.demonstrations.starts, np.int64)
         return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
 
+    def lengths(self) -> NDArray[np.uint32]:
+        return np.array(self.demonstrations.histories, np.uint32)
+
 
 class Steps(Mapping[str, Step]):
     """The demonstrated steps by the ids of their states, for a judge."""
@@ -102,6 +106,27 @@ class Steps(Mapping[str, Step]):
 
     def __len__(self) -> int:
         return len(self.turns)
+
+
+def playable(states: Sequence[State], rollout: Rollout, tell: Callable[[str], None]) -> Sequence[State]:
+    """The states whose history leaves room for an action; servers refuse the others, and no rollout would go on from them.
+
+    Raises:
+        InputError: there is none.
+    """
+    limit = rollout.max_length - rollout.sampling.max_tokens
+    lengths = lengths_of(states)
+    if not len(states) or lengths.max() <= limit:
+        return states
+    (places,) = np.nonzero(lengths <= limit)
+    why = (
+        f"{len(states) - len(places)} of {len(states)} states, whose history has more than {limit} tokens (rollout.max_length "
+        f"less rollout.sampling.max_tokens; the longest has {lengths.max()})"
+    )
+    if not len(places):
+        raise InputError(f"nothing can be played from {why}: raise rollout.max_length")
+    tell(f"left out: {why}")
+    return chosen(states, places.tolist())
 
 
 def starts_of(environment: Any, count: int, seed: int, opening: Callable[[Task], list[int]]) -> list[State]:

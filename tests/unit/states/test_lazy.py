@@ -11,14 +11,17 @@ from transformers import AutoTokenizer
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.records import UnusableError
+from turnwise.engines.base import Sampling
 from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.errors import InputError
+from turnwise.settings import Rollout
 from turnwise.states.base import Profile
 from turnwise.states.batches import Batches
 from turnwise.states.expert_turns import ExpertTurns, expert_turns
-from turnwise.states.lazy import LazyStates, chosen, ids_of
+from turnwise.states.lazy import LazyStates, chosen, ids_of, lengths_of
 from turnwise.states.pivots import Pivots
 from turnwise.tiny.load import tiny_path
-from turnwise.training.sources import Steps, Turns
+from turnwise.training.sources import Steps, Turns, playable
 from turnwise.types import State, Trajectory
 
 
@@ -103,3 +106,22 @@ def test_an_id_used_twice_is_refused_with_the_place_of_the_first(
     with pytest.raises(UnusableError, match="was used at "):
         demonstrations.add(trajectories[0])
     assert len(demonstrations) == 1 and demonstrations.turns == demonstrations.starts[-1]
+
+
+def rollout(max_length: int) -> Rollout:
+    return Rollout(states=1, sampling=Sampling(temperature=1.0, max_tokens=24), max_length=max_length)
+
+
+def test_histories_that_leave_no_room_for_an_action_are_left_out_and_told(lazy: Turns, listed: list[State]) -> None:
+    lengths = [len(state.ids) for state in listed]
+    assert lengths_of(lazy).tolist() == lengths_of(listed).tolist() == lengths
+    limit = sorted(lengths)[len(lengths) // 2]
+    said: list[str] = []
+    for states in (lazy, listed):
+        found = playable(states, rollout(limit + 24), said.append)
+        assert list(found) == [state for state in listed if len(state.ids) <= limit]
+        assert lengths_of(found).max() == limit and playable(found, rollout(limit + 24), said.append) is found
+    assert len(said) == 2 and "rollout.max_length" in said[0]
+    assert said[0].startswith(f"left out: {sum(n > limit for n in lengths)} of {len(lengths)} states")
+    with pytest.raises(InputError, match=r"raise rollout\.max_length"):
+        playable(lazy, rollout(min(lengths) + 23), said.append)

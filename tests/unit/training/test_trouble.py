@@ -16,7 +16,7 @@ from turnwise.losses.base import LossInputs, LossOutput
 from turnwise.losses.clipped import Clipped
 from turnwise.rollouts.halves import halves, smaller
 from turnwise.rollouts.pack import Packed, Update, pack
-from turnwise.training.memory import out_of_memory
+from turnwise.training.memory import memory_told, out_of_memory
 from turnwise.training.module import PolicyModule
 from turnwise.types import RolloutTree, State, Task, Turn
 
@@ -158,3 +158,18 @@ def test_halves_hold_every_row_and_item_once() -> None:
 
     assert sorted(trained(cut)) == sorted(trained(given.batches)) and len(trained(cut)) == 64
     assert sum(int((packed.end_BS > 0).sum()) for packed in cut) == given.stored_tokens
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried to")])
+def test_memory_that_runs_out_anywhere_else_ends_the_run_with_one_line(error: Exception) -> None:
+    """In an optimiser's first step, in sampling: there is nothing to halve."""
+    with (
+        pytest.raises(Stopped, match=r"^out of memory \(.+\): lower engine.memory_gb.*checkpoint") as caught,
+        memory_told(),
+    ):
+        raise error
+    with pytest.raises(Stopped) as again, memory_told():
+        raise caught.value  # what an update says of itself stands
+    assert again.value is caught.value
+    with pytest.raises(RuntimeError, match=r"^shape mismatch$"), memory_told():
+        raise RuntimeError("shape mismatch")

@@ -70,9 +70,8 @@ class Server:
                 attempt += 1
                 incarnation = self.incarnation
                 try:
-                    sample = sample_of(
-                        await self.connection.post("/v1/completions", request, self.patience.attempt_limit), request
-                    )
+                    answer = await self.connection.post("/v1/completions", request, self.patience.attempt_limit)
+                    sample = sample_of(answer, request, self.snapshot.vocabulary if self.snapshot else 0)
                     if not await self._still_holds(incarnation):
                         raise Fault("missing", "the weights were loaded again meanwhile")
                 except Fault as fault:

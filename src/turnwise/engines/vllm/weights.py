@@ -30,6 +30,7 @@ class Snapshot:
     version: int
     folder: Path
     adapter: bool  # a LoRA adapter, or all weights
+    vocabulary: int  # tokens that the model knows
 
 
 def save(model: Any, version: int, root: Path) -> Snapshot:
@@ -60,7 +61,7 @@ def save(model: Any, version: int, root: Path) -> Snapshot:
     else:
         with writing(folder):
             part.rename(folder)
-    return Snapshot(name, version, folder.resolve(), adapter)
+    return Snapshot(name, version, folder.resolve(), adapter, int(model.config.vocab_size))
 
 
 def _untie(model: Any, folder: Path) -> None:

@@ -60,8 +60,8 @@ def body_of(
     }
 
 
-def sample_of(answer: bytes, request: dict[str, Any]) -> Sample:
-    """The action that an answer holds.
+def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample:
+    """The action that an answer holds, of tokens below ``vocabulary``.
 
     Raises:
         Fault: ``garbage``, where anything of it does not fit the request: ids that are no ids, log-probs that are none or belong
@@ -75,7 +75,7 @@ def sample_of(answer: bytes, request: dict[str, Any]) -> Sample:
         prompt, finish = choice["prompt_token_ids"], choice["finish_reason"]
     except (ValueError, LookupError, TypeError, RecursionError):
         raise Fault("garbage", f"{len(answer)} bytes that are no completion with token ids and log-probs") from None
-    if len(choices) != 1 or not _are_ids(ids) or not ids:
+    if len(choices) != 1 or not _are_ids(ids, vocabulary) or not ids:
         raise Fault("garbage", "an answer without one list of token ids")
     if prompt != request["prompt"]:
         raise Fault("garbage", "an answer to another prompt")
@@ -90,8 +90,8 @@ def sample_of(answer: bytes, request: dict[str, Any]) -> Sample:
     return Sample(ids, [float(value) for value in logprobs], truncated=not ended)
 
 
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and all(type(token) is int and token >= 0 for token in value)
+def _are_ids(value: Any, vocabulary: int) -> bool:
+    return isinstance(value, list) and all(type(token) is int and 0 <= token < vocabulary for token in value)
 
 
 def _are_logprobs(value: Any) -> bool:

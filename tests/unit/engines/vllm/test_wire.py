@@ -25,7 +25,7 @@ def answer(ids: Any, values: Any = None, **changes: Any) -> dict[str, Any]:
 
 
 def read(content: Any) -> Sample:
-    return sample_of(json.dumps(content).encode(), REQUEST)
+    return sample_of(json.dumps(content).encode(), REQUEST, 960)
 
 
 def test_a_request_holds_everything_that_decides_the_draw() -> None:
@@ -65,6 +65,8 @@ def test_right_answers_are_read() -> None:
         answer([7, 2], prompt_token_ids=[4, 6]),
         answer([7, 2], prompt_token_ids=None),
         answer([7, -2]),
+        answer([960, 2]),  # the model knows no such token
+        answer([3_000_000_000, 2]),
         answer([7, True]),
         answer([7.0, 2]),
         answer([7, 2], [-0.5]),
@@ -106,6 +108,6 @@ def test_whatever_a_server_writes_is_a_sample_that_fits_or_a_fault(
     content = raw if text else json.dumps(value if key is None else answer([7, 2], **{key: value})).encode()
     found: list[Sample] = []
     with suppress(Fault):
-        found.append(sample_of(content, REQUEST))
+        found.append(sample_of(content, REQUEST, 960))
     for sample in found:
         assert len(sample.ids) == len(sample.logprobs) and sample.ids[-1] in (2, 9)
