@@ -12,7 +12,8 @@ What is not compressed: an iteration here has 16 or 8 rollouts and not 1,024, so
 more slowly here than there.
 
 The process is looked at every hour (watch.py). Of the later half of the looks a line is fitted; the run is flat if the 95 %
-interval of its slope ends below --allowed, and no more file handles and threads are open in the end than in the middle. An
+interval of its slope ends below --allowed, that of the processes that it started too, and no more of these, of file handles and
+of threads are there in the end than in the middle. An
 interval that reaches across --allowed is `unclear`: more hours narrow it.
 The last line is one JSON object; the exit status is 1 where the verdict is not `flat`.
 """
@@ -122,6 +123,10 @@ def follow(start: Start, samples: Path, hours: int) -> None:
                 )
 
 
+MEMORY = {"rss": "memory", "children_rss": "memory of its processes"}  # in the look, in the verdict
+COUNTS = ("fds", "threads", "children")
+
+
 def verdict(samples: list[dict[str, Any]], allowed: float) -> dict[str, Any]:
     """What the later half of the looks says. The interval of the slope is that of least squares, widened for looks that resemble
     the ones before them. What ends above ``allowed`` is a growth where the interval also begins there, and unclear where not.
@@ -133,17 +138,20 @@ def verdict(samples: list[dict[str, Any]], allowed: float) -> dict[str, Any]:
         raise ValueError(f"a slope over the later half needs at least 8 looks, got {len(samples)}")
     half = len(samples) // 2
     later, hours = samples[half:], np.arange(half, len(samples), dtype=float)
-    slope, error = line(hours, np.array([row["rss"] for row in later]))
-    growth = {name: later[-1][name] - samples[half - 1][name] for name in ("fds", "threads", "objects", "files")}
-    low, high = slope - 1.96 * error, slope + 1.96 * error
-    grown = ["memory"] * (low > allowed) + [name for name in ("fds", "threads") if growth[name] > 0]
+    growth = {name: later[-1][name] - samples[half - 1][name] for name in (*COUNTS, "objects", "files")}
+    slopes = {name: line(hours, np.array([row[name] for row in later])) for name in MEMORY}
+    interval = {name: (slope - 1.96 * error, slope + 1.96 * error) for name, (slope, error) in slopes.items()}
+    grown = [MEMORY[name] for name, (low, _) in interval.items() if low > allowed]
+    grown += [name for name in COUNTS if growth[name] > 0]
+    unclear = [MEMORY[name] for name, (_, high) in interval.items() if high > allowed]
     if grown:
         found = "grows: " + ", ".join(grown)
     else:
-        found = "unclear: memory" if high > allowed else "flat"
+        found = "unclear: " + ", ".join(unclear) if unclear else "flat"
     return {
-        "rss_growth_mb_per_hour": round(slope, 4),
-        "rss_growth_ci95": [round(low, 4), round(high, 4)],
+        "rss_growth_mb_per_hour": round(slopes["rss"][0], 4),
+        "rss_growth_ci95": [round(end, 4) for end in interval["rss"]],
+        "rss_of_children_growth_ci95": [round(end, 4) for end in interval["children_rss"]],
         "rss_mb": [samples[0]["rss"], samples[half]["rss"], samples[-1]["rss"]],
         "rss_of_children_mb": [row["children_rss"] for row in (samples[half], samples[-1])],
         "fd_growth": growth["fds"],

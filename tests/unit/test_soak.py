@@ -24,9 +24,11 @@ def soak(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("soak")
 
 
-def looks(rss: Any, fds: Any = lambda hour: 20, hours: int = 48) -> list[dict[str, Any]]:
-    rest = {"children_rss": 40.0, "threads": 5, "objects": 6 * 10**5, "files": 14, "disk": 5.0}
-    return [{"rss": rss(hour), "fds": fds(hour), **rest} for hour in range(hours)]
+def looks(
+    rss: Any, fds: Any = lambda hour: 20, hours: int = 48, below: Any = lambda hour: 40.0
+) -> list[dict[str, Any]]:
+    rest = {"threads": 5, "children": 2, "objects": 6 * 10**5, "files": 14, "disk": 5.0}
+    return [{"rss": rss(hour), "fds": fds(hour), "children_rss": below(hour), **rest} for hour in range(hours)]
 
 
 def test_a_run_that_levels_off_is_flat(soak: ModuleType) -> None:
@@ -42,6 +44,14 @@ def test_a_leak_of_memory_and_one_of_files_are_named(soak: ModuleType) -> None:
     found = soak.verdict(looks(lambda hour: 500 + 1.0 * hour + noise.gauss(0, 1), lambda hour: 20 + hour // 10), 0.5)
     assert found["verdict"] == "grows: memory, fds" and found["fd_growth"] == 2
     assert found["rss_growth_mb_per_hour"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_leak_in_the_processes_that_a_run_started_is_one(soak: ModuleType) -> None:
+    found = soak.verdict(looks(lambda hour: 500.0, below=lambda hour: 40 + 2.0 * hour), 0.5)
+    assert found["verdict"] == "grows: memory of its processes" and found["rss_growth_mb_per_hour"] == 0
+    more = looks(lambda hour: 500.0)
+    more[-1]["children"] = 3
+    assert soak.verdict(more, 0.5)["verdict"] == "grows: children"
 
 
 def test_a_slope_that_the_noise_hides_is_unclear_and_not_flat(soak: ModuleType) -> None:
