@@ -14,6 +14,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from turnwise.sandbox import leash
 from turnwise.sandbox.base import BOX, Limits, Outcome, PythonState, SandboxFault
 from turnwise.sandbox.folders import interpreter, refused, remove
 from turnwise.sandbox.python import PythonServer
@@ -49,13 +50,18 @@ class Bubblewrap:
         self.python_path, self._folders = interpreter(python, self.owner is not None)
         self._filter = confined()
         self._server: PythonServer | None = None
+        self._place: Path | None = None  # of the work folders
+        self._leash: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def shell(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
         """A command in a fresh folder; see the protocol."""
         if no := refused(command):
             return no, tree
-        folder = Path(tempfile.mkdtemp(prefix="turnwise-box-"))
+        try:
+            folder = self._work_folder()
+        except OSError as error:
+            raise SandboxFault(f"no work folder: {error}") from error
         try:
             write_tree(tree, folder, self.owner)
             outcome = self._run(command, folder)
@@ -76,9 +82,29 @@ class Bubblewrap:
     def close(self) -> None:
         """End the Python server; commands leave nothing behind."""
         with self._lock:
+            if self._leash is not None:
+                self._leash.stdin.close()  # type: ignore[union-attr]
+                self._leash.wait()
+                self._leash = None
             if self._server is not None:
                 self._server.close()
                 self._server = None
+
+    def _work_folder(self) -> Path:
+        with self._lock:
+            if self._leash is None or self._place is None or not self._place.exists():
+                if self._leash is not None:
+                    self._leash.stdin.close()  # type: ignore[union-attr]
+                self._place = Path(tempfile.mkdtemp(prefix="turnwise-box-"))
+                self._place.chmod(0o711)  # whoever works inside may pass, and list nothing
+                self._leash = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(Path(leash.__file__)), str(self._place)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,  # it outlives a trainer whose whole group is killed
+                )
+            return Path(tempfile.mkdtemp(dir=self._place))
 
     def _run(self, command: str, folder: Path) -> Outcome:
         limits = self.limits
@@ -219,7 +245,11 @@ def reason() -> str | None:
     if os.getuid() == 0 and shutil.which("setpriv") is None:
         return "root has to drop its rights and setpriv is not installed: install util-linux, or run as another user"
     try:
-        outcome, _ = Bubblewrap(Limits(seconds=10)).shell("echo works", {})
+        sandbox = Bubblewrap(Limits(seconds=10))
+        try:
+            outcome, _ = sandbox.shell("echo works", {})
+        finally:
+            sandbox.close()
     except (SandboxFault, ValueError, OSError) as error:
         return str(error)
     return None if outcome.output == "works\n" else f"a command in bwrap answered {outcome.output.strip()!r}"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.sandbox import bubblewrap, python, sandlocked
+from turnwise.sandbox import bubblewrap, leash, python, sandlocked
 from turnwise.sandbox.base import Limits, NoSandboxError, Sandbox, SandboxFault
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import open_sandbox
@@ -263,3 +263,53 @@ def test_a_snippet_that_hits_a_limit_spoils_no_copy_made_beside_it(hasty: Sandbo
             assert (outcome.output, outcome.status) == ("7\n", 0)
         else:
             assert outcome.status != 0
+
+
+TRAINER = """
+import sys, threading, time
+from turnwise.sandbox.base import Limits
+from turnwise.sandbox.bubblewrap import Bubblewrap
+sandbox = Bubblewrap(Limits(seconds=60))
+for _ in range(3):
+    threading.Thread(target=sandbox.shell, args=("sleep 60", {}), daemon=True).start()
+while sandbox._place is None or len(list(sandbox._place.iterdir())) < 3:
+    time.sleep(0.01)
+print(sandbox._place, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_nothing_of_a_killed_trainer_stays(stuck: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a bwrap waits for an outer half that died with the trainer, which a bwrap that never ends stands for."""
+    if why := bubblewrap.reason():
+        pytest.skip(why)
+    with tempfile.TemporaryDirectory() as folder:
+        if stuck:
+            Path(folder).chmod(0o755)
+            (Path(folder) / "bwrap").write_text("#!/bin/sh\nwhile :; do sleep 1; done\n")
+            (Path(folder) / "bwrap").chmod(0o755)
+            monkeypatch.setenv("PATH", folder, prepend=os.pathsep)
+        trainer = subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, text=True)
+        assert trainer.stdout is not None
+        place = Path(trainer.stdout.readline().strip())
+        deadline = time.monotonic() + 20
+        while len(leash.held(place)) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        trainer.kill()
+        trainer.communicate()
+        while place.exists() or leash.held(place):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_sandbox_that_is_closed_leaves_no_folder_and_can_be_used_again() -> None:
+    sandbox = _bubblewrap(Limits())
+    places = []
+    for _ in range(2):
+        assert sandbox.shell("pwd", {})[0].output == "/box\n"
+        assert sandbox._place is not None
+        places.append(sandbox._place)
+        sandbox.close()
+    assert places[0] != places[1] and not any(place.exists() for place in places)
