@@ -93,9 +93,34 @@ def overlap(results: Sequence[Result]) -> str:
     return "\n\n".join([table(header, rows), *lines, machines(results)])
 
 
+def same_run(results: Sequence[Result]) -> str:
+    """One run with each engine, of the last result."""
+    result = results[-1]
+    setting, (low, high) = result["setting"], result["apart_ci95"]
+    rows = []
+    for engine, row in result["engines"].items():
+        ends = [f"{end:+.1f}" for end in row["delta_ci95"]]
+        sides = [f"{row[side]:.1f} %" for side in ("base", "after")]
+        change = f"{row['delta']:+.1f} [{', '.join(ends)}]"
+        rows.append(
+            [f"`{engine}`", *sides, change, f"{row['tokens']:,}", f"{row['mismatch_max']:.1e}", f"{row['minutes']:.1f}"]
+        )
+    header = ["engine", "base", "after", "change, points", "tokens drawn", "log-probs apart, at most", "minutes"]
+    given = f" --overrides {' '.join(setting['overrides'])}" if setting["overrides"] else ""
+    lines = [
+        table(header, rows),
+        f"After training vLLM's policy is {result['apart']:+.1f} points from the other, 95 % interval [{low:+.1f}, {high:+.1f}] "
+        f"over {result['tasks']} held-out tasks, paired.",
+        f"`python benchmarks/same_run.py --tasks {setting['tasks']} --seed {setting['seed']}{given}`, scale tiny, one core. "
+        f"{machines(results)}",
+    ]
+    return "\n\n".join(lines)
+
+
 ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {
     "million": ("scaling.md", million),
     "spool": ("reliability.md", spool),
     "overlap": ("scaling.md", overlap),
+    "same_run": ("engines.md", same_run),
 }
 """Benchmark -> the page that holds its table, and what makes it."""

@@ -144,3 +144,28 @@ def test_overlap_fills_its_table(tmp_path: Path) -> None:
     assert "| grpo | 1 | 4.50 | 4.20 | 2.10 | 2.20 | 1.33 |" in text
     assert "--method grpo --epochs 8 --rounds 3 --overrides engine.lanes=1`" in text
     assert "would make it 1.50 times as fast" in text and "Rounds: 1.20, 1.33, 1.40." in text
+
+
+def test_one_run_with_each_engine_fills_its_table(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table:same_run -->\n<!-- /table:same_run -->\n")
+    row = {
+        "base": 29.2,
+        "after": 39.6,
+        "delta": 10.4,
+        "delta_ci95": [1.0, 19.8],
+        "tokens": 12_345,
+        "mismatch_max": 4e-6,
+    }
+    found = {
+        "engines": {"tree": {**row, "minutes": 1.5}, "vllm": {**row, "after": 41.7, "minutes": 9.0}},
+        "apart": 2.1,
+        "apart_ci95": [-9.4, 13.5],
+        "tasks": 96,
+        "setting": {"tasks": 48, "seed": 0, "overrides": []},
+    }
+    assert main([str(saved(tmp_path, "same_run", **found)), "--page", str(page)]) == 0
+    text = page.read_text()
+    assert "| `tree` | 29.2 % | 39.6 % | +10.4 [+1.0, +19.8] | 12,345 | 4.0e-06 | 1.5 |" in text
+    assert "+2.1 points from the other, 95 % interval [-9.4, +13.5] over 96 held-out tasks" in text
+    assert "`python benchmarks/same_run.py --tasks 48 --seed 0`" in text

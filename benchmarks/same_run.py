@@ -1,0 +1,105 @@
+"""One run with each engine, the in-process one and vLLM: whether both learn as much.
+
+python benchmarks/same_run.py
+python benchmarks/same_run.py --tasks 24 --overrides trainer.max_epochs=2
+
+vLLM is the one of the environment that TURNWISE_VLLM_PYTHON names (docs/engines.md), started by the run itself. Both runs have
+one seed, and so the same tasks and demonstrations; the engines draw differently. Held-out success after training is compared task
+by task, with the paired bootstrap of docs/evaluation.md. The last line is one JSON object: `apart`, vLLM's success less the
+other's in points, its interval, and whether that holds 0. The exit status is 1 where it does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from common import finish, positive
+from turnwise.training.outcome import comparison, load_evaluation
+
+ROOT = Path(__file__).resolve().parents[1]
+ENGINES = {"tree": ["engine.lanes=1"], "vllm": ["engine=vllm", "engine.local.eager=true", "engine.local.kv_gb=1"]}
+SMALL = [
+    *("method=pivotrl", "data.trajectories=30", "states.k=4", "states.keep=mixed", "rollout.states=8"),
+    *("rollout.trajectories=null", "allocator.group_size=8", "trainer.max_epochs=4"),
+]
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--seed", type=int, default=0, help="of the runs (default 0)")
+    add("--tasks", type=positive, default=48, help="held-out tasks of each split, one attempt each (default 48)")
+    add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
+    add("--overrides", nargs="*", default=[], help="further settings of both runs")
+    return parser
+
+
+def main() -> int:
+    args = parser().parse_args()
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory() as folder:
+        found = {}
+        for engine in ENGINES:
+            console.print(f"training with engine={engine}", highlight=False)
+            found[engine] = trained(args, Path(folder), engine)
+        tree, vllm = (load_evaluation(Path(folder) / engine / "evaluation" / "after.jsonl") for engine in ENGINES)
+    apart = comparison(tree, vllm, "sampled")
+    show(found)
+    low, high = apart["delta_ci95"]
+    ratios = {"apart": apart["delta"], "apart_ci95": apart["delta_ci95"], "within": low <= 0 <= high}
+    finish("same_run", args, ratios, {"engines": found, "tasks": apart["tasks"], "absent": {}})
+    return 0 if ratios["within"] else 1
+
+
+def trained(args: argparse.Namespace, folder: Path, engine: str) -> dict[str, Any]:
+    """What one run says of itself."""
+    out = folder / engine
+    command = [
+        *(sys.executable, str(ROOT / "train.py"), *SMALL, *ENGINES[engine], f"seed={args.seed}", f"paths.out={out}"),
+        *(f"paths.cache={folder / 'cache'}", f"eval.tasks={args.tasks}", "eval.attempts=1", "eval.items=1"),
+        *("logger.wandb=null", *args.overrides),
+    ]
+    began = time.monotonic()
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}")
+    result = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    mismatch = [row["train/mismatch_max"] for row in rows if row.get("train/mismatch_max") is not None]
+    kept = ("base", "after", "delta", "delta_ci95", "tasks")
+    return {
+        **{name: result["in_domain"][name] for name in kept},
+        "tokens": result["rollout_tokens"],
+        "mismatch_max": max(mismatch),
+        "minutes": round((time.monotonic() - began) / 60, 1),
+    }
+
+
+def show(found: dict[str, dict[str, Any]]) -> None:
+    table = Table("engine", "base, %", "after, %", "change", "tokens drawn", "log-probs apart", "minutes")
+    for engine, row in found.items():
+        low, high = row["delta_ci95"]
+        change = f"{row['delta']:+.1f} [{low:+.1f}, {high:+.1f}]"
+        shown = [f"{row[side]:.1f}" for side in ("base", "after")]
+        table.add_row(
+            engine, *shown, change, f"{row['tokens']:,}", f"{row['mismatch_max']:.1e}", f"{row['minutes']:.1f}"
+        )
+    Console(stderr=True).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
