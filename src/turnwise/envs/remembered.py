@@ -33,7 +33,9 @@ class Remembered(Generic[K, V]):
         return self._values[key][0]
 
     def keep(self, key: K, value: V, size: int) -> None:
-        """Remember a new value of ``size`` bytes."""
+        """Remember a value of ``size`` bytes, in the place of an older one."""
+        if key in self._values:
+            self.held -= self._values.pop(key)[1]
         size += ENTRY
         if size > self.most:
             return

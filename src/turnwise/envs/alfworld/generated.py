@@ -59,7 +59,7 @@ class GeneratedGames:
         """
         try:
             built = scene(task.data)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"task {task.id}: its data is no household task ({error!r})") from None
         return {"problem": problem(built), "sentence": built.sentence}
 
