@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.vllm import guard
 from turnwise.engines.vllm.faults import ServerError
 from turnwise.engines.vllm.local import Local, free_port
 from turnwise.engines.vllm.patience import Patience
@@ -192,3 +193,16 @@ def test_ranges(settings: dict[str, Any], message: str) -> None:
 
 def test_a_free_port_is_free() -> None:
     assert free_port("127.0.0.1") > 1023
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_server_started_ends_with_a_killed_guard(number: signal.Signals) -> None:
+    """vLLM's engine is a process below the server, and holds the memory."""
+    server = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    command = [sys.executable, guard.__file__, "--", sys.executable, "-c", server]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        below = int(process.stdout.readline())
+        process.send_signal(number)
+        until(lambda: gone(below))
+        process.wait(20)
