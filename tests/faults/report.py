@@ -46,9 +46,12 @@ def campaign(records: list[dict[str, Any]]) -> str:
         f"`python tests/faults/campaign.py --runs {runs} --seed {seed} --scenes {' '.join(ran[seed])}`"
         for seed, runs in sorted(seeds.items())
     )
+    last = [record["verdict"] for record in records if record["code"] == records[-1]["code"]]
     return "\n".join(
         [
             *lines,
+            "",
+            f"Of the {len(last)} runs at the last commit, {records[-1]['code']}, {last.count('right')} are right.",
             "",
             f"{commands}, scale tiny, {hours:.1f} h in all on a shared machine ({machine()}), code at {codes}. In "
             f"{every - len(records)} more nothing was hurt: they had ended before, or the disk was large enough.",
