@@ -288,8 +288,15 @@ class Vllm(Server):
             os.kill(pid, number)
 
     def kill(self, rng: random.Random) -> None:
-        """One of its processes, whichever; the others must notice, and end. Python's resource tracker serves nothing."""
-        below = [pid for pid in descendants(self.process.pid) if b"resource_tracker" not in _command(pid)]
+        """One of its processes, whichever; the others must notice, and end. Two serve nothing: Python's resource tracker, and the
+        guard's twin, which waits for the guard to be killed.
+        """
+        below = [
+            pid
+            for pid in descendants(self.process.pid)
+            if b"resource_tracker" not in _command(pid)
+            and not (b"guard.py" in _command(pid) and not [*descendants(pid)])
+        ]
         os.kill(rng.choice([self.process.pid, *below]), signal.SIGKILL)
         try:
             self.process.communicate(timeout=PATIENCE)
