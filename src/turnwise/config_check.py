@@ -39,7 +39,7 @@ def check_config(cfg: DictConfig) -> None:
     told = {mistake.split(":")[0] for mistake in mistakes}
     mistakes += [mistake for mistake in impossible_combinations(tree) if mistake.split(":")[0] not in told]
     if mistakes:
-        raise ConfigError(mistakes)
+        raise ConfigError(list(dict.fromkeys(mistakes)))  # keys that exclude each other are one mistake
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -28,6 +28,8 @@ def mistakes(*overrides: str) -> list[str]:
             "allocator=trace predictor=tiny allocator.budget=1",
             "allocator: budget must be at least 2, the smallest group",
         ),
+        ("update.offload=true", "update: offload needs recompute"),
+        ("policy.lora.dropout=0.1", "policy.lora: dropout must be 0"),
         ("+gate.depth=3", "gate.depth: Never has no such parameter; it takes none"),
         ("loss.clip_high=abc", "loss.clip_high: expected float, got 'abc'"),
         ("loss.ratio=tokn", "loss.ratio: expected one of token, sequence, action, got 'tokn'"),
