@@ -87,12 +87,13 @@ def soak(records: list[dict[str, Any]]) -> str:
     for one in records:
         told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in one["events"].items() if count)
         middle, last = one["disk_mb"]
+        below = " to ".join(f"{end:+.2f}" for end in one["rss_of_children_growth_ci95"])
         lines += [
             "",
             f"`python tests/faults/soak.py --hours {one['simulated_hours']} --scene {one['scene']}`: {told}; "
             f"{one['minutes']:.0f} minutes on a shared machine ({machine()}), code at {one['code']}. In the later half "
             f"{one['files_growth']:+d} files on disk ({middle:.1f} to {last:.1f} MiB), "
-            f"{one['objects_growth']:+,d} Python objects.",
+            f"{one['objects_growth']:+,d} Python objects; memory of the processes that it started: {below} MiB an hour.",
         ]
     return "\n".join(lines)
 
