@@ -124,6 +124,11 @@ class Server:
                         f"vLLM at {self.connection.url} does not work as a run needs it ({fault}). {_MUST_RUN}"
                     ) from None
                 await asyncio.sleep(self.patience.pause(attempt, fault.after))
+                if fault.kind == "unreachable":  # it went while it was asked
+                    if self.process is None:
+                        await self._back(self.patience.away_limit)
+                    elif not self.process.alive():
+                        await self._restart()
 
     async def close(self) -> None:
         """Let go of it: end it if it is ours, else leave it without our adapter."""

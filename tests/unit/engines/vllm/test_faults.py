@@ -186,3 +186,19 @@ def test_a_server_that_is_not_there_is_told(make_engine: Make, policy: Any, serv
         url = server.url
     with pytest.raises(ServerError, match=f"no vLLM server answers at {url}.*serve.py"):
         make_engine(url, patience=Patience(away_limit=0.1, backoff=0.01)).load_weights(policy, 0)
+
+
+def test_a_server_that_goes_while_it_is_examined_is_waited_for(
+    served: ModuleType, make_engine: Make, policy: Any
+) -> None:
+    unanswered = iter(range(8))  # from the first probe on, whoever asks
+
+    def away(path: str, nth: int) -> str | None:
+        begun.extend([path] if path == "/v1/completions" else [])
+        return "refuse" if begun and next(unanswered, None) is not None else None
+
+    begun: list[str] = []
+    with served.serve(fault=away) as server:
+        engine = make_engine(server.url, patience=Patience(attempts=2, backoff=0.01, health_limit=5.0))
+        engine.load_weights(policy, 0)
+        assert engine.sample([engine.open([4, 5])], SAMPLING, [0])[0].ids
