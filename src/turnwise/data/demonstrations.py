@@ -25,8 +25,9 @@ class Demonstration(NamedTuple):
 
 
 class Demonstrations:
-    """Trajectories by number, in the order in which they were added. Memory: 40 bytes each and 4 a
-    turn; the rest lies in ``folder``.
+    """Trajectories by number, in the order in which they were added; they lie in ``folder``.
+
+    Memory: 40 bytes a trajectory, and 4 a turn.
 
     Args:
         chat: renders and tokenises them, once, when they are added.

@@ -29,16 +29,6 @@ def share_heads(x: Tensor, heads: int) -> Tensor:
     return x if repeats == 1 else x.repeat_interleave(repeats, dim=1)
 
 
-class Causal:
-    """Ordinary causal attention over rows padded on the right: no mask stands in memory."""
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        heads = query.shape[1]
-        return F.scaled_dot_product_attention(
-            query, share_heads(key, heads), share_heads(value, heads), is_causal=True, scale=scaling
-        )
-
-
 class PackedTree:
     """A batch of packed trees: each token stands once and sees its ancestors and itself.
 

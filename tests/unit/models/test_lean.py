@@ -9,8 +9,14 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from turnwise.models.attention import Causal, backbone, use_tree_attention
+from turnwise.models.attention import Plan, backbone, use_tree_attention
 from turnwise.models.lean import Lean, forward_of
+from turnwise.models.score import plan_of
+
+
+def causal(ids: torch.Tensor) -> Plan:
+    """Rows that do not branch."""
+    return plan_of(torch.full_like(ids, ids.shape[1]))
 
 
 def qwen2() -> Any:
@@ -40,8 +46,10 @@ def test_hidden_states_are_the_models_own(make_model: Callable[..., Any], family
     forward = forward_of(model)
     assert isinstance(forward, Lean)
     with torch.no_grad():
-        want = backbone(model)(input_ids=ids, position_ids=positions, use_cache=False, plan=Causal()).last_hidden_state
-    torch.testing.assert_close(forward(ids, positions, Causal()), want, rtol=1e-5, atol=1e-5)
+        want = backbone(model)(
+            input_ids=ids, position_ids=positions, use_cache=False, plan=causal(ids)
+        ).last_hidden_state
+    torch.testing.assert_close(forward(ids, positions, causal(ids)), want, rtol=1e-5, atol=1e-5)
 
 
 def test_what_it_does_not_know_runs_as_it_is(make_model: Callable[..., Any]) -> None:
@@ -56,4 +64,4 @@ def test_what_it_does_not_know_runs_as_it_is(make_model: Callable[..., Any]) -> 
         forward = forward_of(model)
         assert not isinstance(forward, Lean)
         ids = torch.arange(5)[None]
-        assert forward(ids, ids, Causal()).shape == (1, 5, 32)
+        assert forward(ids, ids, causal(ids)).shape == (1, 5, 32)
