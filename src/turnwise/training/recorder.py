@@ -222,8 +222,9 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
         ]
         metrics["train/reward_mean"] = sum(means) / len(means)
         metrics["train/reward_std"] = sum(stds) / len(stds)
-        mixed = sum(std > 1e-6 for std in stds)
-        metrics["train/groups_mixed"], metrics["train/effective_groups"] = mixed, mixed / len(stds)
+        mixed = [len(total) for total, std in zip(totals, stds, strict=True) if std > 1e-6]
+        metrics["train/groups_mixed"], metrics["train/effective_groups"] = len(mixed), len(mixed) / len(stds)
+        metrics["train/effective_leaves"] = sum(mixed) / sum(map(len, totals))
     turns = [turn for tree in experience.trees for turn in tree.turns]
     if turns:
         metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)
