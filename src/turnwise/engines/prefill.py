@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from turnwise.engines.store import CLOSE, Store, pick_rows
+from turnwise.engines.store import Store, pick_rows
 from turnwise.models.runs import merge, seen
 
-MANY = 8  # segments from which on a band is worth its padding
-WIDEST = 64  # tokens of a band; longer segments are work enough by themselves
-LIKELY = 0.75  # share of the segments that lie wholly in the band
+SHORT = 64  # tokens of a segment, up to which one call under a mask is quicker than two that are merged
 LIKE = 1.3  # longest over shortest segment of a padded pass: padding is computed like any token
 
 
@@ -49,27 +47,32 @@ class Prefill(Protocol):
 
 
 class EndToEnd:
-    """One sequence (1, T) of all segments' tokens.
-
-    Attention is computed in a *band*, the first few tokens of many short segments side by side, and segment by segment for what
-    the band leaves out: one operation instead of many, at the price of a little padding.
-    """
+    """One sequence (1, T) of all segments' tokens; each segment is attended by itself, over its own row alone."""
 
     def __init__(self, store: Store, segments: Sequence[Segment]) -> None:
         self.store, self.segments = store, segments
         self.lengths = [segment.length for segment in segments]
         length_M = torch.tensor(self.lengths)
-        self.first_M = length_M.cumsum(0) - length_M  # place of each segment in the pass
+        self.first = (length_M.cumsum(0) - length_M).tolist()  # place of each segment in the pass
         place_T = torch.cat([torch.arange(segment.start, segment.stop) for segment in segments])
         self.rows_T = torch.repeat_interleave(torch.tensor([segment.row for segment in segments]), length_M)
         self.place = place_T[None]
-        self.band = Band.of(self, WIDEST) if len(segments) >= MANY else None
-        wide = 0 if self.band is None else self.band.width
-        self.rest = [  # row, place in the pass, start and stop in the row
-            (row, at + wide, start + wide, stop)
-            for (row, start, stop), at in zip(segments, self.first_M.tolist(), strict=True)
-            if start + wide < stop
-        ]
+        self.masks: list[Tensor | None] = []  # made when the number of heads is known
+
+    def _masks(self, group: int, like: Tensor) -> list[Tensor | None]:
+        """What each short segment sees of its row, (1, 1, length * G, stop): windows into one mask."""
+        if not self.masks:
+            short = [segment for segment in self.segments if segment.length <= SHORT]
+            before = max((segment.start for segment in short), default=0)
+            width = max((segment.length for segment in short), default=0)
+            hidden = torch.arange(before + width) > before + torch.arange(width)[:, None]
+            causal = torch.zeros(hidden.shape, dtype=like.dtype).masked_fill_(hidden, -torch.inf)
+            causal = causal.repeat_interleave(group, 0)[None, None]
+            self.masks = [
+                None if s.length > SHORT else causal[..., : s.length * group, before - s.start : before + s.length]
+                for s in self.segments
+            ]
+        return self.masks
 
     def ids(self, tokens: Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor([[token for segment in tokens for token in segment]])
@@ -81,21 +84,25 @@ class EndToEnd:
         keys, values = self.store.keys[layer], self.store.values[layer]
         keys[self.rows_T, :, self.place[0]] = key[0].transpose(0, 1)
         values[self.rows_T, :, self.place[0]] = value[0].transpose(0, 1)
-        query = query.contiguous()
-        out = torch.empty_like(query)
-        if self.band is not None:
-            self.band.attend(query[0], keys, values, scaling, out[0])
-        for row, at, start, stop in self.rest:
-            new = slice(at, at + stop - start)
-            k, v = (slab[row : row + 1, :, start:stop] for slab in (keys, values))
-            part, mass = seen(query[:, :, new], k, v, scaling, causal=True)
+        _, H, T, D = query.shape
+        H_kv = key.shape[1]
+        G = H // H_kv
+        # The heads of a group stand side by side as queries: their keys are read once
+        wide = query[0].view(H_kv, G, T, D).transpose(1, 2).reshape(1, H_kv, T * G, D)
+        parts = []
+        for segment, mask, at in zip(self.segments, self._masks(G, query), self.first, strict=True):
+            row, start, stop = segment
+            k, v = (slab[row : row + 1, :, :stop] for slab in (keys, values))
+            if mask is not None:
+                new = wide[:, :, at * G : (at + segment.length) * G]
+                parts.append(seen(new, k, v, scaling, mask=mask)[0])
+                continue
+            new = query[:, :, at : at + segment.length]
+            part, mass = seen(new, k[:, :, start:], v[:, :, start:], scaling, causal=True)
             if start:
-                before, lse = seen(
-                    query[:, :, new], keys[row : row + 1, :, :start], values[row : row + 1, :, :start], scaling
-                )
-                merge(part, mass, before, lse)
-            out[:, :, new] = part
-        return out
+                merge(part, mass, *seen(new, k[:, :, :start], v[:, :, :start], scaling))
+            parts.append(part.view(1, H_kv, G, -1, D).transpose(2, 3).reshape(1, H_kv, -1, D))
+        return torch.cat(parts, dim=2).view(H_kv, T, G, D).transpose(1, 2).reshape(1, H, T, D)
 
     @staticmethod
     def passes(segments: Sequence[Segment], budget: int) -> list[list[Segment]]:
@@ -109,54 +116,6 @@ class EndToEnd:
             found[-1].append(segment)
             room -= segment.length
         return found
-
-
-class Band:
-    """The first ``width`` tokens of each segment of an :class:`EndToEnd` pass, side by side over a range of the store's rows."""
-
-    def __init__(
-        self, low: int, high: int, width: int, length: int, start_R: Tensor, inside: Tensor, row: Tensor, column: Tensor
-    ) -> None:
-        self.low, self.high, self.width, self.length = low, high, width, length
-        self.inside, self.row, self.column = inside, row, column  # (t,): places in the pass, and where they go
-        last_Rc = start_R[:, None] + torch.arange(
-            width
-        )  # what each query may see at most; rows without one see something too
-        self.hidden = torch.arange(length) > last_Rc[..., None]  # (R, c, L)
-        self.bias: Tensor | None = None
-
-    @classmethod
-    def of(cls, plan: EndToEnd, widest: int) -> Band | None:
-        """None where the segments are too long, too scattered or too unlike for a band to pay."""
-        rows_M, start_M, stop_M = torch.tensor(plan.segments).unbind(1)
-        low, high = int(rows_M.min()), int(rows_M.max()) + 1
-        width = int((stop_M - start_M).float().quantile(LIKELY).ceil())
-        if width > widest or high - low > CLOSE * len(rows_M) or len(rows_M.unique()) < len(rows_M):
-            return None
-        start_R = torch.zeros(high - low, dtype=torch.long)
-        start_R[rows_M - low] = start_M
-        row_T = plan.rows_T - low
-        column_T = plan.place[0] - start_R[row_T]
-        inside = (column_T < width).nonzero()[:, 0]
-        length = int(torch.minimum(start_M + width, stop_M).max())
-        return cls(low, high, width, length, start_R, inside, row_T[inside], column_T[inside])
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float, out: Tensor) -> None:
-        """Fill in the band's places of ``out``; query and out are (H, T, D)."""
-        H, _, D = query.shape
-        H_kv = keys.shape[1]
-        R, c, L, G = self.high - self.low, self.width, self.length, H // H_kv
-        if self.bias is None:
-            bias = torch.zeros(self.hidden.shape, dtype=query.dtype).masked_fill_(self.hidden, -torch.inf)
-            self.bias = bias[:, None].expand(R, G, c, L).reshape(R, 1, G * c, L)
-        # The heads of a group stand side by side as queries: their keys are read once
-        wide = query.new_zeros(R, c, H_kv, G, D)
-        wide[self.row, self.column] = query[:, self.inside].transpose(0, 1).reshape(-1, H_kv, G, D)
-        wide = wide.permute(0, 2, 3, 1, 4).reshape(R, H_kv, G * c, D)
-        k, v = (slab[self.low : self.high, :, :L] for slab in (keys, values))
-        found = F.scaled_dot_product_attention(wide, k, v, attn_mask=self.bias, scale=scaling)
-        found = found.view(R, H_kv, G, c, D).permute(0, 3, 1, 2, 4)[self.row, self.column]
-        out[:, self.inside] = found.reshape(-1, H, D).transpose(0, 1)
 
 
 class SideBySide:
