@@ -25,7 +25,7 @@ from turnwise.config import ConfigError, compose_config
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain
 from turnwise.errors import InputError
-from turnwise.papers.jobs import ask, jobs
+from turnwise.papers.jobs import ask, jobs, played
 from turnwise.planning.hours import GPUS, Gpu
 from turnwise.planning.plan import Plan, plan
 from turnwise.planning.tables import notes, plan_tables
@@ -68,9 +68,7 @@ def of_sweep(
     arguments: Sequence[str], gpu: Gpu, given: dict[str, float | None]
 ) -> tuple[str, dict[str, Plan], dict[str, Any]]:
     """(title, plan of each row, what else is to be said). A row is planned also where it cannot run, if it composes."""
-    asked = ask(arguments, CONF)
-    if asked.sweep.gate_report:
-        raise InputError(f"{asked.sweep.name}: computed from recorded groups by scripts/gate_report.py; nothing is run")
+    asked = played(ask(arguments, CONF))
     found = jobs(asked)
     first = {job.row: job for job in reversed(found)}
     plans: dict[str, Plan] = {}

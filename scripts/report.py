@@ -97,12 +97,12 @@ def directions(arguments: list[str]) -> int:
         rest = [word for word in rest if word != "summary"]
         asked = [ask([*rest, name] if name else rest, CONF) for name in names]
         entries = [read_entry(one, places, mean_interval, paired_mean_difference, gates) for one in asked]
-        every = [table for entry in entries for table in entry_tables(entry, mean_interval, gates)]
+        every = [table for entry in entries for table in entry_tables(entry, mean_interval)]
         tables = [summary_table(entries)] if whole else every
         for table in tables:
             console.print(to_rich(table))
             console.print(*table.notes, "", sep="\n", markup=False, highlight=False)
-        results = [run.result for entry in entries for runs in entry.rows.values() for run in runs.values()]
+        results = [result for entry in entries for result in entry.results]
         lines = provenance(results, command_line(arguments))
         kept = [*tables, *([] if args.brief else every)] if whole else every
         title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title

@@ -80,8 +80,10 @@ def recordings(path: Path) -> list[Path]:
     """The files of recorded rollouts of a run's folder, of its folders by seed, or the file itself."""
     if not path.is_dir():
         return [path]
-    found = sorted((path / "rollouts").glob("*.jsonl")) or sorted(path.glob("*.jsonl"))
-    return found or sorted(path.glob("seed*/rollouts/*.jsonl"))
+    for place in ("rollouts/*.jsonl", "*.jsonl", "seed*/rollouts/*.jsonl"):
+        if found := sorted(path.glob(place)) or sorted(path.glob(f"{place}.gz")):
+            return found
+    return []
 
 
 def _rewards(row: Played) -> list[float]:

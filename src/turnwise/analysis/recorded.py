@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -80,8 +82,9 @@ def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         InputError: the file is no text, or a line no JSON.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read as text ({error})") from error
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():

@@ -64,6 +64,12 @@ class Asked:
         return "fresh=true" in (item.lower() for item in self.extra)
 
 
+def played(asked: Asked) -> Asked:
+    """What is to be run for it: the sweep itself, or all rows of the one whose groups its numbers are computed from."""
+    source = asked.sweep.gate_report
+    return asked if source is None else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
+
+
 def jobs(asked: Asked) -> list[Job]:
     """Every run that is asked for, all rows of a seed before the next seed, so that a whole table is there early.
 

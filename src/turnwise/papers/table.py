@@ -83,8 +83,8 @@ class Sweep(_Part):
     rows: dict[str, Row]
     needs: dict[Scale, str] = Field(default_factory=dict)  # what is missing for all rows
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
-    gate_report: bool = (
-        False  # computed by scripts/gate_report.py from recorded groups: metrics are paths into its JSON
+    gate_report: str | None = (
+        None  # metrics are paths into the JSON of scripts/gate_report.py, on the groups of that sweep
     )
     note: str = ""
 

@@ -1,14 +1,42 @@
-"""The gate report as tables of text."""
+"""The gate report as tables of text, and the report on the groups that a sweep recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from turnwise.analysis.arms import recordings
+from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.analysis.printed import half_up
+from turnwise.papers.jobs import Asked, job_of, played
+from turnwise.reports.keep import finished
+from turnwise.reports.result import Result, read_result
 from turnwise.reports.tables import Table
 
 Node = Mapping[str, Any]
+
+
+def recorded_report(asked: Asked, places: Sequence[Path]) -> tuple[dict[str, Any] | None, list[Result]]:
+    """The report on the groups of the sweep that an entry is computed from, and the results of the runs that recorded them.
+
+    Its rows ``never`` and ``gated`` are the two arms. None where no place has finished runs of the former.
+    """
+    source = played(asked)
+    never, gated = (job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated"))
+    for place in places:
+        arms = tuple(place / name for name in (never, gated) if recordings(place / name))
+        results = [read_result(run) for run in finished(arms)]
+        if arms and arms[0] == place / never and results:
+            return _report(arms), results
+    return None, []
+
+
+@lru_cache(maxsize=8)
+def _report(arms: tuple[Path, ...]) -> dict[str, Any]:
+    """Of the groups of one place; several entries ask for it."""
+    return gate_report(arms[0], Settings(), *arms[1:])
 
 
 def gate_tables(report: Node) -> list[Table]:

@@ -7,6 +7,7 @@ A kept run is a folder of its own, with the name that the run had::
         config.yaml            as it was
         metrics.jsonl.gz       every row
         evaluation/*.jsonl.gz  every attempt without its text: task, split, success; item, score
+        rollouts/train.jsonl.gz  only of a run that recorded every group: its turns, a checksum for each text
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from turnwise.errors import InputError
-from turnwise.files import whole
+from turnwise.files import read_yaml, whole
+from turnwise.gates.prefixes import symbol
 from turnwise.reports.result import read_result
 
 _OUTCOME = ("split", "task", "mode", "attempt", "subset", "success", "turns", "suite", "item", "score")
@@ -49,6 +51,9 @@ def keep(run: Path, place: Path) -> int:
     files["metrics.jsonl" + _ZIPPED] = _zipped((run / "metrics.jsonl").read_bytes())
     for path in sorted((run / "evaluation").glob("*.jsonl")):
         files[f"evaluation/{path.name}{_ZIPPED}"] = _zipped("".join(_outcomes(path)).encode())
+    if _recorded_all(run):
+        rows = each_line(run / "rollouts" / "train.jsonl")
+        files["rollouts/train.jsonl" + _ZIPPED] = _zipped("".join(map(_wordless, rows)).encode())
     files["result.json"] = (run / "result.json").read_bytes()  # last: what has one is a run
     for name, data in files.items():
         with whole(place / name) as part:
@@ -72,6 +77,29 @@ def each_line(path: Path) -> Iterator[str]:
                 yield from stream
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise InputError(f"{kept}: cannot be unpacked ({error}); restore the file") from error
+
+
+def _recorded_all(run: Path) -> bool:
+    """Whether each group that was played is written down, as for the tables that are computed from groups."""
+    rollout = read_yaml(run / "config.yaml").get("rollout") or {}
+    return bool(rollout) and rollout.get("recorded", 0) >= rollout.get("states", 1)
+
+
+def _wordless(line: str) -> str:
+    """A recorded tree with a checksum in place of each text: enough to tell actions and observations apart."""
+    row = json.loads(line)
+    turns = [
+        {name: turn[name] for name in ("parent", "tokens") if name in turn}
+        | {"text": _checksum(symbol(turn["text"])), "observation": _checksum(turn["observation"])}
+        for turn in row["turns"]
+    ]
+    state = {name: row["state"][name] for name in ("id", "task", "type", "turn") if name in row["state"]}
+    told = {name: row[name] for name in ("iteration", "rewards", "stopped", "looks") if name in row}
+    return json.dumps({**told, "state": state, "turns": turns}) + "\n"
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def _outcomes(path: Path) -> Iterator[str]:

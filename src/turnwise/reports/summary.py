@@ -9,10 +9,10 @@ from typing import Any
 
 from turnwise.papers.jobs import Asked, Job, job_of
 from turnwise.reports.compare import Interval
-from turnwise.reports.gates import tier_table
+from turnwise.reports.gates import recorded_report, tier_table
 from turnwise.reports.headline import signed
 from turnwise.reports.measured import Measured, is_change
-from turnwise.reports.result import ResultError, read_result
+from turnwise.reports.result import Result, ResultError, read_result
 from turnwise.reports.tables import Table, estimate_text
 from turnwise.reports.verdict import Decision, Paired, Runs, Verdict, decide, decide_gate, entry_verdict
 
@@ -35,6 +35,13 @@ class Entry:
     decisions: list[Decision]
     notes: list[str] = field(default_factory=list)
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    gates: Mapping[str, Any] | None = None  # what scripts/gate_report.py finds, where metrics are paths into it
+    recorders: Sequence[Result] = ()  # the runs that recorded its groups
+
+    @property
+    def results(self) -> list[Result]:
+        """Of every run that the entry's numbers come from."""
+        return [*(run.result for runs in self.rows.values() for run in runs.values()), *self.recorders]
 
     @property
     def verdict(self) -> Verdict | None:
@@ -50,10 +57,14 @@ def read_entry(
     Args:
         asked: the sweep, its scale, and the overrides that went to every row.
         places: folders that hold runs by name; a row is read from the first that has a run of it.
-        gates: what ``scripts/gate_report.py`` found, for entries that read it.
+        gates: what ``scripts/gate_report.py`` found, for entries that read it; None: what it finds in the groups that the
+            entry's own sweep recorded.
     """
     sweep = asked.sweep
     notes: list[str] = []
+    recorders: Sequence[Result] = ()
+    if sweep.gate_report and gates is None:
+        gates, recorders = recorded_report(asked, places)
     rows: dict[str, Runs] = {}
     cannot: dict[str, str] = {}
     kept: dict[str, list[str]] = {}
@@ -80,7 +91,7 @@ def read_entry(
             if found.verdict == "not_run" and why:
                 found = replace(found, why=why, cannot=True)
             decisions.append(found)
-    return Entry(asked, rows, decisions, notes, kept)
+    return Entry(asked, rows, decisions, notes, kept, gates if sweep.gate_report else None, recorders)
 
 
 def _runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Measured]:
@@ -114,7 +125,7 @@ def summary_table(entries: Sequence[Entry]) -> Table:
         sweep = entry.asked.sweep
         tally = [f"{sum(d.verdict == v for d in entry.decisions)} {v}" for v in VERDICTS]
         claims = ", ".join(part for part in tally if not part.startswith("0 ")) or "none"
-        runs = "data" if sweep.gate_report else str(sum(map(len, entry.rows.values())))
+        runs = str(len(entry.results)) if entry.results or not sweep.gate_report else "data"
         name = f"{sweep.paper}, {sweep.entry}"
         table.rows.append([name, sweep.name, entry.verdict or "-", claims, runs])
     places = dict.fromkeys(place for entry in entries for place in entry.kept)
@@ -125,7 +136,7 @@ def summary_table(entries: Sequence[Entry]) -> Table:
     return table
 
 
-def entry_tables(entry: Entry, over_seeds: Interval, gates: Mapping[str, Any] | None = None) -> list[Table]:
+def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
     """Our numbers beside the paper's, row by row, then each claim with what became of it."""
     sweep = entry.asked.sweep
     metrics = list(dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions]))
@@ -139,7 +150,7 @@ def entry_tables(entry: Entry, over_seeds: Interval, gates: Mapping[str, Any] | 
     for name, row in sweep.rows.items():
         runs = entry.rows[name]
         ours = [
-            _gate_cell(metric, name, gates) if sweep.gate_report else _cell(runs, metric, over_seeds)
+            _gate_cell(metric, name, entry.gates) if sweep.gate_report else _cell(runs, metric, over_seeds)
             for metric in metrics
         ]
         paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in sweep.columns]
@@ -153,8 +164,8 @@ def entry_tables(entry: Entry, over_seeds: Interval, gates: Mapping[str, Any] | 
         claims.rows.append([d.claim.text, d.metric, difference, bounds, str(len(d.seeds)), str(d.tasks or "-"), said])
     claims.notes = [INTERVAL_NOTE, *entry.notes]
     spent = [costs] if (costs := _costs(entry)).rows else []
-    if sweep.gate_report and gates and gates["source"] == "recorded" and any("tier1" in row for row in sweep.rows):
-        spent.append(tier_table(gates["tier1"]))
+    if entry.gates and entry.gates["source"] == "recorded" and "tier1" in sweep.rows:
+        spent.append(tier_table(entry.gates["tier1"]))
     return [table, claims, *spent] if entry.decisions else [table, *spent]
 
 
@@ -190,7 +201,7 @@ def _mean(runs: Runs, metric: str) -> float | None:
 def _provenance(entry: Entry) -> list[str]:
     sweep, scale = entry.asked.sweep, entry.asked.scale
     if sweep.gate_report:
-        return ["Computed from recorded groups: python scripts/gate_report.py data=PATH."]
+        return [_groups_note(entry)]
     reasons: dict[str, list[str]] = {}
     for name in sweep.rows:
         cannot = job_of(entry.asked, name, sweep.seeds[0]).cannot
@@ -202,6 +213,14 @@ def _provenance(entry: Entry) -> list[str]:
         notes.append(f"Runs of {place}/ (commit {', '.join(sorted(commits))}): {', '.join(names)}.")
     hashes = [f"{name} `{runs[min(runs)].result.config_hash}`" for name, runs in entry.rows.items() if runs]
     return [*notes, f"Configuration of the first seed: {', '.join(hashes)}."] if hashes else notes
+
+
+def _groups_note(entry: Entry) -> str:
+    if entry.gates is None:
+        return f"Computed from recorded groups: python train.py sweep={entry.asked.sweep.name}, or data=PATH."
+    gates, seeds = entry.gates, sorted({result.seed for result in entry.recorders})
+    of = f", seeds {', '.join(map(str, seeds))}" if seeds else ""
+    return f"Computed from {gates['groups']} recorded groups{of}: python scripts/gate_report.py data={gates['data']}."
 
 
 def _cell(runs: Runs, metric: str, over_seeds: Interval) -> str:

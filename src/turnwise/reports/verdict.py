@@ -91,7 +91,7 @@ def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None
     interval decides nothing.
     """
     if report is None:
-        return Decision(claim, metric, "not_run", why="no recorded groups were given (data=PATH)")
+        return Decision(claim, metric, "not_run", why="no groups are recorded")
     ends = [_interval(side, metric, report) for side in (claim.above, claim.below)]
     if any(end is None for end in ends):
         return Decision(claim, metric, "not_run", why=f"{metric} is not in these groups")

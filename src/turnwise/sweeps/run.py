@@ -13,8 +13,7 @@ from rich.console import Console
 from turnwise.config import ConfigError
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain
-from turnwise.errors import InputError
-from turnwise.papers.jobs import Asked, Job, jobs
+from turnwise.papers.jobs import Asked, Job, jobs, played
 from turnwise.sweeps.state import Standing, standing, states_table
 
 Compose = Callable[[Sequence[str]], DictConfig]
@@ -36,12 +35,8 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Console) 
         InputError: a row's configuration is refused; nothing is run then.
         RowsFailed: after all others have run.
     """
+    asked = played(asked)
     sweep = asked.sweep
-    if sweep.gate_report:
-        raise InputError(
-            f"{sweep.name}: {sweep.entry} is computed from recorded groups and runs nothing: "
-            "python scripts/gate_report.py data=PATH"
-        )
     found = jobs(asked)
     configs = composed(found, asked, compose)
     standings = survey(found, configs)
