@@ -26,9 +26,9 @@ def recorded_report(asked: Asked, places: Sequence[Path]) -> tuple[dict[str, Any
     source = played(asked)
     never, gated = (job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated"))
     for place in places:
-        arms = tuple(place / name for name in (never, gated) if recordings(place / name))
+        arms = tuple(arm for arm in (place / never, place / gated) if arm.is_dir() and recordings(arm))
         results = [read_result(run) for run in finished(arms)]
-        if arms and arms[0] == place / never and results:
+        if results and arms[0] == place / never:
             return _report(arms), results
     return None, []
 

@@ -53,7 +53,6 @@ def test_rows_of_a_sweep_that_cannot_run_are_planned_all_the_same(script, capsys
         (["method=pivtorl"], "did you mean 'pivotrl'"),
         (["method=local", "loss.clip_hihg=1"], "clip_high"),
         (["method=local", "--utilisation", "2"], "--utilisation must be in (0, 1], got 2"),
-        (["sweep=selective_tab1"], "gate_report.py"),
     ],
 )
 def test_mistakes_end_with_one_message(script, capsys, arguments, words) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.papers.jobs import ask
@@ -108,6 +109,72 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"b.jsonl.gz: cannot be unpacked"):
         list(each_line(tmp_path / "b.jsonl"))
     assert list(each_line(tmp_path / "c.jsonl")) == []
+
+
+def groups(text: str) -> str:
+    """A recorded group of two rollouts that part at their second of three turns."""
+    turns = [
+        {
+            "parent": i - 1 if i % 3 else -1,
+            "text": f"{text} {i % 3 + (i == 4)}",
+            "observation": f"{text} seen {i}",
+            "tokens": 2,
+        }
+        for i in range(6)
+    ]
+    state = {"id": f"t/{text}", "task": text, "type": "look", "turn": 0, "messages": [{"content": "x"}]}
+    row = {
+        "iteration": 0,
+        "state": state,
+        "expert": text,
+        "turns": turns,
+        "rewards": {"total": [1.0, float(text == "a")]},
+    }
+    return json.dumps(row) + "\n"
+
+
+def test_groups_are_kept_without_texts_where_all_of_them_were_recorded_and_say_the_same(tmp_path: Path) -> None:
+    run, place = save(tmp_path / "r", 30), tmp_path / "kept"
+    (run / "rollouts").mkdir()
+    (run / "rollouts" / "train.jsonl").write_text(groups("a") + groups("b"))
+    (run / "config.yaml").write_text("rollout: {recorded: 1, states: 2}\n")
+    keep(run, place)
+    assert not (place / "rollouts").exists()
+    (run / "config.yaml").write_text("rollout: {recorded: 2, states: 2}\n")
+    keep(run, place)
+    text = gzip.decompress((place / "rollouts" / "train.jsonl.gz").read_bytes()).decode()
+    assert "seen" not in text and "messages" not in text and "expert" not in text
+    settings = Settings(k=1, steps=(1, 2), resamples=50)
+    said = [gate_report(folder, settings) | {"data": ""} for folder in (run, place)]
+    assert said[0] == said[1] and said[0]["groups"] == 2 and said[0]["zero_variance"] == 1
+
+
+def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> None:
+    conf, outputs = tmp_path / "conf", tmp_path / "outputs"
+    (conf / "sweep").mkdir(parents=True)
+    (conf / "sweep" / "p_groups.yaml").write_text(
+        SWEEP.replace("base:", "never:").replace("ours:", "gated:").partition("directions")[0]
+    )
+    table = "paper: P\nentry: T\ntitle: T\ncolumns: {n: 't8/{}/n'}\nrows: {look: {}}\ngate_report: p_groups\n"
+    (conf / "sweep" / "p_tab8.yaml").write_text(table + "directions: {'t8/{}/n': [look > 1]}\n")
+
+    def entry():
+        return read_entry(ask(["sweep=p_tab8"], conf), [outputs], mean_interval, paired_mean_difference, None)
+
+    assert entry().verdict == "not_run"
+    assert "python train.py sweep=p_tab8" in to_markdown(entry_tables(entry(), mean_interval))
+    for seed in (0, 1):
+        run = save(outputs / f"p/groups/never/seed{seed}", 10)
+        (run / "rollouts").mkdir()
+        turns = [
+            {"parent": i - 1 if i % 12 else -1, "text": f"{i % 7}", "observation": f"{i}", "tokens": 1}
+            for i in range(24)
+        ]
+        row = json.loads(groups("a")) | {"turns": turns}
+        (run / "rollouts" / "train.jsonl").write_text(json.dumps(row) + "\n")
+    found = entry()
+    assert found.gates is not None and found.gates["groups"] == 2 and len(found.results) == 2
+    assert "2 recorded groups, seed" in to_markdown(entry_tables(found, mean_interval))
 
 
 def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:

@@ -22,12 +22,12 @@ from turnwise.gates.never import Never
 from turnwise.gates.signals import DISTANCE
 from turnwise.models.policy import load_policy
 from turnwise.rewards.outcome import Outcome
-from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.play import Player
 from turnwise.states.task_starts import task_starts
 from turnwise.tiny.load import tiny_path
 from turnwise.training.recorder import reward_metrics, tree_record
-from turnwise.types import RolloutTree, State, Turn
+from turnwise.types import RolloutTree, State, Task, Turn
 
 K, HORIZON, GROUP = 3, 6, 4
 
@@ -119,6 +119,15 @@ def test_a_stopped_group_trains_nothing_keeps_its_place_and_is_counted(arms, zer
     if zero_variance != "refill":
         rewards = [rewards["total"] for i, rewards in enumerate(experience.rewards) if i != cut]
         assert metrics["train/reward_mean"] == pytest.approx(sum(map(sum, rewards)) / (GROUP * len(rewards)))
+
+
+def test_the_share_of_mixed_groups_and_of_the_ends_in_them() -> None:
+    """Eqs. 20 and 21 of arXiv:2606.11119, by hand: of 2 + 4 + 2 ends, four lie in the one group of three that is mixed."""
+    state = State("s", Task("toy", "0", "train"), (1, 2))
+    trees = [RolloutTree(state, [Turn(-1, [1], [-1.0]) for _ in range(ends)]) for ends in (2, 4, 2)]
+    rewards = [{"total": totals} for totals in ([1.0, 1.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0])]
+    found = reward_metrics(Experience(trees, rewards, []))
+    assert found["train/effective_groups"] == 1 / 3 and found["train/effective_leaves"] == 4 / 8
 
 
 def test_a_recorded_buffer_says_what_the_gate_saw(arms, tmp_path: Path) -> None:

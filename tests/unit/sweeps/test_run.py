@@ -181,8 +181,14 @@ def test_every_row_is_checked_before_any_runs(bench: Bench) -> None:
     assert bench.launched == []
 
 
-def test_an_entry_that_is_read_from_groups_runs_nothing(bench: Bench) -> None:
-    path = bench.conf / "sweep" / "p_tab1.yaml"
-    path.write_text(path.read_text() + "gate_report: true\n")
-    with pytest.raises(InputError, match=r"scripts/gate_report.py"):
-        bench()
+def test_an_entry_that_is_read_from_groups_runs_the_sweep_that_records_them(bench: Bench) -> None:
+    folder = bench.conf / "sweep"
+    text = (folder / "p_tab1.yaml").read_text()
+    (folder / "p_groups.yaml").write_text(text)
+    (folder / "p_tab1.yaml").write_text(text + "gate_report: p_groups\n")
+    asked = ask(["sweep=p_tab1", "rows=ours", "seed=0"], bench.conf)
+    found = run_sweep(asked, bench.compose, bench.launch, Console(file=bench.out, width=200))
+    assert {one.job.name.rsplit("/", 1)[0] for one in found} == {
+        "p/groups"
+    }  # all of its rows: ours names one of the table
+    assert len(found) > 1 and bench.launched
