@@ -77,13 +77,21 @@ def _groups(path: Path) -> dict[tuple[str, str], Played]:
 
 
 def recordings(path: Path) -> list[Path]:
-    """The files of recorded rollouts of a run's folder, of its folders by seed, or the file itself."""
+    """The files of recorded rollouts of a run's folder, of its folders by seed, or the file itself.
+
+    Of seeds, those that were put aside are left out, and those that are not finished where others are.
+    """
     if not path.is_dir():
         return [path]
-    for place in ("rollouts/*.jsonl", "*.jsonl", "seed*/rollouts/*.jsonl"):
-        if found := sorted(path.glob(place)) or sorted(path.glob(f"{place}.gz")):
-            return found
-    return []
+    if found := _files(path / "rollouts") or sorted(path.glob("*.jsonl")):
+        return found
+    seeds = [seed for seed in sorted(path.glob("seed*")) if ".old-" not in seed.name]
+    finished = [seed for seed in seeds if (seed / "result.json").is_file()]
+    return [file for seed in finished or seeds for file in _files(seed / "rollouts")]
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jsonl")) or sorted(folder.glob("*.jsonl.gz"))
 
 
 def _rewards(row: Played) -> list[float]:

@@ -101,7 +101,8 @@ def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: 
     order = np.random.default_rng(seed).permutation(len(buffer.groups))
     cut, tp, saved = 0, 0, 0.0
     for part in np.array_split(order, min(folds, len(order))):
-        schedule = fit(buffer.only(np.setdiff1d(order, part)))
+        others = np.setdiff1d(order, part)
+        schedule = fit(buffer.only(others)) if len(others) else None
         if schedule is None:
             continue
         held_out = buffer.only(part)

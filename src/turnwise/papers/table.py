@@ -83,9 +83,8 @@ class Sweep(_Part):
     rows: dict[str, Row]
     needs: dict[Scale, str] = Field(default_factory=dict)  # what is missing for all rows
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
-    gate_report: str | None = (
-        None  # metrics are paths into the JSON of scripts/gate_report.py, on the groups of that sweep
-    )
+    also: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # claims that are not the paper's: told, not counted
+    gate_report: str | None = None  # metrics are paths into what scripts/gate_report.py says of this sweep's groups
     note: str = ""
 
     @model_validator(mode="after")
@@ -101,15 +100,15 @@ class Sweep(_Part):
                 raise ValueError(f"rows.{name}: a row's name is one word")
             if strange := sorted(row.numbers.keys() - self.columns.keys()):
                 raise ValueError(f"rows.{name}.numbers: {strange[0]} is not one of the columns")
-        for metric in self.directions:
+        for metric in (*self.directions, *self.also):
             self.claims(metric)
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise ValueError(f"seeds: at least one, each once, got {list(self.seeds)}")
         return self
 
     def claims(self, metric: str) -> list[Comparison]:
-        """The claims on one metric."""
-        return [comparison(text, self.rows) for text in self.directions[metric]]
+        """The claims on one metric, the paper's and then ours."""
+        return [comparison(text, self.rows) for table in (self.directions, self.also) for text in table.get(metric, ())]
 
     def missing(self, row: Row, scale: Scale, given: Collection[str] = ()) -> str | None:
         """Why a row cannot run at a scale, with the keys that are ``given``; None where it can."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from turnwise.analysis.arms import recordings
 from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.analysis.printed import half_up
+from turnwise.errors import InputError
 from turnwise.papers.jobs import Asked, job_of, played
 from turnwise.reports.keep import finished
 from turnwise.reports.result import Result, read_result
@@ -18,24 +20,39 @@ from turnwise.reports.tables import Table
 Node = Mapping[str, Any]
 
 
-def recorded_report(asked: Asked, places: Sequence[Path]) -> tuple[dict[str, Any] | None, list[Result]]:
-    """The report on the groups of the sweep that an entry is computed from, and the results of the runs that recorded them.
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What an entry's numbers are computed from: the report, where its runs lie, and their results."""
 
-    Its rows ``never`` and ``gated`` are the two arms. None where no place has finished runs of the former.
+    report: Node
+    place: Path
+    arms: tuple[Path, ...]  # the folder of the runs without a gate, and of those with one
+    results: tuple[Result, ...]
+
+
+def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
+    """The groups of the sweep that an entry is computed from, of all seeds; None where no run of its row ``never`` is finished.
+
+    Raises:
+        InputError: they cannot be used, or the sweep has no such row.
     """
     source = played(asked)
-    never, gated = (job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated"))
+    if "never" not in source.sweep.rows:
+        raise InputError(f"{asked.sweep.name}: gate_report: {source.sweep.name} has no row 'never'")
+    names = [job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated") if row in source.sweep.rows]
     for place in places:
-        arms = tuple(arm for arm in (place / never, place / gated) if arm.is_dir() and recordings(arm))
-        results = [read_result(run) for run in finished(arms)]
-        if results and arms[0] == place / never:
-            return _report(arms), results
-    return None, []
+        folders = [place / name for name in names]
+        arms = tuple(folder for folder in folders if list(finished([folder])) and recordings(folder))
+        if arms and arms[0] == folders[0]:
+            results = tuple(read_result(run) for run in finished(arms))
+            known = tuple((result.commit, result.finished) for result in results)
+            return Groups(_report(arms, known), place, arms, results)
+    return None
 
 
 @lru_cache(maxsize=8)
-def _report(arms: tuple[Path, ...]) -> dict[str, Any]:
-    """Of the groups of one place; several entries ask for it."""
+def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> dict[str, Any]:
+    """Of the groups of one place; several entries ask for it, until a run is done again."""
     return gate_report(arms[0], Settings(), *arms[1:])
 
 

@@ -52,8 +52,7 @@ def keep(run: Path, place: Path) -> int:
     for path in sorted((run / "evaluation").glob("*.jsonl")):
         files[f"evaluation/{path.name}{_ZIPPED}"] = _zipped("".join(_outcomes(path)).encode())
     if _recorded_all(run):
-        rows = each_line(run / "rollouts" / "train.jsonl")
-        files["rollouts/train.jsonl" + _ZIPPED] = _zipped("".join(map(_wordless, rows)).encode())
+        files["rollouts/train.jsonl" + _ZIPPED] = _zipped("".join(_groups(run / "rollouts" / "train.jsonl")).encode())
     files["result.json"] = (run / "result.json").read_bytes()  # last: what has one is a run
     for name, data in files.items():
         with whole(place / name) as part:
@@ -85,17 +84,21 @@ def _recorded_all(run: Path) -> bool:
     return bool(rollout) and rollout.get("recorded", 0) >= rollout.get("states", 1)
 
 
-def _wordless(line: str) -> str:
-    """A recorded tree with a checksum in place of each text: enough to tell actions and observations apart."""
-    row = json.loads(line)
-    turns = [
-        {name: turn[name] for name in ("parent", "tokens") if name in turn}
-        | {"text": _checksum(symbol(turn["text"])), "observation": _checksum(turn["observation"])}
-        for turn in row["turns"]
-    ]
-    state = {name: row["state"][name] for name in ("id", "task", "type", "turn") if name in row["state"]}
-    told = {name: row[name] for name in ("iteration", "rewards", "stopped", "looks") if name in row}
-    return json.dumps({**told, "state": state, "turns": turns}) + "\n"
+def _groups(path: Path) -> Iterator[str]:
+    """Recorded trees with a checksum in place of each text: enough to tell actions and observations apart."""
+    for number, line in enumerate(each_line(path), 1):
+        try:
+            row = json.loads(line)
+            turns = [
+                {name: turn[name] for name in ("parent", "tokens") if name in turn}
+                | {"text": _checksum(symbol(turn["text"])), "observation": _checksum(turn["observation"])}
+                for turn in row["turns"]
+            ]
+            state = {name: row["state"][name] for name in ("id", "task", "type", "turn") if name in row["state"]}
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise InputError(f"{path}:{number}: no recorded tree ({error!r}); run it again") from error
+        told = {name: row[name] for name in ("iteration", "rewards", "stopped", "looks") if name in row}
+        yield json.dumps({**told, "state": state, "turns": turns}) + "\n"
 
 
 def _checksum(text: str) -> str:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from turnwise.errors import InputError
 from turnwise.papers.jobs import Asked, Job, job_of
 from turnwise.reports.compare import Interval
-from turnwise.reports.gates import recorded_report, tier_table
+from turnwise.reports.gates import Groups, recorded_groups, tier_table
 from turnwise.reports.headline import signed
 from turnwise.reports.measured import Measured, is_change
 from turnwise.reports.result import Result, ResultError, read_result
@@ -36,12 +37,15 @@ class Entry:
     notes: list[str] = field(default_factory=list)
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     gates: Mapping[str, Any] | None = None  # what scripts/gate_report.py finds, where metrics are paths into it
-    recorders: Sequence[Result] = ()  # the runs that recorded its groups
+    groups: Groups | None = None  # the runs that it finds it in, where they are the sweep's own
 
     @property
     def results(self) -> list[Result]:
         """Of every run that the entry's numbers come from."""
-        return [*(run.result for runs in self.rows.values() for run in runs.values()), *self.recorders]
+        return [
+            *(run.result for runs in self.rows.values() for run in runs.values()),
+            *(self.groups.results if self.groups else ()),
+        ]
 
     @property
     def verdict(self) -> Verdict | None:
@@ -62,9 +66,13 @@ def read_entry(
     """
     sweep = asked.sweep
     notes: list[str] = []
-    recorders: Sequence[Result] = ()
+    groups: Groups | None = None
     if sweep.gate_report and gates is None:
-        gates, recorders = recorded_report(asked, places)
+        try:
+            groups = recorded_groups(asked, places)
+        except InputError as error:
+            notes.append(f"left out: {error}")
+        gates = groups.report if groups else None
     rows: dict[str, Runs] = {}
     cannot: dict[str, str] = {}
     kept: dict[str, list[str]] = {}
@@ -81,17 +89,20 @@ def read_entry(
                 break
         rows[row] = runs
     decisions = []
-    for metric in sweep.directions:
-        for claim in sweep.claims(metric):
+    for metric in dict.fromkeys([*sweep.directions, *sweep.also]):
+        for number, claim in enumerate(sweep.claims(metric)):
+            ours = number >= len(sweep.directions.get(metric, ()))
             if sweep.gate_report:
-                decisions.append(decide_gate(claim, metric, gates))
+                decisions.append(replace(decide_gate(claim, metric, gates), ours=ours))
                 continue
             found = decide(claim, metric, rows, over_seeds, over_tasks)
             why = next((cannot[row] for row in claim.rows if row in cannot), None)
             if found.verdict == "not_run" and why:
                 found = replace(found, why=why, cannot=True)
-            decisions.append(found)
-    return Entry(asked, rows, decisions, notes, kept, gates if sweep.gate_report else None, recorders)
+            decisions.append(replace(found, ours=ours))
+    if groups and groups.place != places[0]:
+        kept[str(groups.place)] = [arm.name for arm in groups.arms]
+    return Entry(asked, rows, decisions, notes, kept, gates if sweep.gate_report else None, groups)
 
 
 def _runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Measured]:
@@ -123,7 +134,7 @@ def summary_table(entries: Sequence[Entry]) -> Table:
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
         sweep = entry.asked.sweep
-        tally = [f"{sum(d.verdict == v for d in entry.decisions)} {v}" for v in VERDICTS]
+        tally = [f"{sum(d.verdict == v and not d.ours for d in entry.decisions)} {v}" for v in VERDICTS]
         claims = ", ".join(part for part in tally if not part.startswith("0 ")) or "none"
         runs = str(len(entry.results)) if entry.results or not sweep.gate_report else "data"
         name = f"{sweep.paper}, {sweep.entry}"
@@ -139,7 +150,7 @@ def summary_table(entries: Sequence[Entry]) -> Table:
 def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
     """Our numbers beside the paper's, row by row, then each claim with what became of it."""
     sweep = entry.asked.sweep
-    metrics = list(dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions]))
+    metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
     headers = [
         "row",
         "seeds",
@@ -149,19 +160,22 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
     table = Table(f"{sweep.title}, scale {entry.asked.scale}", headers, [])
     for name, row in sweep.rows.items():
         runs = entry.rows[name]
+        seeds = sorted({result.seed for result in entry.groups.results} if entry.groups else runs)
         ours = [
             _gate_cell(metric, name, entry.gates) if sweep.gate_report else _cell(runs, metric, over_seeds)
             for metric in metrics
         ]
         paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in sweep.columns]
-        table.rows.append([row.label or name, ", ".join(map(str, sorted(runs))) or "-", *ours, *paper])
+        table.rows.append([row.label or name, ", ".join(map(str, seeds)) or "-", *ours, *paper])
     table.notes = [note for note in (sweep.note, *_provenance(entry)) if note]
     claims = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", "verdict"], [])
     for d in entry.decisions:
         bounds = "-" if d.low is None or d.high is None else f"[{_number(d.low)}, {_number(d.high)}]"
-        said = d.verdict + (f": {d.why}" if d.why else "")
+        said = d.verdict + (", our claim" if d.ours else "") + (f": {d.why}" if d.why else "")
         difference = "-" if d.difference is None else _number(d.difference)
-        claims.rows.append([d.claim.text, d.metric, difference, bounds, str(len(d.seeds)), str(d.tasks or "-"), said])
+        claims.rows.append(
+            [d.claim.text, d.metric, difference, bounds, str(len(d.seeds) or "-"), str(d.tasks or "-"), said]
+        )
     claims.notes = [INTERVAL_NOTE, *entry.notes]
     spent = [costs] if (costs := _costs(entry)).rows else []
     if entry.gates and entry.gates["source"] == "recorded" and "tier1" in sweep.rows:
@@ -218,9 +232,13 @@ def _provenance(entry: Entry) -> list[str]:
 def _groups_note(entry: Entry) -> str:
     if entry.gates is None:
         return f"Computed from recorded groups: python train.py sweep={entry.asked.sweep.name}, or data=PATH."
-    gates, seeds = entry.gates, sorted({result.seed for result in entry.recorders})
-    of = f", seeds {', '.join(map(str, seeds))}" if seeds else ""
-    return f"Computed from {gates['groups']} recorded groups{of}: python scripts/gate_report.py data={gates['data']}."
+    words = [
+        f"{key}={arm}" for key, arm in zip(("data", "gated"), entry.groups.arms if entry.groups else (), strict=False)
+    ]
+    command = " ".join(["python scripts/gate_report.py", *(words or [f"data={entry.gates['data']}"])])
+    commits = sorted({result.commit[:12] for result in entry.groups.results}) if entry.groups else []
+    of = f" (commit {', '.join(commits)})" if commits else ""
+    return f"Computed from {entry.gates['groups']} recorded groups{of}: {command}."
 
 
 def _cell(runs: Runs, metric: str, over_seeds: Interval) -> str:

@@ -30,6 +30,7 @@ class Decision:
     tasks: int = 0
     why: str = ""
     cannot: bool = False  # not run because it cannot be, rather than not yet
+    ours: bool = False  # no claim of the paper's: told and not counted
 
 
 def decide(
@@ -73,9 +74,10 @@ def settled(low: float, high: float, margin: float) -> Verdict:
 def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
     """An entry: it fails where a claim fails, and holds where every claim that can be run here holds.
 
-    Claims whose rows cannot be run at this scale are left out; one that could be and is not leaves the entry undecided.
+    Claims of ours and those whose rows cannot be run at this scale are left out; one that could be and is not leaves the entry
+    undecided.
     """
-    counted = [decision for decision in decisions if not decision.cannot]
+    counted = [decision for decision in decisions if not decision.cannot and not decision.ours]
     verdicts = {decision.verdict for decision in counted}
     if verdicts <= {"not_run"}:
         return "not_run"

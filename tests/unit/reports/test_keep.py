@@ -85,6 +85,16 @@ def test_what_no_commit_holds_is_not_kept(tmp_path: Path, commit: str) -> None:
     assert not (tmp_path / "kept").exists()
 
 
+def test_a_torn_group_is_named(tmp_path: Path) -> None:
+    run = save(tmp_path / "r", 30)
+    (run / "config.yaml").write_text("rollout: {recorded: 1, states: 1}\n")
+    (run / "rollouts").mkdir()
+    for torn in ('{"turns": ', "{}", '{"turns": [{"parent": -1}], "state": {}}'):
+        (run / "rollouts" / "train.jsonl").write_text(groups("a") + torn)
+        with pytest.raises(InputError, match=r"train.jsonl:2: no recorded tree"):
+            keep(run, tmp_path / "kept")
+
+
 def test_of_a_damaged_run_nothing_counts_as_kept(tmp_path: Path) -> None:
     run = save(tmp_path / "r", 30)
     with (run / "evaluation" / "after.jsonl").open("a") as stream:
@@ -174,7 +184,25 @@ def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> No
         (run / "rollouts" / "train.jsonl").write_text(json.dumps(row) + "\n")
     found = entry()
     assert found.gates is not None and found.gates["groups"] == 2 and len(found.results) == 2
-    assert "2 recorded groups, seed" in to_markdown(entry_tables(found, mean_interval))
+    told = to_markdown(entry_tables(found, mean_interval))
+    assert (
+        f"2 recorded groups (commit 0123456789ab): python scripts/gate_report.py data={outputs}/p/groups/never." in told
+    )
+    (outputs / "p/groups/never/seed1").rename(outputs / "p/groups/never/seed1.old-1")  # put aside
+    unfinished = save(outputs / "p/groups/never/seed2", 10)
+    (unfinished / "rollouts").mkdir()
+    (unfinished / "rollouts" / "train.jsonl").write_text('{"torn')
+    (unfinished / "result.json").unlink()
+    gates = entry().gates
+    assert gates is not None and gates["groups"] == 1
+    (outputs / "p/groups/never/seed0/rollouts/train.jsonl").write_text('{"torn')
+    (outputs / "p/groups/never/seed0/result.json").write_text(
+        (outputs / "p/groups/never/seed0/result.json").read_text().replace("0123456789ab", "1123456789ab")
+    )
+    broken = entry()
+    assert (
+        broken.verdict == "not_run" and "train.jsonl:1" in broken.notes[0]
+    )  # the others of a summary are told all the same
 
 
 def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:

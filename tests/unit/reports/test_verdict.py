@@ -193,6 +193,19 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     assert "result.json: not JSON" in entry().notes[0]
 
 
+def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> None:
+    sweep = conf / "sweep" / "p_tab1.yaml"
+    sweep.write_text(sweep.read_text() + "also: {in_domain.after: [base > ours]}\n")
+    for seed in range(3):
+        save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
+        save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    assert [(d.verdict, d.ours) for d in found.decisions] == [("holds", False), ("not_run", False), ("fails", True)]
+    assert found.verdict == "holds"
+    text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
+    assert "| holds | 1 holds, 1 not_run |" in text and "| fails, our claim |" in text
+
+
 def test_costs_are_means_over_seeds(tmp_path: Path, conf: Path) -> None:
     for seed, (turns, cpu) in enumerate([(100, 8.0), (300, 12.0)]):
         folder = tmp_path / f"outputs/p/tab1/ours/seed{seed}"
