@@ -70,22 +70,32 @@ def played(asked: Asked) -> Asked:
     return asked if source is None else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
 
 
+def picked(asked: Asked) -> tuple[str, ...]:
+    """The rows that are asked for.
+
+    Raises:
+        InputError: one of them is unknown; the nearest is told.
+    """
+    sweep = asked.sweep
+    rows = asked.rows or tuple(sweep.rows)
+    for row in rows:
+        if row not in sweep.rows:
+            near = get_close_matches(row, sweep.rows, n=1, cutoff=0.6)
+            told = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sweep.rows)}"
+            raise InputError(f"rows={row}: {sweep.name} has no row {row!r}; {told}")
+    return rows
+
+
 def jobs(asked: Asked) -> list[Job]:
     """Every run that is asked for, all rows of a seed before the next seed, so that a whole table is there early.
 
     Raises:
         InputError: a row is unknown, here or in another sweep that a row refers to.
     """
-    sweep = asked.sweep
-    picked = asked.rows or tuple(sweep.rows)
-    for row in picked:
-        if row not in sweep.rows:
-            near = get_close_matches(row, sweep.rows, n=1, cutoff=0.6)
-            told = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sweep.rows)}"
-            raise InputError(f"rows={row}: {sweep.name} has no row {row!r}; {told}")
+    sweep, rows = asked.sweep, picked(asked)
     found: dict[tuple[str, int], Job] = {}
     for seed in asked.seeds or sweep.seeds:
-        for row in picked:
+        for row in rows:
             job = job_of(asked, row, seed)
             found.setdefault((job.name, seed), job)
     return list(found.values())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.papers.jobs import Asked, Job, job_of
+from turnwise.papers.jobs import Asked, Job, job_of, picked
 from turnwise.reports.compare import Interval
 from turnwise.reports.gates import Groups, recorded_groups, tier_table
 from turnwise.reports.headline import signed
@@ -76,7 +76,7 @@ def read_entry(
     rows: dict[str, Runs] = {}
     cannot: dict[str, str] = {}
     kept: dict[str, list[str]] = {}
-    for row in sweep.rows:
+    for row in picked(asked):
         runs: dict[int, Measured] = {}
         wanted = [] if sweep.gate_report else [job_of(asked, row, seed) for seed in asked.seeds or sweep.seeds]
         if wanted and wanted[0].cannot:
@@ -91,6 +91,8 @@ def read_entry(
     decisions = []
     for metric in dict.fromkeys([*sweep.directions, *sweep.also]):
         for number, claim in enumerate(sweep.claims(metric)):
+            if not set(claim.rows) <= rows.keys():
+                continue  # other rows were asked for
             ours = number >= len(sweep.directions.get(metric, ()))
             if sweep.gate_report:
                 decisions.append(replace(decide_gate(claim, metric, gates), ours=ours))
@@ -158,8 +160,8 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
         *(f"paper, {name}" for name in sweep.columns),
     ]
     table = Table(f"{sweep.title}, scale {entry.asked.scale}", headers, [])
-    for name, row in sweep.rows.items():
-        runs = entry.rows[name]
+    for name, runs in entry.rows.items():
+        row = sweep.rows[name]
         seeds = sorted({result.seed for result in entry.groups.results} if entry.groups else runs)
         ours = [
             _gate_cell(metric, name, entry.gates) if sweep.gate_report else _cell(runs, metric, over_seeds)
@@ -217,7 +219,7 @@ def _provenance(entry: Entry) -> list[str]:
     if sweep.gate_report:
         return [_groups_note(entry)]
     reasons: dict[str, list[str]] = {}
-    for name in sweep.rows:
+    for name in entry.rows:
         cannot = job_of(entry.asked, name, sweep.seeds[0]).cannot
         if cannot:
             reasons.setdefault(cannot, []).append(name)

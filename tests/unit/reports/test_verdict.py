@@ -206,6 +206,14 @@ def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> 
     assert "| holds | 1 holds, 1 not_run |" in text and "| fails, our claim |" in text
 
 
+def test_rows_that_are_asked_for_are_told_alone(tmp_path: Path, conf: Path) -> None:
+    save(tmp_path / "outputs/p/tab1/ours/seed0", [2] * 40)
+    asked = ask(["sweep=p_tab1", "rows=ours"], conf)
+    found = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    assert list(found.rows) == ["ours"] and found.decisions == []
+    assert "Base" not in to_markdown(entry_tables(found, mean_interval))
+
+
 def test_costs_are_means_over_seeds(tmp_path: Path, conf: Path) -> None:
     for seed, (turns, cpu) in enumerate([(100, 8.0), (300, 12.0)]):
         folder = tmp_path / f"outputs/p/tab1/ours/seed{seed}"
