@@ -94,6 +94,10 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
         resumed = (path / _RECORD).exists()
         if resumed:
             _refuse_another(cfg, path)
+        elif (path / "checkpoints").exists():
+            raise ConfigError(
+                [f"{path} holds checkpoints and no {_RECORD}, so nobody can tell of which run; remove it, or give name=..."]
+            )
         else:
             with whole(path / _RECORD) as part:
                 part.write_text(OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False), encoding="utf-8")

@@ -124,6 +124,13 @@ def test_a_run_refused_before_it_left_anything_gives_its_folder_back(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_checkpoints_of_nobody_knows_which_run_are_not_resumed(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ConfigError, match=r"holds checkpoints and no config.yaml.*remove it"), claim(config(tmp_path)):
+        pass
+    assert not (tmp_path / "config.yaml").exists()
+
+
 def test_what_a_killed_start_was_writing_is_cleared_away(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with claim(config(out)):
