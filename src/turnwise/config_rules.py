@@ -171,13 +171,18 @@ def _judging(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
-    """Of allocators that spend one budget over all states, by what a predictor says of them."""
+    """Of parts that ask a predictor, and of allocators that spend one budget over all states."""
     allocator = _part(cfg, "allocator")
     mistakes = []
     if allocator in _PREDICTED and not _part(cfg, "predictor"):
         mistakes.append(
             f"allocator={_short(allocator)}: asks a predictor where outcomes are mixed, and predictor is null; "
             "set predictor=tiny, or choose allocator=uniform"
+        )
+    if _part(cfg, "gate") == "Predicted" and not _part(cfg, "predictor"):
+        mistakes.append(
+            "gate=predicted: asks a predictor whether a group will be mixed, and predictor is null; set predictor=tiny, or "
+            "choose another gate"
         )
     if allocator in _PREDICTED and _part(cfg, "advantage") and _value(cfg, "advantage", "zero_variance") == "refill":
         mistakes.append(

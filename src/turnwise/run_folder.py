@@ -96,7 +96,9 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
             _refuse_another(cfg, path)
         elif (path / "checkpoints").exists():
             raise ConfigError(
-                [f"{path} holds checkpoints and no {_RECORD}, so nobody can tell of which run; remove it, or give name=..."]
+                [
+                    f"{path} holds checkpoints and no {_RECORD}, so nobody can tell of which run; remove it, or give name=..."
+                ]
             )
         else:
             with whole(path / _RECORD) as part:

@@ -8,7 +8,7 @@ belongs to the token that stands at the same place of the ids beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,3 +142,12 @@ Rewards = Mapping[str, Sequence[float]]
 ``total`` is what the advantage reads; one that weighs several reads ``outcome``, which the world or the demonstration decides,
 and ``reasoning``, a judge's score, NaN where the judge failed on the leaf and absent where there is no judge.
 """
+
+Value = Callable[[Sequence[RolloutTree]], Sequence[Sequence[float]]]
+"""Predicted success of each tree's histories: first that of its state, then that after each of its turns (1 + N).
+
+A turn that ended its episode has no history to go on from: its number means nothing.
+"""
+
+Judge = Callable[[RolloutTree], Rewards]
+"""Named rewards per leaf, ``total`` among them, NaN where the world failed (``rewards.base.Reward``)."""

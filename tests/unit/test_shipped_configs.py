@@ -36,6 +36,7 @@ WITH = {
     "allocator/none": ["method=sft"],
     "allocator/trace": ["predictor=tiny"],
     "allocator/pcl": ["predictor=tiny", "rollout.states=128"],
+    "gate/predicted": ["predictor=tiny"],
     "reward/none": ["method=sft"],
     "advantage/none": ["method=sft"],
 }

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from turnwise.types import Rewards, RolloutTree, State
-
-Value = Callable[[Sequence[RolloutTree]], Sequence[Sequence[float]]]
-"""Predicted success of each tree's histories: first that of its state, then that after each of its turns (1 + N).
-
-A turn that ended its episode has no history to go on from: its number means nothing.
-"""
-
-Judge = Callable[[RolloutTree], Rewards]
-"""Named rewards per leaf, ``total`` among them, NaN where the world failed (``rewards.base.Reward``)."""
+from turnwise.types import RolloutTree, State
 
 
 class Allocator(Protocol):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from turnwise.allocators.base import Value
-from turnwise.types import RolloutTree, State
+from turnwise.types import RolloutTree, State, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.allocators.base import Judge, Value, anchors, counted
+from turnwise.allocators.base import anchors, counted
 from turnwise.allocators.concave import even
 from turnwise.allocators.prefix import prefix_allocation, same_outcome
 from turnwise.allocators.root import root_allocation
-from turnwise.types import RolloutTree, State
+from turnwise.types import Judge, RolloutTree, State, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Run:
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
         named = ("data", "rollout", "update", "policy", "eval", "predictor")
         self.settings = {name: build(cfg, name) for name in named}
-        names = ("states", "gate", "reward", "judge", "advantage", "loss")
+        names = ("states", "reward", "judge", "advantage", "loss")
         self.parts = {name: build(cfg, name) for name in names}
         self.env = build(cfg, "env")
         policy, lora = self.settings["policy"], self.settings["policy"].lora
@@ -82,7 +82,7 @@ class Run:
         given = {}
         if self.predictor and self.parts["reward"]:
             given = {"value": self.predictor.values, "reward": self.predictor.success(self.parts["reward"])}
-        self.parts["allocator"] = build(cfg, "allocator", **given)
+        self.parts |= {name: build(cfg, name, **given) for name in ("allocator", "gate")}
         update = self.settings["update"]
         self.module = PolicyModule(
             model,
