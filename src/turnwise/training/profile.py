@@ -27,7 +27,7 @@ from turnwise.types import State
 
 logger = logging.getLogger(__name__)
 
-SHARD = 2048  # samples played and written together
+SHARD = 4096  # samples played and written together; the last of a batch are decoded nearly alone, so large ones pay
 ROWS = 65536  # states of a row group of the one file in the end
 _ABSENT = -1
 
