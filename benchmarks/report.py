@@ -45,7 +45,8 @@ TARGETS: tuple[tuple[str, str, str, str, float], ...] = (
     ("iteration", "x_trl", "TRL's GRPOTrainer, a whole iteration", "at least", 5),
 )
 BENCHMARKS = ("rollout", "update", "profiling", "allocate", "iteration")
-UNTOLD = {"seed", "threads", "rounds"}  # settings by which results are not told apart
+UNTOLD = {"seed", "threads", "rounds", "tree_rounds", "peers"}  # settings by which results are not told apart
+OF_TREES = {"roots", "branches", "turns"}  # settings of benchmarks/update.py that its branching tree alone has
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,6 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
         for name in BENCHMARKS:
             if name in main_results and "contenders" in main_results[name]:
                 write_section(args.page, contenders(main_results[name]), name)
+        if "allocate" in main_results:
+            write_section(args.page, allocated(main_results["allocate"]), "allocate")
         others = [r for r in results if not any(r is m for m in main_results.values())]
         if others:
             write_section(args.page, growth(others, main_results), "growth")
@@ -147,6 +150,18 @@ def contenders(result: Result) -> str:
     return "\n\n".join([*lines, machines([result])])
 
 
+def allocated(result: Result) -> str:
+    """What one allocation takes."""
+    size = f"{result['setting']['prompts']:,} prompts and {result['setting']['budget']:,} rollouts"
+    rows = [
+        [f"{size}, ours", f"{told(result['root_ms'])} ms"],
+        [f"{size}, the textbook dynamic programme", f"{told(result['root_ms'] * result['x_dynamic_programme'])} ms"],
+        ["prefixes of one prompt, ours", f"{told(result['prefix_ms'])} ms"],
+        ["1,000,000 prompts and 2,000,000 rollouts, ours", f"{told(result['million_s'])} s"],
+    ]
+    return table(["", "median"], rows) + "\n\n" + machines([result])
+
+
 def growth(results: Sequence[Result], main_results: Mapping[str, Result]) -> str:
     """One row a result, named by the settings in which it differs from its benchmark's table."""
     rows = []
@@ -157,7 +172,9 @@ def growth(results: Sequence[Result], main_results: Mapping[str, Result]) -> str
         }
         settings = ", ".join(f"{k.replace('_', '-')} {v}" for k, v in changed.items()) or "repeated"
         keys = [key for name, key, *_ in TARGETS if name == result["benchmark"] and result.get(key) is not None]
-        ours: dict[str, Any] = next(iter(result.get("contenders", {}).values()), {})
+        found: dict[str, dict[str, Any]] = result.get("contenders", {})
+        of_tree = result["benchmark"] == "update" and changed.keys() <= OF_TREES
+        ours = found["tree, turnwise"] if of_tree and changed else next(iter(found.values()), {})
         rows.append(
             [
                 result["benchmark"],

@@ -29,7 +29,7 @@ def _figure(entry: Entry, metric: str, number: int, over_seeds: Interval) -> Fig
         return None
     columns = [column for column, of in sweep.columns.items() if of == metric]
     paper = {name: {c: row.numbers[c] for c in columns if c in row.numbers} for name, row in sweep.rows.items()}
-    names = [name for name in sweep.rows if ours[name] or paper[name]][::-1]
+    names = [name for name in entry.rows if ours[name] or paper[name]][::-1]
     sides = 1 + any(paper.values())
     told = []
     with canvas(4.2 + 3.4 * (sides - 1), 1.2 + 0.32 * len(names)) as figure:

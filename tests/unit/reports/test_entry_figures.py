@@ -60,6 +60,13 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+def test_rows_that_are_asked_for_are_drawn_alone(entry: Entry, tmp_path: Path) -> None:
+    asked = ask(["sweep=p_tab1", "rows=ours"], tmp_path / "conf")
+    one = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    (after,) = [figure for figure in entry_figures(one, mean_interval) if figure.title.endswith("in_domain.after")]
+    assert "Ours & more 60." in after.alt and "Base" not in after.svg and "Not run" not in after.svg
+
+
 def test_rows_that_have_a_number_are_drawn_beside_the_papers(entry: Entry) -> None:
     after, change = entry_figures(entry, mean_interval)
     assert after.title == "P, Table 1: in_domain.after" and after.wide
