@@ -3,7 +3,7 @@
 A kept run is a folder of its own, with the name that the run had::
 
     results/pivotrl/tab1/pivotrl/seed0/
-        result.json            as it was
+        result.json            as it was, but a sweep's command as it was typed: Hydra's holds the machine's folders
         config.yaml            as it was
         metrics.jsonl.gz       every row
         evaluation/*.jsonl.gz  every attempt without its text: task, split, success; item, score
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -53,7 +54,7 @@ def keep(run: Path, place: Path) -> int:
         files[f"evaluation/{path.name}{_ZIPPED}"] = _zipped("".join(_outcomes(path)).encode())
     if _recorded_all(run):
         files["rollouts/train.jsonl" + _ZIPPED] = _zipped("".join(_groups(run / "rollouts" / "train.jsonl")).encode())
-    files["result.json"] = (run / "result.json").read_bytes()  # last: what has one is a run
+    files["result.json"] = _typed((run / "result.json").read_text()).encode()  # last: what has one is a run
     for name, data in files.items():
         with whole(place / name) as part:
             part.write_bytes(data)
@@ -76,6 +77,15 @@ def each_line(path: Path) -> Iterator[str]:
                 yield from stream
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise InputError(f"{kept}: cannot be unpacked ({error}); restore the file") from error
+
+
+def _typed(result: str) -> str:
+    """``python train.py --multirun ... hydra.sweeper.arguments=['a','b'] ...`` as ``python train.py a b``."""
+
+    def arguments(found: re.Match[str]) -> str:
+        return "python train.py " + " ".join(re.findall(r"'([^']*)'", found[1])) + '"'
+
+    return re.sub(r'python train\.py --multirun [^"]*?hydra\.sweeper\.arguments=\[([^\]]*)\][^"]*"', arguments, result)
 
 
 def _recorded_all(run: Path) -> bool:
