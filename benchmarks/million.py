@@ -24,6 +24,7 @@ from typing import Any
 from common import finish, positive, prepare, show
 from turnwise.data.trajectories import write_trajectories
 from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.training.profile import SHARD
 from turnwise.types import Task, Trajectory
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -108,7 +109,7 @@ def measured(file: Path, folder: Path, k: int) -> dict[str, Any]:
 
 def resumed(file: Path, folder: Path, k: int, states: int) -> dict[str, Any]:
     """Kill a process in the middle of its profile and let another finish; what that one says."""
-    shards = -(-states // max(1, 2048 // k)) // 2
+    shards = -(-states // max(1, SHARD // k)) // 2
     first = subprocess.Popen(command(file, folder, k), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     began = time.perf_counter()
     while len(list((folder / "profile").glob("shard-*"))) < shards:
