@@ -6,13 +6,14 @@ python benchmarks/million.py --trajectories 2000 --resume 1000
 The path is a run's own: `data.file` is read and checked, tokenised, profiled under `states=pivots` shard by shard, selected from,
 and the order of the first epoch is drawn. Only the policy is a stub, which answers with one of four actions at once. The world
 that judges them is `env=household`. Each number of trajectories runs in a process of its own over its share of one synthetic
-file. With --resume, a process is killed when half of its profile is there, and a second one finishes.
+file. With --resume, a process is killed when half of its samples are drawn, and a second one finishes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,12 +25,10 @@ from typing import Any
 from common import finish, positive, prepare, show
 from turnwise.data.trajectories import write_trajectories
 from turnwise.envs.household.environment import HouseholdEnv
-from turnwise.training.profile import SHARD
 from turnwise.types import Task, Trajectory
 
 SIZES = (10_000, 100_000, 1_000_000)
 THINGS, PLACES = ("apple", "tomato", "potato", "lettuce"), ("fridge", "microwave", "cabinet")
-TICK = 0.2  # s between two looks at a process that is to be killed
 
 
 def main() -> None:
@@ -48,7 +47,9 @@ def main() -> None:
                 **measured(file, Path(place) / f"run-{size}", args.k),
             }
             if size == args.resume:
-                rows[str(size)] |= {"resume": resumed(file, Path(place) / f"killed-{size}", args.k, size * args.turns)}
+                rows[str(size)] |= {
+                    "resume": resumed(file, Path(place) / f"killed-{size}", args.k, size * args.turns * args.k)
+                }
             file.unlink()
     first, last = rows[str(args.trajectories[0])], rows[str(args.trajectories[-1])]
     more = args.trajectories[-1] - args.trajectories[0]
@@ -107,17 +108,12 @@ def measured(file: Path, folder: Path, k: int) -> dict[str, Any]:
     return found
 
 
-def resumed(file: Path, folder: Path, k: int, states: int) -> dict[str, Any]:
-    """Kill a process in the middle of its profile and let another finish; what that one says."""
-    shards = -(-states // max(1, SHARD // k)) // 2
-    first = subprocess.Popen(command(file, folder, k), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def resumed(file: Path, folder: Path, k: int, samples: int) -> dict[str, Any]:
+    """Let a process die when it has drawn half of its samples and another finish; what that one says."""
     began = time.perf_counter()
-    while len(list((folder / "profile").glob("shard-*"))) < shards:
-        if first.poll() is not None:
-            raise RuntimeError("the process that was to be killed ended by itself")
-        time.sleep(TICK)
-    first.kill()
-    first.wait()
+    first = subprocess.run([*command(file, folder, k), str(samples // 2)], capture_output=True, text=True, check=False)
+    if first.returncode != -signal.SIGKILL:
+        raise RuntimeError(f"the process that was to be killed ended with {first.returncode}:\n{first.stderr[-3000:]}")
     return {"killed_at_seconds": round(time.perf_counter() - began, 1), **measured(file, folder, k)}
 
 

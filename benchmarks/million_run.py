@@ -1,12 +1,15 @@
 """One process of million.py: a run's own reading, profiling and selecting, with a stub for the policy.
 
 python benchmarks/million_run.py FILE FOLDER K           prints one JSON object
+python benchmarks/million_run.py FILE FOLDER K SAMPLES   kills itself when it is asked for more than SAMPLES
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -31,9 +34,9 @@ MB = 2**20
 class Stub(Idle):
     """A policy that needs no time and says one of ``actions``, by the seed."""
 
-    def __init__(self, actions: Sequence[list[int]]) -> None:
+    def __init__(self, actions: Sequence[list[int]], life: int | None) -> None:
         super().__init__()
-        self.actions, self.asked = actions, 0
+        self.actions, self.asked, self.life = actions, 0, life
         self.first = 0.0  # when it was asked first
 
     def sample(
@@ -41,18 +44,22 @@ class Stub(Idle):
     ) -> list[Sample]:
         self.first = self.first or time.perf_counter()
         self.asked += len(nodes)
+        if self.life is not None and self.asked > self.life:
+            os.kill(
+                os.getpid(), signal.SIGKILL
+            )  # between two shards, at the same sample whatever else the machine does
         chosen = (self.actions[seed % len(self.actions)] for seed in seeds)
         return [Sample(list(ids), [0.0] * len(ids)) for ids in chosen]
 
 
-def main(file: str, folder: str, k: str) -> None:
+def main(file: str, folder: str, k: str, life: str | None = None) -> None:
     overrides = ["method=pivotrl", f"states.k={k}", "states.keep=mixed", f"data.file={file}", "name=million"]
     places = [f"paths.out={folder}", f"paths.cache={folder}/cache"]
     cfg = compose_config([*overrides, *places], CONF)
     check_config(cfg)
     with Phases(PHASES, console=Console(stderr=True)) as phases:
         job = Run(cfg, phases)
-        stub = Stub([job.chat.action(text) for text in ACTIONS])
+        stub = Stub([job.chat.action(text) for text in ACTIONS], int(life) if life else None)
         job.engine = job.player.engine = stub
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from here

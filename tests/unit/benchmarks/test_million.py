@@ -25,14 +25,15 @@ def test_the_path_at_its_smallest_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = tmp_path / "result.json"
-    options = ["--trajectories", "40", "400", "--resume", "400", "--folder", str(tmp_path), "--json", str(saved)]
+    options = ["--trajectories", "40", "1200", "--resume", "1200", "--folder", str(tmp_path), "--json", str(saved)]
     monkeypatch.setattr(sys, "argv", ["million.py", *options])
     million.main()
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert printed == json.loads(saved.read_text()) and printed["benchmark"] == "million"
-    small, large = printed["sizes"]["40"], printed["sizes"]["400"]
-    assert (small["states"], small["samples"], large["states"], large["samples"]) == (120, 480, 1200, 4800)
-    assert 0 < large["kept"] < large["states"] and large["shards"] == -(-4800 // SHARD)
-    assert 0 < large["resume"]["samples"] < large["samples"]  # what was there is not drawn again
+    small, large = printed["sizes"]["40"], printed["sizes"]["1200"]
+    assert (small["states"], small["samples"], large["states"], large["samples"]) == (120, 480, 3600, 14_400)
+    assert 0 < large["kept"] < large["states"] and large["shards"] == -(-14_400 // SHARD)
+    written = 7200 // SHARD * SHARD  # in whole shards, when half of the samples were drawn
+    assert large["resume"]["samples"] == large["samples"] - written > 0 < written  # what was there is not drawn again
     assert large["resume"]["kept"] == large["kept"]
     assert not list(tmp_path.glob("million-*"))
