@@ -45,7 +45,7 @@ TARGETS: tuple[tuple[str, str, str, str, float], ...] = (
     ("iteration", "x_trl", "TRL's GRPOTrainer, a whole iteration", "at least", 5),
 )
 BENCHMARKS = ("rollout", "update", "profiling", "allocate", "iteration")
-UNTOLD = {"seed", "threads", "rounds", "tree_rounds", "peers"}  # settings by which results are not told apart
+UNTOLD = {"seed", "threads", "rounds", "tree_rounds"}  # settings by which results are not told apart
 OF_TREES = {"roots", "branches", "turns"}  # settings of benchmarks/update.py that its branching tree alone has
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import zlib
 from collections import Counter
@@ -15,6 +14,7 @@ import numpy as np
 
 from turnwise.analysis.groups import Buffer, Group, label_of
 from turnwise.errors import InputError
+from turnwise.files import lines_of
 from turnwise.gates.prefixes import prefixes
 from turnwise.gates.signals import SIGNALS
 
@@ -82,11 +82,10 @@ def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         InputError: the file is no text, or a line no JSON.
     """
     try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+        lines = list(lines_of(path))
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read as text ({error})") from error
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         place = f"{path}:{number}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +27,7 @@ class Comparison:
     below: str | float
     margin: float
     text: str
+    ours: bool = False  # no claim of the paper's: told and not counted
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -108,7 +109,8 @@ class Sweep(_Part):
 
     def claims(self, metric: str) -> list[Comparison]:
         """The claims on one metric, the paper's and then ours."""
-        return [comparison(text, self.rows) for table in (self.directions, self.also) for text in table.get(metric, ())]
+        theirs = [comparison(text, self.rows) for text in self.directions.get(metric, ())]
+        return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 
     def missing(self, row: Row, scale: Scale, given: Collection[str] = ()) -> str | None:
         """Why a row cannot run at a scale, with the keys that are ``given``; None where it can."""

@@ -3,7 +3,7 @@
 A kept run is a folder of its own, with the name that the run had::
 
     results/pivotrl/tab1/pivotrl/seed0/
-        result.json            as it was, but a sweep's command as it was typed: Hydra's holds the machine's folders
+        result.json            as it was
         config.yaml            as it was
         metrics.jsonl.gz       every row
         evaluation/*.jsonl.gz  every attempt without its text: task, split, success; item, score
@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from turnwise.errors import InputError
-from turnwise.files import read_yaml, whole
+from turnwise.files import lines_of, read_yaml, whole
 from turnwise.gates.prefixes import symbol
 from turnwise.reports.result import read_result
 
@@ -54,7 +53,7 @@ def keep(run: Path, place: Path) -> int:
         files[f"evaluation/{path.name}{_ZIPPED}"] = _zipped("".join(_outcomes(path)).encode())
     if _recorded_all(run):
         files["rollouts/train.jsonl" + _ZIPPED] = _zipped("".join(_groups(run / "rollouts" / "train.jsonl")).encode())
-    files["result.json"] = _typed((run / "result.json").read_text()).encode()  # last: what has one is a run
+    files["result.json"] = (run / "result.json").read_bytes()  # last: what has one is a run
     for name, data in files.items():
         with whole(place / name) as part:
             part.write_bytes(data)
@@ -69,23 +68,12 @@ def each_line(path: Path) -> Iterator[str]:
     """
     kept = path.with_name(path.name + _ZIPPED)
     if path.exists():
-        with path.open(encoding="utf-8") as stream:
-            yield from stream
+        yield from lines_of(path)
     elif kept.exists():
         try:
-            with gzip.open(kept, "rt", encoding="utf-8") as stream:
-                yield from stream
+            yield from lines_of(kept)
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise InputError(f"{kept}: cannot be unpacked ({error}); restore the file") from error
-
-
-def _typed(result: str) -> str:
-    """``python train.py --multirun ... hydra.sweeper.arguments=['a','b'] ...`` as ``python train.py a b``."""
-
-    def arguments(found: re.Match[str]) -> str:
-        return "python train.py " + " ".join(re.findall(r"'([^']*)'", found[1])) + '"'
-
-    return re.sub(r'python train\.py --multirun [^"]*?hydra\.sweeper\.arguments=\[([^\]]*)\][^"]*"', arguments, result)
 
 
 def _recorded_all(run: Path) -> bool:

@@ -90,18 +90,17 @@ def read_entry(
         rows[row] = runs
     decisions = []
     for metric in dict.fromkeys([*sweep.directions, *sweep.also]):
-        for number, claim in enumerate(sweep.claims(metric)):
+        for claim in sweep.claims(metric):
             if not set(claim.rows) <= rows.keys():
                 continue  # other rows were asked for
-            ours = number >= len(sweep.directions.get(metric, ()))
             if sweep.gate_report:
-                decisions.append(replace(decide_gate(claim, metric, gates), ours=ours))
+                decisions.append(decide_gate(claim, metric, gates))
                 continue
             found = decide(claim, metric, rows, over_seeds, over_tasks)
             why = next((cannot[row] for row in claim.rows if row in cannot), None)
             if found.verdict == "not_run" and why:
                 found = replace(found, why=why, cannot=True)
-            decisions.append(replace(found, ours=ours))
+            decisions.append(found)
     if groups and groups.place != places[0]:
         kept[str(groups.place)] = [arm.name for arm in groups.arms]
     return Entry(asked, rows, decisions, notes, kept, gates if sweep.gate_report else None, groups)
@@ -136,7 +135,7 @@ def summary_table(entries: Sequence[Entry]) -> Table:
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
         sweep = entry.asked.sweep
-        tally = [f"{sum(d.verdict == v and not d.ours for d in entry.decisions)} {v}" for v in VERDICTS]
+        tally = [f"{sum(d.verdict == v and not d.claim.ours for d in entry.decisions)} {v}" for v in VERDICTS]
         claims = ", ".join(part for part in tally if not part.startswith("0 ")) or "none"
         runs = str(len(entry.results)) if entry.results or not sweep.gate_report else "data"
         name = f"{sweep.paper}, {sweep.entry}"
@@ -173,7 +172,7 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
     claims = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", "verdict"], [])
     for d in entry.decisions:
         bounds = "-" if d.low is None or d.high is None else f"[{_number(d.low)}, {_number(d.high)}]"
-        said = d.verdict + (", our claim" if d.ours else "") + (f": {d.why}" if d.why else "")
+        said = d.verdict + (", our claim" if d.claim.ours else "") + (f": {d.why}" if d.why else "")
         difference = "-" if d.difference is None else _number(d.difference)
         claims.rows.append(
             [d.claim.text, d.metric, difference, bounds, str(len(d.seeds) or "-"), str(d.tasks or "-"), said]

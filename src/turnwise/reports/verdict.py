@@ -30,7 +30,6 @@ class Decision:
     tasks: int = 0
     why: str = ""
     cannot: bool = False  # not run because it cannot be, rather than not yet
-    ours: bool = False  # no claim of the paper's: told and not counted
 
 
 def decide(
@@ -77,7 +76,7 @@ def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
     Claims of ours and those whose rows cannot be run at this scale are left out; one that could be and is not leaves the entry
     undecided.
     """
-    counted = [decision for decision in decisions if not decision.cannot and not decision.ours]
+    counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
     verdicts = {decision.verdict for decision in counted}
     if verdicts <= {"not_run"}:
         return "not_run"

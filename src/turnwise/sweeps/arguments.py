@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from turnwise.papers.jobs import ask
+
+_HELD = "hydra.sweeper.arguments=["
 
 
 def is_sweep(arguments: Sequence[str]) -> bool:
@@ -29,9 +32,19 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
         "--multirun",
         *(a for a in hydras if a not in ("-m", "--multirun")),
         "hydra/sweeper=rows",
-        f"hydra.sweeper.arguments=[{','.join(map(_quoted, own))}]",
+        f"{_HELD}{','.join(map(_quoted, own))}]",
         f"hydra.sweeper.folder={_quoted(str(folder))}",
     ]
+
+
+def typed(arguments: Sequence[str]) -> list[str]:
+    """A command line as it was typed: what :func:`for_hydra` was given, Hydra's own arguments last; any other as it is."""
+    held = next((a for a in arguments if a.startswith(_HELD)), None)
+    if held is None:
+        return list(arguments)
+    own = [re.sub(r"\\(['$])", r"\1", part) for part in re.findall(r"'((?:\\.|[^'\\])*)'", held)]
+    made = ("--multirun", "hydra/sweeper=", "hydra.sweeper.")
+    return [*own, *(a for a in arguments if not a.startswith(made))]
 
 
 def _quoted(text: str) -> str:

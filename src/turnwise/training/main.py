@@ -33,6 +33,7 @@ from turnwise.rollouts.judged import Judged
 from turnwise.run_folder import config_hash
 from turnwise.states.lazy import chosen, ids_of
 from turnwise.states.pivots import summarise
+from turnwise.sweeps.arguments import typed
 from turnwise.tiny.load import unknown_to, weights_of
 from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.collection import Collection
@@ -276,7 +277,7 @@ class Run:
             "verifier": verifier_result(self.recorder.verdicts, self.profiled),
             "seconds": seconds,
             "config_hash": config_hash(self.cfg),
-            "command": " ".join(["python", *sys.argv]),
+            "command": " ".join(["python", sys.argv[0], *typed(sys.argv[1:])]),
             **provenance(),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }

@@ -85,17 +85,6 @@ def test_what_no_commit_holds_is_not_kept(tmp_path: Path, commit: str) -> None:
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_sweeps_command_is_kept_as_it_was_typed(tmp_path: Path) -> None:
-    run = save(tmp_path / "r", 30)
-    result = json.loads((run / "result.json").read_text())
-    hydras = "hydra.sweeper.arguments=['sweep=p_tab1','seed=0,1'] hydra.sweeper.folder='/home/me/conf'"
-    result["command"] = f"python train.py --multirun hydra/sweeper=rows {hydras}"
-    (run / "result.json").write_text(json.dumps(result))
-    keep(run, tmp_path / "kept")
-    kept = json.loads((tmp_path / "kept" / "result.json").read_text())
-    assert kept == result | {"command": "python train.py sweep=p_tab1 seed=0,1"}
-
-
 def test_a_torn_group_is_named(tmp_path: Path) -> None:
     run = save(tmp_path / "r", 30)
     (run / "config.yaml").write_text("rollout: {recorded: 1, states: 1}\n")

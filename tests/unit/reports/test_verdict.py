@@ -200,7 +200,11 @@ def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> 
         save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
         save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
-    assert [(d.verdict, d.ours) for d in found.decisions] == [("holds", False), ("not_run", False), ("fails", True)]
+    assert [(d.verdict, d.claim.ours) for d in found.decisions] == [
+        ("holds", False),
+        ("not_run", False),
+        ("fails", True),
+    ]
     assert found.verdict == "holds"
     text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
     assert "| holds | 1 holds, 1 not_run |" in text and "| fails, our claim |" in text
