@@ -17,6 +17,7 @@ from turnwise.analysis.gate_tables import (
     types_table,
 )
 from turnwise.analysis.groups import Buffer
+from turnwise.analysis.looks import looks_table
 from turnwise.analysis.printed import compare
 from turnwise.analysis.recorded import read_recorded
 from turnwise.analysis.released import FEATURES, is_released, read_features
@@ -91,6 +92,7 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
         "t8": types_table(buffer, k),
         "t10": labels_table(buffer, 15 if 15 in buffer.steps else k),
         "t12": arms_table(buffer, k, settings.threshold, settings.ended, resamples, seed),
+        "looks": looks_table(buffer, resamples, seed),
         "tier1": read_tier1(data, resamples, seed) if released else None,
         "tier3": read_tier3(data, resamples, seed) if released else None,
         "tuned": tuned(buffer, settings),

@@ -80,9 +80,9 @@ def signals_table(buffer: Buffer, resamples: int, seed: int) -> dict[str, dict[s
 
 
 def _signal_row(values: np.ndarray, variances: np.ndarray, resamples: int, seed: int) -> Row:
-    rho, auroc = (_defined(value) for value in rank_statistics(values, variances))
+    rho, auroc = (defined(value) for value in rank_statistics(values, variances))
     of_rho, of_auroc = intervals(rank_statistics, [values, variances], resamples, seed)
-    p = _defined(stats.spearmanr(values, variances).pvalue) if rho is not None else None
+    p = defined(stats.spearmanr(values, variances).pvalue) if rho is not None else None
     return {"rho": rho, "p": p, "auroc": auroc, "rho_ci95": of_rho, "auroc_ci95": of_auroc}
 
 
@@ -97,7 +97,7 @@ def types_table(buffer: Buffer, k: int) -> dict[str, Row]:
     for kind in kinds:
         part = buffer.only([i for i, group in enumerate(buffer.groups) if group.kind == kind])
         found = [
-            (_defined(rho), _defined(auroc), name, step)
+            (defined(rho), defined(auroc), name, step)
             for step in part.steps
             for name in SIGNALS
             for rho, auroc in [rank_statistics(part.values(step, name), part.variances)]
@@ -190,7 +190,7 @@ def _random_arm(buffer: Buffer, fired: int, k: int, resamples: int, seed: int) -
     }
 
 
-def _defined(value: float) -> float | None:
+def defined(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 

@@ -25,6 +25,8 @@ class Group:
     signals: Mapping[int, Mapping[str, float]]  # K -> signal -> value
     tail: Mapping[int, float]  # K -> turns of all its rollouts after step K
     kind: str | None = None  # of task
+    iteration: int = 0  # of training, in which it was played
+    looks: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # K -> what a running gate measured there
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,4 +155,6 @@ def _group(
         signals,
         {step: float(np.maximum(lengths - step, 0).sum()) for step in steps},
         row["state"].get("type"),
+        int(row.get("iteration", 0)),
+        {look["step"]: dict(look["values"]) for look in row.get("looks", ())},
     )

@@ -59,6 +59,7 @@ def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> dict[str, Any]
 def gate_tables(report: Node) -> list[Table]:
     """Tables of what ``turnwise.analysis.gate_report`` found, in the order of the paper's."""
     tables = [_thresholds(report), _signals(report), _types(report), _labels(report), _arms(report), _tuned(report)]
+    tables += [looks_table(k, found) for k, found in report["looks"].items()]
     tables += [tier_table(report["tier1"])] if report["tier1"] else []
     tables += [_training(report["tier3"])] if report["tier3"] else []
     tables += [_paper(report["paper"])] if report["paper"] else []
@@ -147,6 +148,19 @@ def _tuned(report: Node) -> Table:
     headers = ["counting", "gate", "d_K <", "cut", "precision", "saved, %"]
     headers += ["held out: cut", "precision", "saved, %"]
     return Table(f"Tuned at a precision of at least {tuned['floor']:g}", headers, rows, notes)
+
+
+def looks_table(k: str, found: Node) -> Table:
+    """Beyond the paper: what running gates measured, beside the signals of the same groups."""
+    rows = [
+        [when, str(row["groups"]), str(row["zero_variance"]), name]
+        + [f"{_number(row[what], 3)} {_range(row[f'{what}_ci95'], 2)}" for what in ("rho", "auroc", "over_d")]
+        for when, signals in found.items()
+        for name, row in signals.items()
+    ]
+    headers = ["iterations", "groups", "zero-variance", "signal", "rho", "AUROC", "AUROC over d_K's"]
+    note = "The groups of which a rollout still ran; the last column resamples both signals together."
+    return Table(f"Measured by running gates at K = {k}", headers, rows, [note])
 
 
 def tier_table(tier: Node) -> Table:

@@ -123,8 +123,8 @@ def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
     """paper -> verdict -> how many entries; entries that claim nothing are not counted."""
     table: dict[str, dict[str, int]] = {}
     for entry in entries:
-        counts = table.setdefault(entry.asked.sweep.paper, dict.fromkeys(VERDICTS, 0))
         if entry.verdict:
+            counts = table.setdefault(entry.asked.sweep.paper, dict.fromkeys(VERDICTS, 0))
             counts[entry.verdict] += 1
     return table
 
@@ -152,11 +152,12 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
     """Our numbers beside the paper's, row by row, then each claim with what became of it."""
     sweep = entry.asked.sweep
     metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
+    printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
     headers = [
         "row",
         "seeds",
         *(f"ours, {metric}" for metric in metrics),
-        *(f"paper, {name}" for name in sweep.columns),
+        *(f"paper, {name}" for name in printed),
     ]
     table = Table(f"{sweep.title}, scale {entry.asked.scale}", headers, [])
     for name, runs in entry.rows.items():
@@ -166,7 +167,7 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
             _gate_cell(metric, name, entry.gates) if sweep.gate_report else _cell(runs, metric, over_seeds)
             for metric in metrics
         ]
-        paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in sweep.columns]
+        paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in printed]
         table.rows.append([row.label or name, ", ".join(map(str, seeds)) or "-", *ours, *paper])
     table.notes = [note for note in (sweep.note, *_provenance(entry)) if note]
     claims = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", "verdict"], [])

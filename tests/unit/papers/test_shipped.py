@@ -23,7 +23,13 @@ METRICS = (CONF.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
 
 def test_every_paper_is_here() -> None:
     assert len(NAMES) >= 40
-    assert {name.partition("_")[0] for name in NAMES} == {"pivotrl", "awpo", "trace", "selective", "turnwise"}  # the last: ours
+    assert {name.partition("_")[0] for name in NAMES} == {
+        "pivotrl",
+        "awpo",
+        "trace",
+        "selective",
+        "turnwise",
+    }  # the last: ours
 
 
 @pytest.mark.parametrize("name", NAMES)
