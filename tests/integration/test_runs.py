@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from turnwise.reports.result import read_result
 from turnwise.tiny.load import tiny_path
 from turnwise.training.main import run
+from turnwise.training.measure import Measure
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]
@@ -49,6 +51,24 @@ def test_a_method_leaves_everything_that_a_run_promises(
     assert trees and all(tree["turns"] and tree["state"]["messages"] for tree in trees)
     policy = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(cfg.policy.model), out / "adapter")
     assert any("lora_" in name for name, _ in policy.named_parameters())
+
+
+def test_an_evaluation_in_the_middle_is_no_part_of_an_iterations_time(
+    small: Overrides, composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = Measure.__call__
+
+    def slowly(self: Measure, *args: Any) -> Any:
+        until = time.process_time() + 2
+        while time.process_time() < until:
+            pass
+        return measured(self, *args)
+
+    monkeypatch.setattr(Measure, "__call__", slowly)
+    run(composed(small("pivotrl", "eval.every=1", "eval.items=0", "logger.wandb=null")))
+    rows = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
+    assert len(rows) == 3
+    assert all(row["seconds/update"] < 2 and row["cpu/iteration"] < 2 for row in rows)
 
 
 def test_a_base_row_is_measured_and_not_trained(small: Overrides, composed: Compose, tmp_path: Path) -> None:

@@ -245,7 +245,8 @@ class Run:
     def evaluate_during(self, collection: Collection) -> dict[str, float]:
         """In the middle of training: one line of metrics."""
         collection.settle()
-        metrics = summary(self.measure())
+        with self.recorder.aside():
+            metrics = summary(self.measure())
         self.recorder.write(self.module.version, "eval", metrics)
         return metrics
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -154,6 +155,14 @@ class Recorder(Callback):
         """Take so many seconds for rollouts, not for the update."""
         self.counters["rollout_seconds"] += seconds
         self._update_began += seconds
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside stands what is no part of an iteration, such as an evaluation: neither its seconds nor its CPU seconds count."""
+        began, cpu_began = time.monotonic(), time.process_time()
+        yield
+        self._update_began += time.monotonic() - began
+        self._cpu_began += time.process_time() - cpu_began
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seconds = time.monotonic() - self._update_began
