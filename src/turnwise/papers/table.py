@@ -86,6 +86,7 @@ class Sweep(_Part):
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
     also: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # claims that are not the paper's: told, not counted
     gate_report: str | None = None  # metrics are paths into what scripts/gate_report.py says of this sweep's groups
+    reach: tuple[float, ...] = ()  # levels of held-out success, %: what each row spent until it stood there is told
     note: str = ""
 
     @model_validator(mode="after")

@@ -75,9 +75,14 @@ class Measured:
         return found or None
 
     @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of ``metrics.jsonl``; empty where there is no such file."""
+        return list(_lines(self.folder / "metrics.jsonl"))
+
+    @cached_property
     def training(self) -> list[dict[str, Any]]:
-        """Rows of ``metrics.jsonl`` of training; empty where there is no such file."""
-        return [row for row in _lines(self.folder / "metrics.jsonl") if row.get("phase") == "train"]
+        """Those of training."""
+        return [row for row in self.rows if row.get("phase") == "train"]
 
     def _evaluation(self, when: str) -> Iterator[dict[str, Any]]:
         return _lines(self.folder / "evaluation" / f"{when}.jsonl")

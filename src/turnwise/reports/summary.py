@@ -13,6 +13,7 @@ from turnwise.reports.compare import Interval
 from turnwise.reports.gates import Groups, recorded_groups, tier_table
 from turnwise.reports.headline import signed
 from turnwise.reports.measured import Measured, is_change
+from turnwise.reports.reach import reach_table
 from turnwise.reports.result import Result, ResultError, read_result
 from turnwise.reports.tables import Table, estimate_text
 from turnwise.reports.verdict import Decision, Paired, Runs, Verdict, decide, decide_gate, entry_verdict
@@ -179,10 +180,17 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
             [d.claim.text, d.metric, difference, bounds, str(len(d.seeds) or "-"), str(d.tasks or "-"), said]
         )
     claims.notes = [INTERVAL_NOTE, *entry.notes]
-    spent = [costs] if (costs := _costs(entry)).rows else []
+    spent = [found for found in (_reach(entry), _costs(entry)) if found.rows]
     if entry.gates and entry.gates["source"] == "recorded" and "tier1" in sweep.rows:
         spent.append(tier_table(entry.gates["tier1"]))
     return [table, claims, *spent] if entry.decisions else [table, *spent]
+
+
+def _reach(entry: Entry) -> Table:
+    rows = entry.asked.sweep.rows
+    return reach_table(
+        entry.asked.sweep.reach, {rows[name].label or name: list(runs.values()) for name, runs in entry.rows.items()}
+    )
 
 
 def _costs(entry: Entry) -> Table:
