@@ -106,7 +106,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update: an AdamW step over the whole collection, ``batch_tokens`` packed tokens a pass in rows of ``row_tokens``.
+    """One update: an AdamW step over the whole collection, ``batch_tokens`` packed tokens a pass in rows of ``row_tokens``
+    (:func:`turnwise.rollouts.pack.row_limit`).
 
     The rate rises over ``warmup`` steps, stays, and falls linearly to 0 over the last share ``decay`` of the run's updates;
     gradients are clipped to the norm ``clip_norm``. ``recompute`` keeps a layer's input alone until the backward pass, which

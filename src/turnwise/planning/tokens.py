@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config import build
 from turnwise.evaluation.skills import SKILLS
 from turnwise.planning.lengths import Lengths
+from turnwise.rollouts.pack import row_limit
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
 ANSWER = 24  # tokens of an answer to an out-of-domain item (evaluation.suites.answer_skills)
@@ -123,7 +124,7 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
 
 def _packed(trees: int, shared: float, own: float, pieces: float, longest: float) -> tuple[float, float]:
     """Stored tokens and the length of a row: a row that is full is closed, and what its tree shares stands in the next again."""
-    rows = max(1, ceil(own / max(longest - shared, own / max(pieces, 1))))
+    rows = max(1, ceil(own / max(row_limit(shared, longest) - shared, own / max(pieces, 1))))
     return trees * (rows * shared + own), shared + own / rows
 
 

@@ -128,7 +128,7 @@ def pack(
         trees: trees of one update.
         credits: aligned with ``trees``; turns of weight 0 are context only, trees without weight are left out.
         row_tokens: a row that would grow beyond this is closed and its prefix repeated in the next (attention over a row
-            costs its square); a single path may be longer.
+            costs its square); where the prefix is long, :func:`row_limit` is more. A single path may be longer.
         batch_tokens: padded tokens of one micro-batch (a single row may be larger).
         merge: False gives every sample a row of its own: the padded layout, for comparison.
     """
@@ -204,10 +204,20 @@ def _place(
             shared, at = row.trie.shared(state)
         if shared == len(state):
             shared += row.trie.shared(rest, at)[0]
-        if shared >= MERGE * len(state) and len(row.trie) + len(state) + len(rest) - shared <= row_tokens:
+        grown = len(row.trie) + len(state) + len(rest) - shared
+        if shared >= MERGE * len(state) and grown <= row_limit(shared, row_tokens):
             return row, row.trie.add(state)[-1] if shared < len(state) else at
     rows.append(_Row())
     return rows[-1], rows[-1].trie.add(state)[-1]
+
+
+def row_limit(shared: float, row_tokens: float) -> float:
+    """Longest row that a path may join of which ``shared`` tokens stand there.
+
+    Twice those tokens, if that is more than ``row_tokens``, which it exceeds by no more than itself: one row of 2 s tokens has
+    fewer pairs to attend to (4 s^2) than two of 1.5 s that both begin with the same s (4.5 s^2), and fewer tokens.
+    """
+    return max(row_tokens, shared + min(shared, row_tokens))
 
 
 def _add_items(
