@@ -102,6 +102,10 @@ class Result(_Part):
     rollout_turns: Count = 0
     rollout_tokens: Count = 0
     cpu_seconds: Annotated[float, Field(ge=0)] | None = None  # of training alone; None in results of older versions
+    # of all profiles of the run; None: none was made, or by a version that did not write it down
+    profile_turns: Count | None = None
+    profile_tokens: Count | None = None
+    profile_cpu_seconds: Annotated[float, Field(ge=0)] | None = None
     faults: dict[
         str, Count
     ] = {}  # rollouts that a failing world cost: ``lost``, and ``retries`` that came through or not
