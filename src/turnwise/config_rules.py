@@ -60,7 +60,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
                 )
     if _part(cfg, "advantage") in _GROUP_RULES and _value(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
-    mistakes += _judging(cfg) + _served(cfg) + _sharded(cfg) + _overlapping(cfg)
+    mistakes += _judging(cfg) + _served(cfg) + _sharded(cfg) + _overlapping(cfg) + _renewed(cfg)
     if _part(cfg, "advantage") == "Awpo" and _value(cfg, "advantage", "difficulty"):
         tau, at_most_one = _value(cfg, "advantage", "tau_high"), {"Exact", "Functional"}
         pays_one = reward in at_most_one or (reward == "Outcome" and _value(cfg, "reward", "of") == "won")
@@ -145,6 +145,27 @@ def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
         ),
     )
     return [f"rollout.staleness: {reason}; {way_out}" for wrong, reason in reasons if wrong]
+
+
+def _renewed(cfg: Mapping[str, Any]) -> list[str]:
+    """What a second choice of states needs: a rule that may choose otherwise, rewards to measure, and the engine for itself."""
+    if _value(cfg, "states", "refresh") is None:
+        return []
+    reasons = (
+        (
+            _value(cfg, "states", "keep") == "all",
+            "states.keep=all keeps every turn whatever a new profile says; set states.keep=adv or states.keep=mixed, or",
+        ),
+        (
+            not _part(cfg, "allocator"),
+            "it is measured by rewards of what is sampled, and a run that imitates samples nothing;",
+        ),
+        (
+            bool(_value(cfg, "rollout", "staleness")),
+            "the engine would be collecting the next iteration when the policy is to be profiled; set rollout.staleness=0, or",
+        ),
+    )
+    return [f"states.refresh: {reason} set states.refresh=null" for wrong, reason in reasons if wrong]
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:

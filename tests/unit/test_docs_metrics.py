@@ -17,6 +17,7 @@ import torch
 from turnwise.advantages.awpo import Awpo
 from turnwise.advantages.group import GroupAdvantage
 from turnwise.config import compose_config
+from turnwise.engines.base import Sampling
 from turnwise.engines.lanes import Lanes
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import Answer, Episode, Evaluation
@@ -32,6 +33,8 @@ from turnwise.reports.result import write_result
 from turnwise.rewards.outcome import Outcome
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
+from turnwise.settings import Rollout
+from turnwise.states.refresh import Refresh
 from turnwise.training.collection import Imitation, sampling_metrics
 from turnwise.training.gradients import GradientCosine
 from turnwise.training.lines import each_line
@@ -39,8 +42,10 @@ from turnwise.training.main import PHASES, Run
 from turnwise.training.mismatch import MismatchAlarm
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import summary
+from turnwise.training.profile import Profiles
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder, tree_record
+from turnwise.training.renewal import Renewal
 from turnwise.training.stream import Rollouts
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
@@ -126,6 +131,9 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         advantage=Imitation() if imitates else Awpo() if awpo else GroupAdvantage(),
     )
 
+    states = [tree(number).state for number in range(4)]
+    rollout = Rollout(states=1, sampling=Sampling())
+    renewal = Renewal(Refresh(0.5, window=1), states, states, lambda number: states, rollout, 0, print)
     judge = {**OfflineJudge().report(), "latency_p50": 0.1} if awpo else {}
 
     def collect(iteration: int) -> Update:
@@ -133,6 +141,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         update = collector.update(experience)
         learned = dict(predictor.learn(iteration, experience)) if predictor else {}
         learned |= sampling_metrics(Lanes([2]).report(), 0, 0.0)
+        learned |= renewal.collected(experience)
         cost = {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}
         recorder.collected(iteration, experience, update, cost, 0.5, judge, learned)
         return update
@@ -193,6 +202,9 @@ def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
     job.recorder.counters["judge/failed/timeout"] = 1
     job.recorder.counters |= {"verifier/toy/judged": 4, "verifier/toy/accepted": 2, "verifier/toy/missed": 1}
     job.profiled = {"toy/judged": 8, "toy/accepted": 4, "toy/exact": 3, "toy/missed": 1}
+    job.folder = tmp_path
+    sampled = [{"state_id": "a#t0", "rewards": [1.0, 0.0], "strict": [0.0, 0.0]}]
+    Profiles(tmp_path / "profile", []).add(sampled, {"turns": 2, "tokens": 7, "cpu_seconds": 0.1})
     job.phases.seconds = dict.fromkeys(PHASES, 1.0)
     write_result(job.result(measured(0), measured(1)), tmp_path)
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))

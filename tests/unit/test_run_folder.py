@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from turnwise.config import ConfigError
+from turnwise.config import ConfigError, compose_config
 from turnwise.errors import InputError
 from turnwise.run_folder import claim, config_hash, differences
+
+CONF = Path(__file__).parents[2] / "conf"
 
 
 def config(out: Path, **changes: object) -> DictConfig:
@@ -207,3 +209,15 @@ def test_a_younger_key_at_its_first_value_makes_no_other_run(tmp_path: Path) -> 
         assert folder.resumed
     with pytest.raises(ConfigError, match=r"rollout\.staleness: nothing there, 1 here"), claim(other):
         pass
+
+
+def test_keys_younger_than_the_first_runs_have_their_first_values_in_the_shipped_configuration() -> None:
+    cfg = compose_config(["method=pivotrl"], CONF)
+    before = cfg.copy()
+    with open_dict(before):
+        del before.rollout.staleness
+        for key in [key for key in before.states if str(key).startswith("refresh")]:
+            del before.states[key]
+    assert len(before.states) == 4
+    assert config_hash(cfg) == config_hash(before)
+    assert config_hash(cfg) != config_hash(compose_config(["method=pivotrl", "states.refresh=0.5"], CONF))

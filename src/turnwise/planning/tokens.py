@@ -60,8 +60,8 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Sampled beside training: ``profiled`` tokens once (states=pivots; ``demonstrated`` turns a trajectory), ``evaluated`` by
-    all ``evaluations`` together.
+    """Sampled beside training: ``profiled`` tokens (states=pivots; ``demonstrated`` turns a trajectory) once, or with
+    ``states.refresh`` by as many profiles as there may be, ``evaluated`` by all ``evaluations`` together.
 
     ``context``: tokens that a token of an evaluated episode sees, mean; ``history``: those of such an episode at its end.
     """
@@ -159,8 +159,10 @@ def _alternating(tree: RolloutTree) -> Rewards:
 
 
 def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
-    """Sampled by the profile of ``trajectories`` demonstrations and by the evaluations before, during and after training."""
+    """Sampled by the profiles of ``trajectories`` demonstrations and by the evaluations before, during and after training."""
     k = int(OmegaConf.select(cfg, "states.k", default=0) or 0)
+    again = OmegaConf.select(cfg, "states.refresh", default=None) is not None
+    profiles = int(cfg.states.refresh_most) if again else 1
     spine = lengths.opening + lengths.demonstrated * (lengths.spoken + lengths.observation)
     epochs, every = int(cfg.trainer.max_epochs), int(cfg.eval.every)
     times = 2 + (epochs // every if every else 0)
@@ -169,8 +171,8 @@ def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
     turn = lengths.reply + lengths.observation
     history = lengths.opening + lengths.episode * turn
     return Around(
-        profiled=k * trajectories * lengths.demonstrated * lengths.reply,
-        profiled_prefill=trajectories * spine if k else 0.0,
+        profiled=profiles * k * trajectories * lengths.demonstrated * lengths.reply,
+        profiled_prefill=profiles * trajectories * spine if k else 0.0,
         demonstrated=lengths.demonstrated,
         evaluations=times,
         evaluated=times * (episodes * lengths.episode * lengths.reply + items * ANSWER),

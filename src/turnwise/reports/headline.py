@@ -96,6 +96,9 @@ def cost_sentence(result: Result) -> str:
         f"{count(result.rollout_turns)} rollout turns and {count(result.rollout_tokens)} tokens sampled for training"
     )
     total = sum(result.seconds.values())
+    if result.profile_turns:
+        tokens = "" if result.profile_tokens is None else f" and {count(result.profile_tokens)} tokens"
+        spent += f", {count(result.profile_turns)} turns{tokens} for profiles"
     text = spent + (f", {duration(total)} in all." if total else ".")
     lost, retries = result.faults.get("lost", 0), result.faults.get("retries", 0)
     if lost or retries:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from turnwise.states.refresh import Refresh
 from turnwise.types import State
 
 STD_TOLERANCE = 1e-6  # rewards closer than this are equal: float scores differ in their last bits
@@ -59,6 +60,11 @@ class StateRule(Protocol):
     @property
     def k(self) -> int:
         """Samples to draw of each candidate before training; 0: no profile is needed."""
+        ...
+
+    @property
+    def renewal(self) -> Refresh | None:
+        """When to profile again, under the policy of then, and to choose anew; None: never."""
         ...
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:

@@ -27,10 +27,11 @@ class Batches:
 
     Args:
         states: the same ones, in the same order, in every start of a run.
-        seed: of the order.
+        seed: of the order; another set of states under the same seed would need one of its own.
         states_per_batch: most states of a batch.
         trajectories_per_batch: spread a batch over about this many trajectories; whole trajectories unless given. Fewer
             share more tokens, more differ more.
+        first: the iteration with which the first epoch begins.
 
     Raises:
         InputError: there is no state.
@@ -38,9 +39,10 @@ class Batches:
     """
 
     states: Sequence[State]
-    seed: int
+    seed: int | str
     states_per_batch: int
     trajectories_per_batch: int | None = None
+    first: int = 0
     _groups_S: NDArray[np.int64] | None = field(default=None, init=False, repr=False)
     _epoch: int = field(default=-1, init=False, repr=False)
     _order_S: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64), init=False, repr=False)
@@ -51,13 +53,15 @@ class Batches:
             raise InputError(
                 "no state to train on: loosen states.keep or states.lambda_diff, or give more trajectories"
             )
-        if iteration < 0 or size < 1:
-            raise ValueError(f"iteration {iteration} must be at least 0 and states_per_batch {size} at least 1")
+        if iteration < self.first or size < 1:
+            raise ValueError(
+                f"iteration {iteration} must be at least {self.first} and states_per_batch {size} at least 1"
+            )
         if spread is not None and not 1 <= spread <= size:
             raise ValueError(f"trajectories_per_batch must be from 1 to states_per_batch ({size}), got {spread}")
         if self._groups_S is None:
             self._groups_S = _groups(self.states)
-        epoch, nth = divmod(iteration, max(1, len(self.states) // size))
+        epoch, nth = divmod(iteration - self.first, max(1, len(self.states) // size))
         if epoch != self._epoch:
             chunk = size if spread is None else -(-size // spread)
             self._order_S = _order(self._groups_S, random.Random(f"{self.seed}/{epoch}"), chunk)

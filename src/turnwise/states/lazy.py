@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 
 import numpy as np
@@ -91,3 +91,21 @@ def chosen(states: Sequence[State], places: Iterable[int]) -> Sequence[State]:
     if isinstance(states, LazyStates):
         return Chosen(states, np.fromiter(places, np.int64))
     return [states[place] for place in places]
+
+
+def places_of(states: Sequence[State], some: Sequence[State]) -> NDArray[np.int64]:
+    """Where ``some`` of the states stand, (S,): what :func:`chosen` makes them of again.
+
+    Raises:
+        KeyError: one of them is not among the states.
+    """
+    find: Callable[[str], int | None] = (
+        states.place if isinstance(states, LazyStates) else {state.id: i for i, state in enumerate(states)}.get
+    )
+
+    def place(name: str) -> int:
+        if (found := find(name)) is None:
+            raise KeyError(name)
+        return found
+
+    return np.fromiter(map(place, ids_of(some)), np.int64, len(some))

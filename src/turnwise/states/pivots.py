@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 
 from turnwise.states.base import STD_TOLERANCE, Profile
 from turnwise.states.lazy import chosen, ids_of
+from turnwise.states.refresh import Refresh
 from turnwise.types import State
 
 Keep = Literal["adv", "mixed", "all"]
@@ -21,10 +22,12 @@ class Pivots:
     """Which profiled turns to train on.
 
     ``adv`` keeps mixed turns of mean below ``lambda_diff`` (Eq. 5), ``mixed`` every mixed turn, ``all`` every candidate
-    (the paper's random turns). ``k`` is the samples a state; the paper gives neither it nor ``lambda_diff``.
+    (the paper's random turns). ``k`` is the samples a state; the paper gives neither it nor ``lambda_diff``. Beyond the paper,
+    ``refresh`` and its three numbers say when the turns are profiled and chosen anew (:class:`Refresh`); None: never.
 
     Raises:
-        ValueError: ``k`` is below 2, ``lambda_diff`` is not above 0, or ``keep`` is unknown.
+        ValueError: ``k`` is below 2, ``lambda_diff`` is not above 0, ``keep`` is unknown, or a number of ``refresh`` is out of
+            range.
     """
 
     source: ClassVar[Literal["expert"]] = "expert"
@@ -32,6 +35,10 @@ class Pivots:
     k: int = 8
     lambda_diff: float = 0.8
     keep: Keep = "adv"
+    refresh: float | None = None
+    refresh_window: int = 3
+    refresh_gap: int = 6
+    refresh_most: int = 4
 
     def __post_init__(self) -> None:
         if self.k < 2:
@@ -40,6 +47,14 @@ class Pivots:
             raise ValueError(f"lambda_diff must be above 0, or no turn is kept; got {self.lambda_diff}")
         if self.keep not in ("adv", "mixed", "all"):
             raise ValueError(f"keep must be adv, mixed or all, got {self.keep!r}")
+        Refresh(0.5 if self.refresh is None else self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)
+
+    @property
+    def renewal(self) -> Refresh | None:
+        """When to choose anew; None: never."""
+        if self.refresh is None:
+            return None
+        return Refresh(self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)
 
     def keeps(self, profile: Profile) -> bool:
         """Whether a turn of this profile is trained on."""

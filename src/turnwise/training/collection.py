@@ -23,6 +23,7 @@ from turnwise.training.module import PolicyModule
 from turnwise.training.overlap import Overlap
 from turnwise.training.ranks import Ranks
 from turnwise.training.recorder import Recorder
+from turnwise.training.renewal import Renewal
 from turnwise.types import Credit, RolloutTree, State
 
 SLOWEST = [name for name in NOT_SUMS if name.startswith("latency")]
@@ -97,6 +98,7 @@ class Collection:
         ranks: the processes of the run. Each plays its share of the states, then all know all trees, and each trains on its
             share of the micro-batches.
         iterations: of the run; the last one collects nothing ahead.
+        renewal: whose states are played where they are chosen anew as the run goes on, in the place of ``states``.
 
     Raises:
         InputError: the parts need every collection to be of the current policy.
@@ -116,6 +118,7 @@ class Collection:
         learners: Sequence[Learner] = (),
         ranks: Ranks | None = None,
         iterations: int = 0,
+        renewal: Renewal | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
         self.iterations, self.overlap = iterations, Overlap[Gathered]()
@@ -128,13 +131,13 @@ class Collection:
                 "rollout.staleness=1 is for one process: the collections of several talk to each other, and so do their "
                 "gradients meanwhile; set rollout.staleness=0, or trainer.devices=1"
             )
-        self.judged, self.learners = judged, learners
+        self.judged, self.learners, self.renewal = judged, learners, renewal
         self.parts, self.player, self.module, self.recorder, self.seed = parts, player, module, recorder, seed
         self.by_root = {} if self.sampled else paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         self.memory: dict[str, float] = {}  # the advantage's; it travels in the checkpoint (training/stream.py)
         self.collector = Collector(
-            select=Batches(roots, seed, rollout.states, rollout.trajectories),
+            select=renewal or Batches(roots, seed, rollout.states, rollout.trajectories),
             play=self._play if self.sampled else self._demonstrate,
             reward=judged or parts["reward"] or (lambda tree: {}),
             advantage=parts["advantage"] or Imitation(),
@@ -145,6 +148,8 @@ class Collection:
         )
 
     def __call__(self, iteration: int) -> Update:
+        if self.renewal is not None:
+            self.renewal.prepare(iteration)
         began, cpu_began = time.monotonic(), time.process_time()
         gathered = self.overlap.take(iteration) or self._now(iteration)
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
@@ -159,6 +164,8 @@ class Collection:
         }
         if self.sampled:
             learned |= sampling_metrics(self.ranks.add(gathered.engine), self.module.staleness, waited)
+        if self.renewal is not None:
+            learned |= self.renewal.collected(experience)
         cost = self.ranks.add(gathered.cost)
         judge = self.ranks.add(gathered.judge, largest=SLOWEST) if self.judged else {}
         ahead = self._ahead(iteration + 1)

@@ -31,22 +31,22 @@ from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
 from turnwise.run_folder import config_hash
-from turnwise.states.lazy import chosen, ids_of
-from turnwise.states.pivots import summarise
 from turnwise.sweeps.arguments import typed
 from turnwise.tiny.load import unknown_to, weights_of
 from turnwise.training.checkpoint import WholeCheckpointIO, newest
+from turnwise.training.choice import Choice
 from turnwise.training.collection import Collection
+from turnwise.training.costs import profile_costs
 from turnwise.training.export import export
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import in_domain, out_of_domain, provenance, summary
 from turnwise.training.playing import player_of, spooled
-from turnwise.training.profile import profile
 from turnwise.training.progress import Advance, Phases
 from turnwise.training.ranks import Ranks, environments, joined
 from turnwise.training.recorder import Recorder
+from turnwise.training.renewal import Renewal
 from turnwise.training.signals import named_signals, own_signals
 from turnwise.training.sources import Steps, Turns, playable, read_experts, starts_of
 from turnwise.training.stream import Rollouts
@@ -113,6 +113,7 @@ class Run:
         )
         self.problems: Sequence[Any] = ()
         self.profiled: Mapping[str, float] = {}  # verdicts on the base policy's actions, by domain
+        self.renewal: Renewal | None = None
 
     def _predictor(self) -> OnlinePredictor | None:
         if (settings := self.settings["predictor"]) is None:
@@ -142,25 +143,19 @@ class Run:
         rule = self.parts["states"]
         if not rule.k:
             return rule.select(candidates, {})
-        shards = self.folder / "profile"
-        with self.phases.phase("profile", len(candidates)) as advance:
-            self.module.to(self.device)
-            self.module.hand_to(self.engine)
-            local = self.player.using(self.settings["rollout"].sampling, max_turns=1)
-            profiles = profile(local, candidates, rule.k, shards, (self.seed, "profile"), advance, self.ranks)
-        candidates = chosen(candidates, (place for place, name in enumerate(ids_of(candidates)) if name in profiles))
-        kept = rule.select(candidates, profiles)
-        if self.ranks.first:
-            profiles.write(self.folder / "profile.parquet", kept)
+        choice = self.choice(candidates)
+        profiles, kept = choice.profiled()
         self.profiled = count_profile(profiles, candidates)
-        found = summarise(profiles.values())
-        missed = "-" if found.miss_rate is None else f"{found.miss_rate:.0%}"
-        self.phases.console.print(
-            f"{found.states} expert turns profiled: {found.zero_signal:.0%} carry no signal, {len(kept)} kept; an exact match "
-            f"would have missed {missed} of the acceptable actions",
-            highlight=False,
-        )
+        if rule.renewal is not None:
+            tell = self.phases.tell
+            self.renewal = Renewal(rule.renewal, candidates, kept, choice, self.settings["rollout"], self.seed, tell)
         return kept
+
+    def choice(self, candidates: Sequence[State]) -> Choice:
+        """Chooses among them by a profile of the policy as it then is."""
+        local = self.player.using(self.settings["rollout"].sampling, max_turns=1)
+        of_run = (self.device, self.folder, self.seed, self.phases, self.ranks)
+        return Choice(self.parts["states"], candidates, local, self.module, *of_run)
 
     def messages(self, state: State) -> Sequence[Message]:
         """The history of a state as chat messages, for records."""
@@ -193,6 +188,7 @@ class Run:
         with self.phases.phase("train", epochs) as advance, kept as player:
             bar = Advance(advance, self.recorder)
             learners = [self.predictor] if self.predictor else []
+            remembering = [self.renewal] if self.renewal else []
             collection = Collection(
                 states,
                 self.parts,
@@ -206,11 +202,12 @@ class Run:
                 learners,
                 self.ranks,
                 epochs,
+                self.renewal,
             )
             data = Rollouts(collection, lambda: self.evaluate_during(collection), collection)
             trainer = instantiate(
                 self.cfg.trainer,
-                callbacks=[self.recorder, *learners, *callbacks, bar, *own_signals(self.ranks.world)],
+                callbacks=[self.recorder, *learners, *remembering, *callbacks, bar, *own_signals(self.ranks.world)],
                 logger=loggers or False,
                 plugins=[WholeCheckpointIO(), *environments()],
                 use_distributed_sampler=False,  # what is whose is decided by the collection
@@ -272,6 +269,7 @@ class Run:
             "rollout_turns": int(counters["turns"]),
             "rollout_tokens": int(counters["tokens"]),
             "cpu_seconds": round(counters["cpu_seconds"], 2),
+            **profile_costs(self.folder),
             "faults": {"lost": int(counters["faults"]), "retries": int(counters["retries"])},
             "bad_trajectories": len(self.problems),
             **({"judge": self.recorder.judge} if self.recorder.judge else {}),

@@ -1,4 +1,4 @@
-"""The offline profile: K samples of every expert turn under the frozen base policy (PivotRL Eq. 4).
+"""The offline profile: K samples of every expert turn under the frozen base policy (PivotRL Eq. 4), or a later one.
 
 All turns of a trajectory hang off its spine, which the engine computes once. Results are appended shard by shard, so an
 interrupted profile goes on where it stopped, and a finished one is read back. They stay on disk: there may be millions.
@@ -7,6 +7,7 @@ interrupted profile goes on where it stopped, and a finished one is read back. T
 from __future__ import annotations
 
 import logging
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from turnwise.gates.never import Never
 from turnwise.rollouts.play import Player
 from turnwise.states.lazy import LazyStates, ids_of
 from turnwise.states.pivots import Profile
+from turnwise.training.costs import facts_of, told
 from turnwise.training.ranks import Ranks
 from turnwise.types import State
 
@@ -40,25 +42,34 @@ def profile(
     key: object,
     on_done: Callable[[int], None] | None = None,
     ranks: Ranks | None = None,
+    afresh: Callable[[], None] | None = None,
 ) -> Profiles:
-    """Profile of each state by its id; ``folder`` keeps the shards.
+    """Profile of each state by its id; ``folder`` keeps the shards, and with each what it cost (``training.costs``).
+
+    Shards of another version of the policy are not read: a run that begins again may profile at another iteration.
 
     Args:
-        player: one turn a state, under the base policy.
+        player: one turn a state, under the policy that is profiled.
         states: in the order of their trajectories.
         k: samples a state.
         key: seeds the draws.
         on_done: told how many states have just been profiled.
         ranks: who plays a share of it; the first writes.
+        afresh: called between two shards, to have the engine drop what it keeps of the first: the second is then sampled
+            from the same last digits whether or not a kill came between them.
     """
     ranks = ranks or Ranks()
-    profiles = Profiles(folder, states)
+    version = ranks.tell(player.engine.version)
+    profiles = Profiles(folder, states, version)
     if len(profiles) and on_done is not None:
         on_done(len(profiles))
     missing = profiles.missing()
     step = max(1, SHARD // k)
     for start in range(0, len(missing), step):
+        if start and afresh is not None:
+            afresh()
         part = [states[int(place)] for place in missing[start : start + step]]
+        turns_before, tokens_before, cpu_began = player.tally.turns, player.tally.tokens, time.process_time()
         trees = player.play(ranks.share(part), Uniform(k), Never(), key)
         fresh = []
         for tree in trees:
@@ -75,7 +86,10 @@ def profile(
                     "actions": [turn.text for turn in turns],
                 }
             )
-        profiles.add(ranks.gather(fresh), writes=ranks.first)  # gathered when all have read what lay in the folder
+        rows = ranks.gather(fresh)  # when all have read what lay in the folder
+        cost = {"turns": player.tally.turns - turns_before, "tokens": player.tally.tokens - tokens_before}
+        facts = {**ranks.add(cost), "cpu_seconds": time.process_time() - cpu_began, "version": version}
+        profiles.add(rows, facts, writes=ranks.first)
         player.forget()  # the states of a trajectory stand together: no later part needs this one's episodes
         if on_done is not None:
             on_done(len(part))
@@ -86,10 +100,11 @@ def profile(
 class Profiles(Mapping[str, Profile]):
     """The profiles of ``states`` by state id, read from the shards in ``folder``, of which one is at hand at a time.
 
-    Memory: eight bytes a state, and one shard. Rows of states that are not among ``states`` stay in the files.
+    Memory: eight bytes a state, and one shard. Rows of states that are not among ``states`` stay in the files, and so do
+    shards that tell of another ``version`` of the policy.
     """
 
-    def __init__(self, folder: Path, states: Sequence[State]) -> None:
+    def __init__(self, folder: Path, states: Sequence[State], version: int = 0) -> None:
         self.folder, self.states = folder, states
         folder.mkdir(parents=True, exist_ok=True)
         self._place: Callable[[str], int | None] = (
@@ -103,26 +118,31 @@ class Profiles(Mapping[str, Profile]):
         self._next = _number(found[-1]) + 1 if found else 0
         for shard in found:
             try:
-                names = pq.read_table(shard)["state_id"].to_pylist()  # all columns: damage in any of them counts
+                table = pq.read_table(shard)  # all columns: damage in any of them counts
+                made_by, names = facts_of(table.schema).get("version", version), table["state_id"].to_pylist()
             except (pa.ArrowException, OSError, ValueError):
                 shard.replace(shard.with_suffix(".damaged"))
                 logger.warning("%s is damaged; its states are profiled again", shard)
             else:
-                self._index(shard, names)
+                if made_by == version:
+                    self._index(shard, names)
 
     def missing(self) -> np.ndarray:
         """Places of the states that have no profile, ascending."""
         return np.flatnonzero(self._row_S == _ABSENT)
 
-    def add(self, rows: list[dict[str, Any]], writes: bool = True) -> None:
-        """Keep fresh rows as one more shard, which appears whole or not at all; another process may write it."""
+    def add(self, rows: list[dict[str, Any]], facts: Mapping[str, float], writes: bool = True) -> None:
+        """Keep fresh rows as one more shard, which appears whole or not at all; another process may write it.
+
+        ``facts`` tell how they came about (``training.costs``).
+        """
         if not rows:
             return
         path = self.folder / f"shard-{self._next:05d}.parquet"
         self._next += 1
         if writes:
             with whole(path) as part:
-                pq.write_table(pa.Table.from_pylist(rows), part)
+                pq.write_table(told(pa.Table.from_pylist(rows), **facts), part)
         self._index(path, [row["state_id"] for row in rows])
 
     def write(self, path: Path, kept: Sequence[State]) -> None:
@@ -147,12 +167,12 @@ class Profiles(Mapping[str, Profile]):
             table = pq.read_table(shard)
             found = _profiles(table)
             places = [self._place(name) for name in table["state_id"].to_pylist()]
-            told = {
+            columns = {
                 "mean": [one.mean for one in found],
                 "variance": [one.variance for one in found],
                 "kept": [place is not None and bool(kept_S[place]) for place in places],
             }
-            for name, values in told.items():
+            for name, values in columns.items():
                 table = table.append_column(name, pa.array(values))
             parts.append(table.cast(pa.schema([_plain(field) for field in table.schema])))
             if sum(map(len, parts)) >= ROWS:

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from turnwise.reports.headline import (
+    cost_sentence,
     duration,
     interval,
     judge_sentence,
@@ -79,6 +80,18 @@ def test_summary_lines(make):
         "Scale: tiny. A tiny model shows a mechanism, never a paper's score.",
         "Report: outputs/pivotrl/seed0/report.html",
     ]
+
+
+def test_what_profiles_sampled_stands_beside_what_training_did(make):
+    profiled = {"profile_turns": 12_000, "profile_tokens": 60_500}
+    result = Result.model_validate(make.result() | profiled)
+    wanted = (
+        "20,480 rollout turns and 225,280 tokens sampled for training, 12,000 turns and 60,500 tokens for profiles, "
+        "7 min 37 s in all."
+    )
+    assert cost_sentence(result) == wanted
+    older = Result.model_validate(make.result() | {"profile_turns": 12_000})
+    assert cost_sentence(older) == wanted.replace(" and 60,500 tokens for", " for")
 
 
 def test_the_judge_has_a_line_of_its_own(make):

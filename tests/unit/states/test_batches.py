@@ -84,3 +84,12 @@ def test_states_without_a_trajectory_stand_for_themselves():
 def test_ranges(arguments, said):
     with pytest.raises(ValueError, match=said):
         batch(*arguments)
+
+
+def test_a_later_set_begins_with_an_epoch_of_its_own():
+    states = make(5, 4, 3, 8)
+    later = Batches(states, "7", 4, first=3)  # a seed goes by its name
+    assert [later(i) for i in range(3, 23)] == [batch(states, i, 7, 4) for i in range(20)]
+    with pytest.raises(ValueError, match="at least 3"):
+        later(2)
+    assert [Batches(states, "7/profile-1", 4, first=3)(i) for i in range(3, 23)] != [later(i) for i in range(3, 23)]

@@ -18,7 +18,7 @@ from turnwise.settings import Rollout
 from turnwise.states.base import Profile
 from turnwise.states.batches import Batches
 from turnwise.states.expert_turns import ExpertTurns, expert_turns
-from turnwise.states.lazy import LazyStates, chosen, ids_of, lengths_of
+from turnwise.states.lazy import LazyStates, chosen, ids_of, lengths_of, places_of
 from turnwise.states.pivots import Pivots
 from turnwise.tiny.load import tiny_path
 from turnwise.training.sources import Steps, Turns, playable
@@ -125,3 +125,12 @@ def test_histories_that_leave_no_room_for_an_action_are_left_out_and_told(lazy: 
     assert said[0].startswith(f"left out: {sum(n > limit for n in lengths)} of {len(lengths)} states")
     with pytest.raises(InputError, match=r"raise rollout\.max_length"):
         playable(lazy, rollout(min(lengths) + 23), said.append)
+
+
+def test_chosen_states_are_had_back_from_their_places(lazy: Turns, listed: list[State]) -> None:
+    some = chosen(lazy, range(1, len(lazy), 3))
+    for states in (lazy, listed, chosen(lazy, range(1, len(lazy)))):
+        places_S = places_of(states, some)
+        assert list(chosen(states, places_S.tolist())) == list(some)
+    with pytest.raises(KeyError, match="#t"):
+        places_of(some, lazy)

@@ -18,6 +18,7 @@ from turnwise.rollouts.play import Player
 from turnwise.states.lazy import chosen
 from turnwise.states.pivots import Pivots
 from turnwise.training import profile as profiling
+from turnwise.training.costs import profile_costs
 from turnwise.training.profile import Profiles, profile
 from turnwise.types import State
 
@@ -143,3 +144,45 @@ def test_a_look_into_thousands_of_shards_costs_no_more_than_into_few(states: lis
     for _ in range(100):
         assert dict(found) == right
     assert time.process_time() - began < 2
+
+
+def test_what_a_profile_cost_is_known_to_a_start_that_samples_nothing(states: list[State], tmp_path: Path) -> None:
+    assert profile_costs(tmp_path) == {}
+    with pytest.raises(KeyboardInterrupt):
+        played(states, tmp_path / "profile", Engine(fail_after=3))
+    played(states, tmp_path / "profile", Engine())
+    played(states, tmp_path / "profile-1", Engine())
+    found = profile_costs(tmp_path)
+    assert found["profile_turns"] == found["profile_tokens"] == 2 * 23 * K  # an action is one token here
+    assert found["profile_cpu_seconds"] is not None and found["profile_cpu_seconds"] > 0
+    played(states, tmp_path / "profile", Engine(fail_after=0))
+    assert profile_costs(tmp_path) == found
+
+
+def test_shards_of_older_versions_are_read_and_their_cost_is_not_known(states: list[State], tmp_path: Path) -> None:
+    whole = dict(played(states, tmp_path / "profile", Engine()))
+    for shard in (tmp_path / "profile").iterdir():
+        pq.write_table(pq.read_table(shard).replace_schema_metadata(None), shard)
+    assert dict(played(states, tmp_path / "profile", Engine(fail_after=0))) == whole
+    cost = profile_costs(tmp_path)
+    assert cost == {"profile_turns": 23 * K, "profile_tokens": None, "profile_cpu_seconds": None}
+
+
+def test_a_shard_of_another_policy_is_not_read_and_was_paid_for(states: list[State], tmp_path: Path) -> None:
+    """A run that begins again without its checkpoints may profile at another iteration than before."""
+    with pytest.raises(KeyboardInterrupt):
+        played(states, tmp_path / "profile-1", Engine(fail_after=3))
+    later = Engine()
+    later.version = 7
+    found = played(states, tmp_path / "profile-1", later)
+    assert later.asked == 23 * K and len(found) == 23
+    again = Engine(fail_after=0)
+    again.version = 7
+    assert dict(played(states, tmp_path / "profile-1", again)) == dict(found)
+    assert profile_costs(tmp_path)["profile_turns"] == (15 + 23) * K
+
+
+def test_the_engine_is_told_to_forget_between_two_shards(states: list[State], tmp_path: Path) -> None:
+    player, told = Player(Engine(), HouseholdEnv(), Chat(), Sampling(), max_turns=1), []
+    profile(player, states, K, tmp_path, "key", afresh=lambda: told.append(len(list(tmp_path.glob("shard-*")))))
+    assert told == [1, 2, 3, 4]

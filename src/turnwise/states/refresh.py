@@ -1,0 +1,59 @@
+"""When to profile again: fewer groups than after the last profile can still teach.
+
+Beyond PivotRL (arXiv:2603.21383), which profiles once, under the frozen base policy. Its pivots are the turns at which that
+policy's outcomes disagree (Eq. 5); the policy that has learned them agrees with itself there, and a group without variance
+has no advantage (Proposition 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """A profile is due when the measure has fallen below ``share`` of what it was just after the last one.
+
+    Both are means over ``window`` iterations: the first after the profile, and the last so far. ``gap`` is the least number
+    of iterations from one profile to the next (two windows where that is more), ``most`` the profiles of a run, the base
+    policy's among them.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    share: float
+    window: int = 3
+    gap: int = 6
+    most: int = 4
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"refresh must be a share above 0 and below 1, or null to profile once; got {self.share}")
+        if self.window < 1:
+            raise ValueError(f"refresh_window must be at least 1 iteration, got {self.window}")
+        if self.gap < 1:
+            raise ValueError(f"refresh_gap must be at least 1 iteration, got {self.gap}")
+        if self.most < 2:
+            raise ValueError(
+                f"refresh_most must be at least 2, for the base policy's profile is the first; got {self.most}"
+            )
+
+    def decay(self, history: Sequence[float]) -> float | None:
+        """What is left of the measure: its mean over the last window as a share of that over the first.
+
+        Args:
+            history: the measure at each iteration since the last profile, at least 0.
+
+        None as long as the windows overlap, and where there was nothing to begin with.
+        """
+        if len(history) < 2 * self.window:
+            return None
+        first, last = sum(history[: self.window]), sum(history[-self.window :])
+        return last / first if first > 0 else None
+
+    def due(self, history: Sequence[float], profiles: int) -> bool:
+        """Whether to profile now, after ``profiles`` profiles; ``history`` as in :meth:`decay`, empty after each."""
+        left = self.decay(history)
+        return profiles < self.most and len(history) >= self.gap and left is not None and left < self.share

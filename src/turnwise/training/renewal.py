@@ -1,0 +1,121 @@
+"""The states of a run that chooses them more than once: profiled and chosen anew as fewer groups can teach."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import Callback
+
+from turnwise.rollouts.collect import Experience
+from turnwise.settings import Rollout
+from turnwise.states.base import STD_TOLERANCE
+from turnwise.states.batches import Batches
+from turnwise.states.lazy import chosen, places_of
+from turnwise.states.refresh import Refresh
+from turnwise.types import State
+
+
+class Renewal(Callback):
+    """Iteration -> its states, of the set that was chosen last.
+
+    A callback, so that its memory travels in the checkpoint: the measure since the last profile, and the places of the chosen
+    states among the candidates. They cannot be had back from the profile on disk where that is damaged: the policy that it
+    is of is gone. Every process of a run has one; all of them measure the same and choose alike.
+
+    Args:
+        refresh: decides when.
+        candidates: where the run may act, in an order that is the same in every start.
+        states: those of them chosen before training.
+        choose: number of a profile -> the states chosen by it, under the policy as it is.
+        rollout: how many states an iteration plays.
+        seed: of their order.
+        tell: told in one line when a profile keeps nothing.
+    """
+
+    def __init__(
+        self,
+        refresh: Refresh,
+        candidates: Sequence[State],
+        states: Sequence[State],
+        choose: Callable[[int], Sequence[State]],
+        rollout: Rollout,
+        seed: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.refresh, self.candidates, self.choose, self.tell = refresh, candidates, choose, tell
+        self.rollout, self.seed = rollout, seed
+        self.profiles, self.began = 1, 0  # made so far; the iteration that the last one came before
+        self.history: list[float] = []
+        self.seconds = 0.0  # of a profile before the iteration under way
+        self.places_S: np.ndarray | None = (
+            None  # of the states among the candidates; None: those chosen before training
+        )
+        self.batches = self._batches(states)
+
+    def __call__(self, iteration: int) -> list[State]:
+        return self.batches(iteration)
+
+    def prepare(self, iteration: int) -> None:
+        """Profile and choose anew before this iteration, if it is due; all processes call."""
+        self.seconds = 0.0
+        if not self.refresh.due(self.history, self.profiles):
+            return
+        began, states = time.monotonic(), self.choose(self.profiles)
+        if not len(states):
+            self.tell("the new profile keeps no state: training goes on with those that it had")
+            states = self.batches.states
+        self.profiles, self.began, self.history = self.profiles + 1, iteration, []
+        self.places_S = places_of(self.candidates, states)
+        self.batches = self._batches(states)
+        self.seconds = time.monotonic() - began
+
+    def collected(self, experience: Experience) -> dict[str, float]:
+        """Remember what an iteration measured; answers the metrics of it."""
+        share = mixed_share(experience)
+        if share is not None:
+            self.history.append(share)
+        left = self.refresh.decay(self.history)
+        return {
+            "states/kept": len(self.batches.states),
+            "states/profiles": self.profiles,
+            **({} if left is None else {"states/decay": left}),
+            "seconds/profile": self.seconds,
+        }
+
+    def _batches(self, states: Sequence[State]) -> Batches:
+        """Epochs begin again with each set, in an order of their own."""
+        number = self.profiles - 1
+        seed = f"{self.seed}/profile-{number}" if number else self.seed
+        return Batches(states, seed, self.rollout.states, self.rollout.trajectories, self.began)
+
+    # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        places = {} if self.places_S is None else {"places": torch.from_numpy(self.places_S)}
+        return {"profiles": self.profiles, "began": self.began, "history": list(self.history), **places}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.profiles, self.began = state_dict["profiles"], state_dict["began"]
+        self.history = list(state_dict["history"])
+        if "places" in state_dict:
+            self.places_S = state_dict["places"].cpu().numpy()
+            self.batches = self._batches(chosen(self.candidates, self.places_S.tolist()))
+
+
+def mixed_share(experience: Experience) -> float | None:
+    """The share of the groups played whose rewards disagree, those that a refill replaced among them; None without groups.
+
+    A group that a gate stopped is not counted: its rewards are those of half an episode.
+    """
+    mixed, groups = 0, experience.dropped
+    for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
+        paid = [] if tree.stopped else [reward for reward in rewards.get("total", ()) if reward == reward]
+        if paid:
+            groups += 1
+            mixed += statistics.pstdev(paid) > STD_TOLERANCE
+    return mixed / groups if groups else None
