@@ -67,7 +67,11 @@ class Asked:
 def played(asked: Asked) -> Asked:
     """What is to be run for it: the sweep itself, or all rows of the one whose groups its numbers are computed from."""
     source = asked.sweep.gate_report
-    return asked if source is None else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
+    return (
+        asked
+        if source in (None, asked.sweep.name)
+        else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
+    )
 
 
 def picked(asked: Asked) -> tuple[str, ...]:
