@@ -48,6 +48,7 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[Frozen]:
     return found
 
 
+@pytest.mark.slow
 def test_arms_differ_in_which_groups_enter_an_update(
     small: Overrides, composed: Compose, buffers: list[Frozen], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
