@@ -60,7 +60,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
                 )
     if _part(cfg, "advantage") in _GROUP_RULES and _value(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
-    mistakes += _judging(cfg) + _served(cfg) + _sharded(cfg) + _overlapping(cfg) + _renewed(cfg)
+    mistakes += _judging(cfg) + _served(cfg) + _sharded(cfg) + _overlapping(cfg) + _renewed(cfg) + _frozen(cfg)
     if _part(cfg, "advantage") == "Awpo" and _value(cfg, "advantage", "difficulty"):
         tau, at_most_one = _value(cfg, "advantage", "tau_high"), {"Exact", "Functional"}
         pays_one = reward in at_most_one or (reward == "Outcome" and _value(cfg, "reward", "of") == "won")
@@ -166,6 +166,39 @@ def _renewed(cfg: Mapping[str, Any]) -> list[str]:
         ),
     )
     return [f"states.refresh: {reason} set states.refresh=null" for wrong, reason in reasons if wrong]
+
+
+def _frozen(cfg: Mapping[str, Any]) -> list[str]:
+    """What groups that are played once, before the first update, cannot serve."""
+    if _value(cfg, "rollout", "frozen") is None:
+        return []
+    reasons = (
+        (
+            _part(cfg, "allocator") is None,
+            "rollout.frozen: allocator is null, and nothing is played; set rollout.frozen=null",
+        ),
+        (
+            _part(cfg, "predictor"),
+            "predictor: it learns from each collection what the next one is worth, and the buffer is played before any; set "
+            "predictor=none with allocator=uniform, or rollout.frozen=null",
+        ),
+        (
+            _value(cfg, "rollout", "staleness"),
+            "rollout.staleness: with rollout.frozen there is nothing to play while an update is under way; set "
+            "rollout.staleness=0",
+        ),
+        (
+            _value(cfg, "states", "refresh") is not None,
+            "states.refresh: the buffer's groups are not those of states that are chosen anew; set states.refresh=null, or "
+            "rollout.frozen=null",
+        ),
+        (
+            _value(cfg, "advantage", "zero_variance") == "refill",
+            "advantage.zero_variance: a refill would take groups of the buffer that other iterations draw; set drop or keep, or "
+            "rollout.frozen=null",
+        ),
+    )
+    return [reason for wrong, reason in reasons if wrong]
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:

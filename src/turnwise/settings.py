@@ -76,7 +76,8 @@ class Rollout:
     ``rollouts/train.jsonl``. ``spool`` says how a collection that was killed is taken up (``engines.spooled``): ``exact``
     ends bit for bit where an undisturbed run ends, ``quick`` computes less again, None keeps nothing. ``staleness`` is how many
     updates the policy that plays may be behind the one that learns: 0, or 1 to collect the next iteration while this one is
-    trained on.
+    trained on. With ``frozen`` the base policy plays so many states before the first update, and every iteration draws its
+    ``states`` from these groups (None: each plays its own).
     """
 
     states: int
@@ -91,6 +92,7 @@ class Rollout:
     recorded: int = 4
     spool: Literal["exact", "quick"] | None = "exact"
     staleness: Literal[0, 1] = 0
+    frozen: int | None = None
 
     def __post_init__(self) -> None:
         if self.world_seconds is not None and not self.world_seconds > 0:
@@ -102,6 +104,7 @@ class Rollout:
             raise ValueError(f"staleness must be 0 or 1, got {self.staleness}")
         _at_least(self.sampling.max_tokens + 1, max_length=self.max_length)
         _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
+        _at_least(self.states, frozen=self.frozen)
 
 
 @dataclass(frozen=True, slots=True)

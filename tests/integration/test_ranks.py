@@ -118,6 +118,18 @@ def test_two_processes_are_one(small: Callable[..., list[str]], tmp_path: Path) 
 
 
 @pytest.mark.slow
+def test_a_buffer_of_two_processes_is_one(small: Callable[..., list[str]], tmp_path: Path) -> None:
+    """Played by both, written by the first, and read by both."""
+    frozen = ("rollout.frozen=34", "advantage.zero_variance=keep")
+    finish(small("pivotrl", *SETTINGS, RATE, *frozen, out="one"))
+    finish(small("pivotrl", *SETTINGS, RATE, *frozen, "trainer.devices=2", out="two"))
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+    assert len(list((tmp_path / "two" / "buffer").glob("shard-*.json.gz"))) == 2
+    learned = [row["train/grad_norm"] for row in rows(tmp_path / "one") if row["phase"] == "train"]
+    assert len(learned) == 2 and any(norm > 0 for norm in learned)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_lost_process_ends_the_run_with_a_word_and_costs_nothing(
     small: Callable[..., list[str]], tmp_path: Path

@@ -86,6 +86,25 @@ def _signal_row(values: np.ndarray, variances: np.ndarray, resamples: int, seed:
     return {"rho": rho, "p": p, "auroc": auroc, "rho_ci95": of_rho, "auroc_ci95": of_auroc}
 
 
+def peak_row(buffer: Buffer, resamples: int, seed: int, signal: str = DISTANCE) -> Row:
+    """Fig. 5: the greatest |rho| of a signal over the steps, and its step ``k``. Each resample has a greatest of its own."""
+
+    def greatest(variances: np.ndarray, *values: np.ndarray) -> np.ndarray:
+        rho = np.abs(np.stack([rank_statistics(column, variances)[..., 0] for column in values], -1))
+        defined = np.where(np.isnan(rho), -1.0, rho).max(-1, keepdims=True)
+        return np.where(defined < 0, np.nan, defined)
+
+    columns = [buffer.values(k, signal) for k in buffer.steps]
+    found = {k: abs(rho) for k, c in zip(buffer.steps, columns) if (rho := _rho(c, buffer.variances)) is not None}
+    (interval,) = intervals(greatest, [buffer.variances, *columns], resamples, seed)
+    k = max(found, key=found.__getitem__, default=None)
+    return {"rho": None if k is None else found[k], "k": k, "rho_ci95": interval}
+
+
+def _rho(values: np.ndarray, variances: np.ndarray) -> float | None:
+    return defined(rank_statistics(values, variances)[0])
+
+
 def types_table(buffer: Buffer, k: int) -> dict[str, Row]:
     """T8: by kind of task, the AUROC of d_K at step ``k`` and of the signal and step whose |rho| is greatest there.
 

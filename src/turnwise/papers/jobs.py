@@ -32,6 +32,7 @@ _OF_TRAINING = (
     *("states", "allocator", "gate", "reward", "advantage", "loss", "update", "judge", "predictor", "callbacks"),
     *("data.trajectories", "data.good", "data.strict", "trainer.max_epochs", "trainer.max_steps"),
     *("rollout.states", "rollout.turns", "rollout.trajectories", "rollout.max_refills", "rollout.staleness"),
+    "rollout.frozen",
 )
 
 
@@ -67,7 +68,11 @@ class Asked:
 def played(asked: Asked) -> Asked:
     """What is to be run for it: the sweep itself, or all rows of the one whose groups its numbers are computed from."""
     source = asked.sweep.gate_report
-    return asked if source is None else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
+    return (
+        asked
+        if source in (None, asked.sweep.name)
+        else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
+    )
 
 
 def picked(asked: Asked) -> tuple[str, ...]:

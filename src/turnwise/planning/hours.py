@@ -12,7 +12,7 @@ from turnwise.evaluation.suites import CHUNK as EPISODES
 from turnwise.planning import flops
 from turnwise.planning.memory import at_a_time, gpus_of
 from turnwise.planning.shape import Shape
-from turnwise.planning.tokens import Around, Tokens
+from turnwise.planning.tokens import Around, Tokens, collections
 from turnwise.training.profile import SHARD
 
 # memory in 10^9 bytes, dense bfloat16 TFLOP/s, memory bandwidth in TB/s, as the maker's data sheets give them
@@ -94,8 +94,9 @@ def work(
     gpus = gpus_of(cfg)  # each plays its share, and reads the weights for it
     share = ceil(tokens.histories / gpus)
     groups = gpus * ceil(share / max(1, at_a_time(cfg, shape, share, tokens.history)))
-    rounds = steps * groups * tokens.depth * reply
-    sampling("sampling", steps * tokens.sampled, steps * tokens.prefilled, tokens.context, tokens.samples, rounds)
+    played = collections(cfg)
+    rounds = played * groups * tokens.depth * reply
+    sampling("sampling", played * tokens.sampled, played * tokens.prefilled, tokens.context, tokens.samples, rounds)
     stored, scored = steps * tokens.stored, steps * tokens.trained
     counts["forward"] = flops.forward(shape, stored, tokens.row, scored)
     counts["backward"] = flops.backward(shape, stored, tokens.row, scored)

@@ -15,7 +15,7 @@ from turnwise.planning.lengths import AT_MOST, Lengths, lengths, trajectories
 from turnwise.planning.memory import Memory, gpus_of, memory
 from turnwise.planning.missing import missing
 from turnwise.planning.shape import Shape, shape_of
-from turnwise.planning.tokens import Around, Tokens, around, iteration
+from turnwise.planning.tokens import Around, Tokens, around, collections, iteration
 from turnwise.settings import Lora
 
 
@@ -25,6 +25,7 @@ class Plan:
 
     model: str
     steps: int
+    played: float  # iterations whose rollouts it plays; see `collections`
     gpus: int
     lengths: Lengths
     tokens: Tokens
@@ -38,7 +39,7 @@ class Plan:
         """As JSON: memory in 10^9 bytes, FLOPs, GPU-hours, tokens."""
         shape, taken = self.shape, self.work
         everything = {
-            "sampled": self.steps * self.tokens.sampled,
+            "sampled": self.played * self.tokens.sampled,
             "trained": self.steps * self.tokens.trained,
             "profile": self.around.profiled,
             "evaluation": self.around.evaluated,
@@ -90,7 +91,9 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
         taken = work(cfg, shape, tokens, beside, gpu, critic, known.reply)
     reasons = (*unknown, *missing(cfg, models, shape, held, gpu, why))
     steps = int(cfg.trainer.max_epochs)
-    return Plan(str(cfg.policy.model), steps, gpus_of(cfg), known, tokens, beside, shape, held, taken, reasons)
+    return Plan(
+        str(cfg.policy.model), steps, collections(cfg), gpus_of(cfg), known, tokens, beside, shape, held, taken, reasons
+    )
 
 
 def _critic(cfg: DictConfig, source: Architecture) -> Shape:

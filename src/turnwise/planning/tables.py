@@ -49,7 +49,7 @@ def plan_tables(title: str, plans: Mapping[str, Plan], gpu: Gpu) -> list[Table]:
             + [_short(sizes[part] / 1e9) if sizes else "-" for part in PARTS]
         )
         counts = [step.rollouts, step.turns, step.sampled, step.trained, step.stored]
-        counts += [one.steps * step.sampled, one.steps * step.trained, beside.profiled, beside.evaluated]
+        counts += [one.played * step.sampled, one.steps * step.trained, beside.profiled, beside.evaluated]
         tokens.rows.append([name, str(one.steps), *map(_count, counts)])
         if taken is None:  # the policy's shape is unknown
             work.rows.append([name, *["-"] * 7, str(one.gpus), *["-"] * 4])

@@ -122,6 +122,12 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
     )
 
 
+def collections(cfg: DictConfig) -> float:
+    """How many iterations' rollouts a run plays: every one's, or those of a buffer that they draw from (``rollout.frozen``)."""
+    frozen = cfg.rollout.frozen
+    return int(cfg.trainer.max_epochs) if frozen is None else int(frozen) / int(cfg.rollout.states)
+
+
 def _packed(trees: int, shared: float, own: float, pieces: float, longest: float) -> tuple[float, float]:
     """Stored tokens and the length of a row: a row that is full is closed, and what its tree shares stands in the next again."""
     rows = max(1, ceil(own / max(row_limit(shared, longest) - shared, own / max(pieces, 1))))

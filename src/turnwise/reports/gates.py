@@ -12,42 +12,83 @@ from turnwise.analysis.arms import recordings
 from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.analysis.printed import half_up
 from turnwise.errors import InputError
-from turnwise.papers.jobs import Asked, job_of, played
+from turnwise.papers.jobs import Asked, job_of, picked, played
 from turnwise.reports.keep import finished
 from turnwise.reports.result import Result, read_result
 from turnwise.reports.tables import Table
+
+COMMAND = "python scripts/gate_report.py"
 
 Node = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What an entry's numbers are computed from: the report, where its runs lie, and their results."""
+    """What an entry's numbers are computed from: the report, and the runs in the order of ``arms``."""
 
     report: Node
-    place: Path
-    arms: tuple[Path, ...]  # the folder of the runs without a gate, and of those with one
+    arms: tuple[Path, ...]  # folders of runs: without a gate and with one; or of each row that records its own
+    places: tuple[Path, ...]  # where each of them lies
     results: tuple[Result, ...]
+    commands: tuple[str, ...]  # what prints it
+    rows: tuple[str, ...] = ()  # whose each arm is, where rows record their own
+
+    def seeds(self, row: str) -> list[int]:
+        """Of the runs that a row's numbers come from."""
+        arms = [arm for arm, of in zip(self.arms, self.rows) if of == row] if self.rows else self.arms
+        return sorted({result.seed for result in _results(arms)})
 
 
 def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
-    """The groups of the sweep that an entry is computed from, of all seeds; None where no run of its row ``never`` is finished.
+    """The groups of the sweep that an entry is computed from, of all seeds; None where no run that must be there is finished.
+
+    They are those of that sweep's rows ``never`` and, if it has one, ``gated``. Of a sweep that names itself they are each row's
+    own, and the report holds a report by row.
 
     Raises:
         InputError: they cannot be used, or the sweep has no such row.
     """
     source = played(asked)
+    if source is asked:
+        return _of_rows(asked, places)
     if "never" not in source.sweep.rows:
         raise InputError(f"{asked.sweep.name}: gate_report: {source.sweep.name} has no row 'never'")
     names = [job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated") if row in source.sweep.rows]
     for place in places:
-        folders = [place / name for name in names]
-        arms = tuple(folder for folder in folders if list(finished([folder])) and recordings(folder))
-        if arms and arms[0] == folders[0]:
-            results = tuple(read_result(run) for run in finished(arms))
-            known = tuple((result.commit, result.finished) for result in results)
-            return Groups(_report(arms, known), place, arms, results)
+        arms = tuple(folder for name in names if _is_recorded(folder := place / name))
+        if arms and arms[0] == place / names[0]:
+            words = " ".join(f"{key}={arm}" for key, arm in zip(("data", "gated"), arms))
+            return Groups(_read(arms), arms, (place,) * len(arms), _results(arms), (f"{COMMAND} {words}",))
     return None
+
+
+def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
+    """Of every row that has finished runs, each from the first place that has some."""
+    found: dict[str, tuple[Path, Path]] = {}
+    for row in picked(asked):
+        name = job_of(asked, row, asked.sweep.seeds[0]).name
+        if (place := next((place for place in places if _is_recorded(place / name)), None)) is not None:
+            found[row] = (place / name, place)
+    if not found:
+        return None
+    arms, where = zip(*found.values())
+    reports = {row: _read((arm,)) for row, arm in zip(found, arms)}
+    groups = sum(report["groups"] for report in reports.values())
+    report = {"source": "recorded", "groups": groups, "data": ", ".join(map(str, arms)), **reports}
+    commands = tuple(f"{COMMAND} data={arm}" for arm in arms)
+    return Groups(report, arms, where, _results(arms), commands, tuple(found))
+
+
+def _is_recorded(folder: Path) -> bool:
+    return bool(list(finished([folder])) and recordings(folder))
+
+
+def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
+    return tuple(read_result(run) for run in finished(arms))
+
+
+def _read(arms: tuple[Path, ...]) -> dict[str, Any]:
+    return _report(arms, tuple((result.commit, result.finished) for result in _results(arms)))
 
 
 @lru_cache(maxsize=8)
@@ -87,6 +128,9 @@ def _signals(report: Node) -> Table:
         for name, row in signals.items()
     ]
     note = "rho: Spearman, with the reward variance of the group. AUROC: of groups that are not zero-variance."
+    peak = report["peak"]
+    if peak["k"] is not None:
+        note += f" Greatest |rho| of d_K: {_number(peak['rho'], 3)} {_range(peak['rho_ci95'], 2)}, at K = {peak['k']}."
     return Table("T7. Signals", ["K", "signal", "rho", "AUROC", "p of rho"], rows, [note])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.papers.jobs import Asked, Job, job_of, picked
 from turnwise.reports.compare import Interval
-from turnwise.reports.gates import Groups, recorded_groups, tier_table
+from turnwise.reports.gates import COMMAND, Groups, recorded_groups, tier_table
 from turnwise.reports.headline import signed
 from turnwise.reports.measured import Measured, is_change
 from turnwise.reports.reach import reach_table
@@ -102,8 +102,9 @@ def read_entry(
             if found.verdict == "not_run" and why:
                 found = replace(found, why=why, cannot=True)
             decisions.append(found)
-    if groups and groups.place != places[0]:
-        kept[str(groups.place)] = [arm.name for arm in groups.arms]
+    for arm, place in zip(groups.arms, groups.places) if groups else ():
+        if place != places[0]:
+            kept.setdefault(str(place), []).append(arm.name)
     return Entry(asked, rows, decisions, notes, kept, gates if sweep.gate_report else None, groups)
 
 
@@ -163,7 +164,7 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
     table = Table(f"{sweep.title}, scale {entry.asked.scale}", headers, [])
     for name, runs in entry.rows.items():
         row = sweep.rows[name]
-        seeds = sorted({result.seed for result in entry.groups.results} if entry.groups else runs)
+        seeds = entry.groups.seeds(name) if entry.groups else sorted(runs)
         ours = [
             _gate_cell(metric, name, entry.gates) if sweep.gate_report else _cell(runs, metric, over_seeds)
             for metric in metrics
@@ -242,13 +243,10 @@ def _provenance(entry: Entry) -> list[str]:
 def _groups_note(entry: Entry) -> str:
     if entry.gates is None:
         return f"Computed from recorded groups: python train.py sweep={entry.asked.sweep.name}, or data=PATH."
-    words = [
-        f"{key}={arm}" for key, arm in zip(("data", "gated"), entry.groups.arms if entry.groups else (), strict=False)
-    ]
-    command = " ".join(["python scripts/gate_report.py", *(words or [f"data={entry.gates['data']}"])])
+    commands = entry.groups.commands if entry.groups else (f"{COMMAND} data={entry.gates['data']}",)
     commits = sorted({result.commit[:12] for result in entry.groups.results}) if entry.groups else []
     of = f" (commit {', '.join(commits)})" if commits else ""
-    return f"Computed from {entry.gates['groups']} recorded groups{of}: {command}."
+    return f"Computed from {entry.gates['groups']} recorded groups{of}: {'; '.join(commands)}."
 
 
 def _cell(runs: Runs, metric: str, over_seeds: Interval) -> str:

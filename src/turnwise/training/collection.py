@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from turnwise.settings import Rollout
 from turnwise.settings import Update as UpdateSettings
 from turnwise.states.batches import Batches
 from turnwise.training.earlier import become, remembered
+from turnwise.training.frozen import Frozen
 from turnwise.training.module import PolicyModule
 from turnwise.training.overlap import Overlap
 from turnwise.training.ranks import Ranks
@@ -99,6 +101,8 @@ class Collection:
             share of the micro-batches.
         iterations: of the run; the last one collects nothing ahead.
         renewal: whose states are played where they are chosen anew as the run goes on, in the place of ``states``.
+        frozen: groups that were played before the run's first update (``rollout.frozen``). Every iteration draws from them, and
+            none plays.
 
     Raises:
         InputError: the parts need every collection to be of the current policy.
@@ -119,12 +123,14 @@ class Collection:
         ranks: Ranks | None = None,
         iterations: int = 0,
         renewal: Renewal | None = None,
+        frozen: Frozen | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
         self.iterations, self.overlap = iterations, Overlap[Gathered]()
         self.settled = 0.0  # s waited for what is collected ahead since it was begun, before it was taken
         self.halted = False
         self.sampled = parts["allocator"] is not None
+        self.frozen = frozen
         self.staleness = rollout.staleness if self.sampled else 0
         if self.staleness and self.ranks.world > 1:
             raise InputError(
@@ -135,10 +141,12 @@ class Collection:
         self.parts, self.player, self.module, self.recorder, self.seed = parts, player, module, recorder, seed
         self.by_root = {} if self.sampled else paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
+        if frozen is not None:
+            roots = frozen.states
         self.memory: dict[str, float] = {}  # the advantage's; it travels in the checkpoint (training/stream.py)
         self.collector = Collector(
             select=renewal or Batches(roots, seed, rollout.states, rollout.trajectories),
-            play=self._play if self.sampled else self._demonstrate,
+            play=frozen or (self._play if self.sampled else self._demonstrate),
             reward=judged or parts["reward"] or (lambda tree: {}),
             advantage=parts["advantage"] or Imitation(),
             row_tokens=update.row_tokens,
@@ -190,7 +198,7 @@ class Collection:
     def _now(self, iteration: int) -> Gathered:
         """This iteration's collection, by the policy that an undisturbed run would have collected it with."""
         began = time.monotonic()
-        if self.sampled:
+        if self.sampled and self.frozen is None:
             with become(self.module, self.module.earlier):
                 self.module.hand_to(self.player.engine)
         return self._gather(iteration, self.memory, began)
@@ -223,8 +231,9 @@ class Collection:
     def _stale(self, experience: Experience) -> int:
         """By how many updates the oldest rollouts are behind."""
         version = self.module.version
+        most = math.inf if self.frozen is not None else self.staleness
         for tree in experience.trees:
-            if not 0 <= version - tree.version <= self.staleness:
+            if not 0 <= version - tree.version <= most:
                 raise RuntimeError(f"rollouts of policy {tree.version} would train policy {version}")
         return max((version - tree.version for tree in experience.trees), default=0)
 

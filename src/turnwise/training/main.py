@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from turnwise.training.choice import Choice
 from turnwise.training.collection import Collection
 from turnwise.training.costs import profile_costs
 from turnwise.training.export import export
+from turnwise.training.frozen import Frozen, drawn, record
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
@@ -53,7 +55,7 @@ from turnwise.training.stream import Rollouts
 from turnwise.training.verdicts import count_profile, verifier_result
 from turnwise.types import Message, State
 
-PHASES = ["read", "evaluate base", "profile", "train", "evaluate after", "report"]
+PHASES = ["read", "evaluate base", "profile", "record", "train", "evaluate after", "report"]
 TWINS = {"evaluate after": "evaluate base"}
 SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines outside the run's processes
 
@@ -176,8 +178,22 @@ class Run:
 
     # -- train ---------------------------------------------------------------------------------------------------------
 
+    def frozen(self, states: Sequence[State]) -> Frozen | None:
+        """The groups that every update draws from, played by the base policy; None where each iteration plays its own."""
+        if (count := self.settings["rollout"].frozen) is None:
+            return None
+        picked, parts = drawn(states, count, self.seed), (self.parts["allocator"], self.parts["gate"])
+        key, folder = (self.seed, "frozen"), self.folder / "buffer"
+        with self.phases.phase("record", count) as advance:
+            self.module.to(self.device)
+            begin = partial(self.module.hand_to, self.engine)
+            buffer = record(self.player, picked, *parts, folder, key, begin, self.ranks, advance)
+        self.recorder.paid(buffer.cost)
+        return buffer
+
     def fit(self, states: Sequence[State]) -> None:
         """Lightning's Trainer over iterations; goes on from the last checkpoint if there is one."""
+        frozen = self.frozen(states)
         folder = self.folder / "checkpoints"
         checkpoint = self.ranks.tell(newest(folder, self.phases.tell) if self.ranks.first else None)
         epochs = int(self.cfg.trainer.max_epochs)
@@ -203,6 +219,7 @@ class Run:
                 self.ranks,
                 epochs,
                 self.renewal,
+                frozen,
             )
             data = Rollouts(collection, lambda: self.evaluate_during(collection), collection)
             trainer = instantiate(

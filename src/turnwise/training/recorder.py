@@ -53,7 +53,7 @@ class Recorder(Callback):
         }
         self._pending: dict[str, float] = {}
         self._judge: dict[str, float] = {}  # its last report, of this process alone
-        self._update_began = self._cpu_began = 0.0
+        self._update_began = self._cpu_began = self._update_cpu_began = 0.0
 
     @property
     def reward(self) -> float | None:
@@ -90,6 +90,11 @@ class Recorder(Callback):
             cut_lines(path, lambda row: row["iteration"] < trainer.current_epoch)
 
     # -- what an iteration says ----------------------------------------------------------------------------------------
+
+    def paid(self, cost: Mapping[str, float]) -> None:
+        """Count what was played before the first iteration. A start that goes on from a checkpoint finds it counted there."""
+        for name, value in cost.items():
+            self.counters[name] += value
 
     def collected(
         self,
@@ -138,6 +143,7 @@ class Recorder(Callback):
             "rollout/faults": self.counters["faults"],
             "rollout/retries": self.counters["retries"],
             "rollout/tokens_per_s": cost["tokens"] / seconds if seconds else 0.0,
+            "train/samples": update.counts.sequences,
             "train/stored_tokens": update.stored_tokens,
             "train/path_tokens": update.path_tokens,
             "seconds/rollout": seconds,
@@ -149,7 +155,7 @@ class Recorder(Callback):
             append_lines(self.folder / "rollouts" / "train.jsonl", rows)
             self.counters["trees"] += len(rows)
         self._cpu_began = time.process_time() if cpu_began is None else cpu_began
-        self._update_began = time.monotonic()
+        self._update_began, self._update_cpu_began = time.monotonic(), time.process_time()
 
     def waited(self, seconds: float) -> None:
         """Take so many seconds for rollouts, not for the update."""
@@ -166,11 +172,12 @@ class Recorder(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seconds = time.monotonic() - self._update_began
-        cpu = time.process_time() - self._cpu_began
+        now = time.process_time()
+        cpu, of_update = now - self._cpu_began, now - self._update_cpu_began
         self.counters["update_seconds"] += seconds
         self.counters["cpu_seconds"] += cpu
         metrics = {f"train/{name}": value for name, value in pl_module.last_metrics.items()}  # type: ignore[union-attr, operator]
-        metrics |= self._pending | {"seconds/update": seconds, "cpu/iteration": cpu}
+        metrics |= self._pending | {"seconds/update": seconds, "cpu/iteration": cpu, "cpu/update": of_update}
         metrics |= predictor_share(metrics)
         self.write(trainer.current_epoch, "train", metrics)
         self.counters["rows"] += 1

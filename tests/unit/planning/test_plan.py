@@ -32,6 +32,18 @@ def test_the_shipped_policy(composed, gpu) -> None:
     assert found.record()["tokens"]["all"]["sampled"] == 3 * step.sampled
 
 
+def test_a_buffer_is_sampled_once_and_trained_on_at_every_step(composed, gpu) -> None:
+    own = plan(composed("method=grpo", *SMALL), gpu)
+    frozen = plan(
+        composed("method=grpo", *SMALL, "rollout.frozen=40"), gpu
+    )  # 5 iterations' worth, where 3 are trained on
+    assert own.work is not None and frozen.work is not None
+    assert frozen.work.flops["sampling"] == pytest.approx(5 / 3 * own.work.flops["sampling"])
+    assert frozen.work.flops["forward"] == own.work.flops["forward"]
+    told = frozen.record()["tokens"]["all"]
+    assert told["sampled"] == 5 * frozen.tokens.sampled and told["trained"] == 3 * frozen.tokens.trained
+
+
 def test_a_collection_beside_the_update_needs_room_of_its_own(composed, gpu) -> None:
     turns = plan(composed("method=local", *SMALL), gpu).memory
     ahead = plan(composed("method=local", *SMALL, "rollout.staleness=1"), gpu).memory

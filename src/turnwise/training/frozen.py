@@ -1,0 +1,189 @@
+"""A frozen buffer: groups that the policy plays once, before any update, and that every update draws from.
+
+It is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2): no update changes what later ones see, so that runs
+with and without a gate differ in nothing but which groups enter an update. The gate is asked while the groups are played, as if
+it were in force, and stops none; a group that it would have stopped is kept whole, and marked.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from turnwise.allocators.base import Allocator
+from turnwise.errors import InputError
+from turnwise.files import whole
+from turnwise.gates.base import Gate
+from turnwise.rollouts.play import Player
+from turnwise.states.batches import Batches
+from turnwise.training.branches import trajectories
+from turnwise.training.ranks import Ranks
+from turnwise.types import Look, RolloutTree, State, Turn
+
+logger = logging.getLogger(__name__)
+
+SHARD = 32  # groups that are played and written together: last digits depend on what shares a batch, so never on a kill
+
+
+@dataclass(slots=True)
+class Shadow:
+    """Asks a gate as a running one is asked and lets every rollout go on. ``cut``: ids of the states whose trees it stops."""
+
+    gate: Gate
+    cut: set[str] = field(default_factory=set)
+
+    def __call__(self, tree: RolloutTree) -> bool:
+        if tree.state.id not in self.cut and self.gate(tree):
+            self.cut.add(tree.state.id)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Answers for states of the buffer with the trees that were played from them (:data:`turnwise.rollouts.collect.Play`).
+
+    A tree that the gate would have stopped is whole and ``stopped``: it leaves the update like one that was. The log-probs are
+    those of the policy that played, which makes every ratio one to it, however many updates ago that was.
+
+    Attributes:
+        trees: one a state, in the order in which they were played.
+        cost: what playing them took, by the names of the recorder's counters.
+        ranks: of which this process answers for its share of the states.
+    """
+
+    trees: Mapping[str, RolloutTree]
+    cost: Mapping[str, float] = field(default_factory=dict)
+    ranks: Ranks = field(default_factory=Ranks)
+
+    @property
+    def states(self) -> list[State]:
+        return [tree.state for tree in self.trees.values()]
+
+    def __call__(self, states: Sequence[State], key: object) -> list[RolloutTree]:
+        return [self.trees[state.id] for state in self.ranks.share(states)]
+
+
+def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
+    """The ``count`` states of a buffer, the same ones in every start of a run.
+
+    Raises:
+        InputError: there are fewer.
+    """
+    if len(states) < count:
+        raise InputError(
+            f"rollout.frozen={count}: this run has {len(states)} states to play; lower it, or give more (states.count, or "
+            "data.trajectories)"
+        )
+    return Batches(states, seed, count)(0)
+
+
+def record(
+    player: Player,
+    states: Sequence[State],
+    allocator: Allocator,
+    gate: Gate,
+    folder: Path,
+    key: object,
+    begin: Callable[[], None],
+    ranks: Ranks | None = None,
+    on_done: Callable[[int], None] | None = None,
+) -> Frozen:
+    """Play the states into ``folder``, as far as they do not lie there, and read them back.
+
+    Every start of a run thus trains on what the files hold, and a kill costs the shard under way.
+
+    Args:
+        player, allocator, gate: as for an iteration; nothing is stopped.
+        states: those of the buffer, in the same order in every start.
+        key: names the draws.
+        begin: gives the engine the weights; called before each shard, so that nothing is left of the one before.
+        ranks: who plays a share of it; the first writes.
+        on_done: told how many states have just been played, or found.
+
+    Raises:
+        InputError: a file holds groups of other states.
+    """
+    ranks = ranks or Ranks()
+    trees: dict[str, RolloutTree] = {}
+    cost: Counter[str] = Counter()
+    for number, start in enumerate(range(0, len(states), SHARD)):
+        part, path = states[start : start + SHARD], folder / f"shard-{number:05d}.json.gz"
+        if ranks.tell(_missing(path) if ranks.first else None):
+            begin()
+            _record(player, part, allocator, gate, path, key, ranks)
+        shard = json.loads(gzip.decompress(path.read_bytes()))
+        if [(state.id, list(state.ids)) for state in part] != [(row["state"], row["ids"]) for row in shard["trees"]]:
+            raise InputError(
+                f"{path}: holds groups of other states than this run would play, as after a change of the data or of the code; "
+                "fresh=true puts the run aside and plays them again"
+            )
+        trees |= {state.id: read_tree(state, row) for state, row in zip(part, shard["trees"], strict=True)}
+        cost.update(shard["cost"])
+        if on_done is not None:
+            on_done(len(part))
+    return Frozen(trees, dict(cost), ranks)
+
+
+def _record(
+    player: Player, part: Sequence[State], allocator: Allocator, gate: Gate, path: Path, key: object, ranks: Ranks
+) -> None:
+    local, shadow = player.using(player.sampling, player.max_turns), Shadow(gate)
+    began, cpu_began = time.monotonic(), time.process_time()
+    trees = local.play(ranks.share(part), allocator, shadow, key)
+    for tree in trees:
+        tree.stopped = tree.state.id in shadow.cut
+    mine = {**asdict(local.tally), "trajectories": sum(map(trajectories, trees))}
+    cost = ranks.add(mine | {"cpu_seconds": time.process_time() - cpu_began})
+    rows = ranks.gather([tree_row(tree) for tree in trees])
+    cost["rollout_seconds"] = time.monotonic() - began
+    if ranks.first:
+        data = json.dumps({"cost": cost, "trees": rows}).encode()
+        with whole(path) as place:
+            place.write_bytes(gzip.compress(data, mtime=0))
+    ranks.meet()  # what the first has written, the others read
+
+
+def tree_row(tree: RolloutTree) -> dict[str, Any]:
+    """A tree as a JSON object that :func:`read_tree` turns back into an equal one: ids stay ids, and floats keep every digit."""
+    return {
+        "state": tree.state.id,
+        "ids": list(tree.state.ids),
+        "turns": [asdict(turn) for turn in tree.turns],
+        "stopped": tree.stopped,
+        "invalid": sorted(tree.invalid),
+        "version": tree.version,
+        "looks": [{"step": look.step, "values": dict(look.values), "stop": look.stop} for look in tree.looks],
+    }
+
+
+def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
+    """The tree of :func:`tree_row`; its state is known from elsewhere."""
+    return RolloutTree(
+        state,
+        [Turn(**turn) for turn in row["turns"]],
+        row["stopped"],
+        set(row["invalid"]),
+        row["version"],
+        [Look(**look) for look in row["looks"]],
+    )
+
+
+def _missing(path: Path) -> bool:
+    """Whether a shard has to be played. One that is damaged, which its checksum tells, is put aside."""
+    if not path.exists():
+        return True
+    try:
+        json.loads(gzip.decompress(path.read_bytes()))
+    except (OSError, EOFError, ValueError, zlib.error):
+        path.replace(path.with_suffix(".damaged"))
+        logger.warning("%s is damaged; its groups are played again", path)
+        return True
+    return False

@@ -1,0 +1,263 @@
+"""The frozen buffer: what comes back from disk is what was played, and a marked group leaves the update and nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.advantages.group import GroupAdvantage
+from turnwise.allocators.uniform import Uniform
+from turnwise.data.chat import ChatTokens
+from turnwise.engines.base import Sampling
+from turnwise.engines.tree import TreeEngine
+from turnwise.envs.household import HouseholdEnv
+from turnwise.errors import InputError
+from turnwise.evaluation.suites import openings
+from turnwise.gates.base import Gate
+from turnwise.gates.divergence import Divergence
+from turnwise.gates.never import Never
+from turnwise.gates.prefixes import group_at
+from turnwise.gates.sequential import Sequential
+from turnwise.gates.signals import DISTANCE
+from turnwise.losses.clipped import Clipped
+from turnwise.models.policy import load_policy
+from turnwise.rewards.outcome import Outcome
+from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.play import Player
+from turnwise.states.batches import Batches
+from turnwise.states.task_starts import task_starts
+from turnwise.tiny.load import tiny_path
+from turnwise.training import frozen
+from turnwise.training.frozen import Frozen, Shadow, drawn, read_tree, record, tree_row
+from turnwise.training.module import PolicyModule
+from turnwise.training.ranks import Ranks
+from turnwise.types import Look, RolloutTree, State, Task, Turn
+
+GROUP, HORIZON = 3, 5
+
+
+@pytest.fixture(scope="module")
+def player() -> Player:
+    model, tokenizer = load_policy(str(tiny_path()), "float32", 0, 1, 0.0, seed=0)
+    chat = ChatTokens(tokenizer)
+    engine = TreeEngine(end_ids=chat.stop_ids)
+    engine.load_weights(model.eval(), 0)
+    return Player(engine, HouseholdEnv(horizon=HORIZON), chat, Sampling(max_tokens=24))
+
+
+@pytest.fixture(scope="module")
+def states(player: Player) -> list[State]:
+    opening = openings(player.environment, player.chat)
+    return task_starts(player.environment.tasks("train", 5, seed=2), lambda task: opening(task)[1])
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "SHARD", 2)
+
+
+def played(player: Player, states: Sequence[State], folder: Path, gate: Gate, stop_at: int | None = None) -> Frozen:
+    """The buffer of these states; as if killed before shard ``stop_at``."""
+    begun: list[int] = []
+
+    def begin() -> None:
+        if len(begun) == stop_at:
+            raise KeyboardInterrupt
+        begun.append(1)
+        player.engine.load_weights(player.engine._model, 0)
+
+    return record(player, states, Uniform(GROUP), gate, folder, "key", begin)
+
+
+@pytest.fixture(scope="module")
+def gate(player: Player, states: list[State]) -> Divergence:
+    """One that stops some groups and not all: its threshold lies above the least d_2, and below the next."""
+    trees = player.play(states, Uniform(GROUP), Divergence(k=2, threshold=0), "key")
+    least, following, *_ = sorted({tree.looks[0].values[DISTANCE] for tree in trees})
+    return Divergence(k=2, threshold=(least + following) / 2)
+
+
+def test_a_buffer_is_what_the_player_plays(player: Player, states: list[State], tmp_path: Path) -> None:
+    """Tokens, log-probs, texts, rewards and shape, shard by shard; and no seed but the key's is in it."""
+    buffer = played(player, states, tmp_path, Never())
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"shard-{i:05d}.json.gz" for i in range(3)]
+    for start in range(0, 5, 2):
+        player.engine.load_weights(player.engine._model, 0)
+        for tree in player.play(states[start : start + 2], Uniform(GROUP), Never(), "key"):
+            kept = buffer.trees[tree.state.id]
+            assert kept == tree and kept.state is not None
+            assert Outcome()(kept) == Outcome()(tree)
+    assert buffer.states == states
+    turns = [turn for tree in buffer.trees.values() for turn in tree.turns]
+    assert buffer.cost["turns"] == len(turns) and buffer.cost["trajectories"] == 5 * GROUP
+    assert buffer.cost["tokens"] == sum(len(turn.action_ids) for turn in turns)
+
+
+def test_a_gate_changes_marks_and_nothing_that_was_played(
+    player: Player, states: list[State], gate: Divergence, tmp_path: Path
+) -> None:
+    """The mark is what a running gate decides; what it would have cut is there to its end."""
+    free, gated = played(player, states, tmp_path / "free", Never()), played(player, states, tmp_path / "gated", gate)
+    player.engine.load_weights(player.engine._model, 0)
+    running = player.play(states, Uniform(GROUP), gate, "key")
+    cut = [tree.stopped for tree in running]
+    assert 0 < sum(cut) < len(cut)
+    assert [tree.stopped for tree in gated.trees.values()] == cut
+    assert [tree.looks for tree in gated.trees.values()] == [tree.looks for tree in running]
+    for one, other, live in zip(free.trees.values(), gated.trees.values(), running, strict=True):
+        assert replace(other, stopped=False, looks=[]) == one
+        assert len(live.turns) < len(other.turns) if live.stopped else len(live.turns) == len(other.turns)
+
+
+def test_a_shadow_asks_no_more_once_it_has_its_answer() -> None:
+    """As a running gate: several looks after the first that stops would be looks at what is not there."""
+    tree = RolloutTree(State("s", Task("toy", "t", "train"), (1,)))
+    tree.turns = [Turn(-1, [2], [-1.0], "go", [3]), Turn(-1, [2], [-1.0], "go", [3])]
+    shadow = Shadow(Sequential(steps=[1, 2], thresholds=[0.5, 0.5]))
+    assert not shadow(tree) and shadow.cut == {"s"} and len(tree.looks) == 1
+    tree.turns += [Turn(parent, [2], [-1.0], "on", [3]) for parent in (0, 1)]
+    assert group_at(tree, 2) is not None  # the moment of its second look
+    assert not shadow(tree) and not tree.stopped and len(tree.looks) == 1
+
+
+def test_a_kill_and_a_damaged_file_cost_a_shard_each_and_change_nothing(
+    player: Player, states: list[State], gate: Divergence, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = played(player, states, tmp_path / "whole", gate)
+    with pytest.raises(KeyboardInterrupt):
+        played(player, states, tmp_path / "killed", gate, stop_at=2)
+    path = tmp_path / "killed" / "shard-00000.json.gz"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    again = played(player, states, tmp_path / "killed", gate, stop_at=2)  # two shards are left to play
+    assert again.trees == whole.trees
+    assert "shard-00000.json.gz is damaged" in caplog.text and path.with_suffix(".damaged").exists()
+    clocks = {"cpu_seconds", "rollout_seconds"}
+    costs = [{k: v for k, v in one.cost.items() if k not in clocks} for one in (whole, again)]
+    assert costs[0] == costs[1]
+    read = played(player, states, tmp_path / "killed", gate, stop_at=0)  # nothing is played
+    assert read.trees == whole.trees and read.cost == again.cost
+
+
+def test_other_states_than_the_files_hold_are_refused(player: Player, states: list[State], tmp_path: Path) -> None:
+    played(player, states, tmp_path, Never())
+    for others in (states[::-1], [replace(state, ids=(*state.ids, 7)) for state in states]):
+        with pytest.raises(InputError, match=r"shard-00000.json.gz: holds groups of other states.*fresh=true"):
+            played(player, others, tmp_path, Never(), stop_at=0)
+
+
+texts = st.text(st.characters(), max_size=4)
+floats = st.floats(allow_nan=False)
+turns = st.builds(
+    Turn,
+    parent=st.just(-1),
+    action_ids=st.lists(st.integers(0, 2**31), max_size=4),
+    logprobs=st.lists(floats, max_size=4),
+    text=texts,
+    observation_ids=st.lists(st.integers(0, 2**31), max_size=3),
+    observation=texts,
+    done=st.booleans(),
+    reward=floats,
+    truncated=st.booleans(),
+    info=st.dictionaries(texts, st.one_of(floats, st.booleans(), texts, st.none()), max_size=3),
+)
+
+
+@given(st.lists(turns, max_size=5), st.booleans(), st.integers(0, 9), st.dictionaries(texts, floats, max_size=2))
+def test_a_tree_comes_back_equal_from_json(
+    made: list[Turn], stopped: bool, version: int, values: dict[str, float]
+) -> None:
+    """Every digit of every number, any character of a text, and the shape."""
+    rng = random.Random(len(made))
+    for i, turn in enumerate(made):
+        turn.parent = rng.randrange(-1, i)
+    state = State("s", Task("toy", "t", "train"), (1, 2))
+    invalid = {i for i in range(len(made)) if i % 2}
+    tree = RolloutTree(state, made, stopped, invalid, version, [Look(2, values, stopped)])
+    back = read_tree(state, json.loads(json.dumps(tree_row(tree))))
+    assert back == tree and back.leaves() == tree.leaves()
+    assert [turn.logprobs for turn in back.turns] == [turn.logprobs for turn in tree.turns]
+
+
+def test_a_buffer_takes_states_that_are_there() -> None:
+    states = [State(f"s{i}", Task("toy", f"{i}", "train"), (1,)) for i in range(6)]
+    assert sorted(state.id for state in drawn(states, 6, seed=1)) == [state.id for state in states]
+    assert drawn(states, 4, seed=1) == drawn(states, 4, seed=1) != drawn(states, 4, seed=2)
+    with pytest.raises(InputError, match=r"rollout\.frozen=7: this run has 6 states"):
+        drawn(states, 7, seed=1)
+
+
+def test_a_process_answers_for_its_share() -> None:
+    trees = {name: RolloutTree(State(name, Task("toy", name, "train"), (1,))) for name in "abc"}
+    states = [trees[name].state for name in "cab"]
+    shares = [Frozen(trees, ranks=Ranks(rank, 2))(states, "any") for rank in range(2)]
+    assert [tree.state.id for share in shares for tree in share] == ["c", "a", "b"]
+
+
+# -- what an update makes of it ----------------------------------------------------------------------------------------
+
+
+def toy_group(name: str, wins: int, length: int, stopped: bool = False) -> RolloutTree:
+    """Four one-turn rollouts of ``length`` tokens, ``wins`` of them won."""
+    rng = random.Random(name)
+    tree = RolloutTree(State(name, Task("toy", name, "train"), tuple(rng.randrange(6, 97) for _ in range(4))))
+    for branch in range(4):
+        ids = [rng.randrange(6, 97) for _ in range(length)]
+        tree.turns.append(Turn(-1, ids, [-4.5] * length, done=True, info={"won": branch < wins}))
+    tree.stopped = stopped
+    return tree
+
+
+def gradient(model: Any, trees: Sequence[RolloutTree]) -> tuple[dict[str, torch.Tensor], float]:
+    """Of one update on these groups, as the loop of a run makes it; and how many rollouts it counted."""
+    buffer = Frozen({tree.state.id: tree for tree in trees})
+    collector = Collector(
+        Batches(buffer.states, 0, len(trees)), buffer, Outcome(), GroupAdvantage(zero_variance="keep")
+    )
+    update = collector.update(collector.collect(0))
+    module = PolicyModule(model, Clipped())
+    model.zero_grad(set_to_none=True)
+    module._add_gradients(update)
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}, update.counts.sequences
+
+
+def norm(gradients: dict[str, torch.Tensor]) -> float:
+    return float(torch.sqrt(sum((g.double() ** 2).sum() for g in gradients.values())))  # type: ignore[arg-type]
+
+
+def test_a_cut_group_of_equal_rewards_thins_the_mean_and_nothing_else(make_model: Any) -> None:
+    """Dilution (Selective Rollout, section 4.4): without k of n groups, of advantage 0, it is n / (n - k) times as large."""
+    model = make_model("qwen3", lora=True)
+    taught = [toy_group("a", 1, 3), toy_group("b", 2, 5)]
+    same = [("c", 4, 6), ("d", 0, 2)]
+    whole, of_whole = gradient(model, [*taught, *(toy_group(*group) for group in same)])
+    cut, of_cut = gradient(model, [*taught, *(toy_group(*group, stopped=True) for group in same)])
+    alone, of_alone = gradient(model, taught)
+    assert (of_whole, of_cut, of_alone) == (16, 8, 8)
+    for name, found in cut.items():
+        assert torch.equal(found, alone[name])  # a cut group leaves no trace
+        torch.testing.assert_close(found, 2 * whole[name], rtol=1e-4, atol=1e-7)
+    assert norm(cut) / norm(whole) == pytest.approx(4 / 2, rel=1e-4) and norm(whole) > 0.01
+
+
+def test_a_cut_group_takes_its_gradient_with_it(make_model: Any) -> None:
+    """The numerators add up: the mean over both groups is half the sum of the means over either."""
+    model = make_model("qwen3", lora=True)
+    groups = [("a", 1, 3), ("b", 2, 5)]
+    whole, _ = gradient(model, [toy_group(*group) for group in groups])
+    either = [
+        gradient(model, [toy_group(*group, stopped=i == cut) for i, group in enumerate(groups)])[0] for cut in (0, 1)
+    ]
+    for name, found in whole.items():
+        torch.testing.assert_close(found, (either[0][name] + either[1][name]) / 2, rtol=1e-4, atol=1e-7)
+    assert norm(either[0]) > 0.01 and norm(either[1]) > 0.01
