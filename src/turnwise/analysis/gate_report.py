@@ -90,7 +90,7 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
         "settings": asdict(settings),
         "t1": thresholds_table(buffer, k, settings.thresholds, resamples, seed),
         "t7": signals_table(buffer, resamples, seed),
-        "peak": peak_row(buffer, resamples, seed),
+        "peak": peak_row(buffer),
         "t8": types_table(buffer, k),
         "t10": labels_table(buffer, 15 if 15 in buffer.steps else k),
         "t12": arms_table(buffer, k, settings.threshold, settings.ended, resamples, seed),

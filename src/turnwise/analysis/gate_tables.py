@@ -86,19 +86,15 @@ def _signal_row(values: np.ndarray, variances: np.ndarray, resamples: int, seed:
     return {"rho": rho, "p": p, "auroc": auroc, "rho_ci95": of_rho, "auroc_ci95": of_auroc}
 
 
-def peak_row(buffer: Buffer, resamples: int, seed: int, signal: str = DISTANCE) -> Row:
-    """Fig. 5: the greatest |rho| of a signal over the steps, and its step ``k``. Each resample has a greatest of its own."""
+def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
+    """Fig. 5: the greatest |rho| of a signal over the steps, and its step ``k``.
 
-    def greatest(variances: np.ndarray, *values: np.ndarray) -> np.ndarray:
-        rho = np.abs(np.stack([rank_statistics(column, variances)[..., 0] for column in values], -1))
-        defined = np.where(np.isnan(rho), -1.0, rho).max(-1, keepdims=True)
-        return np.where(defined < 0, np.nan, defined)
-
-    columns = [buffer.values(k, signal) for k in buffer.steps]
-    found = {k: abs(rho) for k, c in zip(buffer.steps, columns) if (rho := _rho(c, buffer.variances)) is not None}
-    (interval,) = intervals(greatest, [buffer.variances, *columns], resamples, seed)
+    It has no interval: the greatest of several is above 0 for noise too, and a bootstrap of it never holds 0.
+    """
+    columns = {k: buffer.values(k, signal) for k in buffer.steps}
+    found = {k: abs(rho) for k, column in columns.items() if (rho := _rho(column, buffer.variances)) is not None}
     k = max(found, key=found.__getitem__, default=None)
-    return {"rho": None if k is None else found[k], "k": k, "rho_ci95": interval}
+    return {"rho": None if k is None else found[k], "k": k}
 
 
 def _rho(values: np.ndarray, variances: np.ndarray) -> float | None:

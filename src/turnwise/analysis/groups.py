@@ -10,6 +10,7 @@ import numpy as np
 
 Label = Literal["all_fail", "mixed", "all_succeed"]
 LABELS: tuple[Label, ...] = ("all_succeed", "mixed", "all_fail")
+KNOWN = "rewards_known"  # beside what a gate measured: the same question to the rewards of rollouts that are over
 TOLERANCE = 1e-6  # std at or below which rewards count as equal, as in turnwise.advantages.group
 
 

@@ -1,6 +1,8 @@
 """What gates measured while the rollouts ran, held against Selective Rollout's signals on the same groups.
 
 Signals of actions and observations can be computed afterwards; what a predictor said of a group cannot, for it learns on.
+``rewards_known`` is a predictor that has learned nothing: what it and a gate both see of rollouts that are over is no merit of
+the gate's. Intervals take groups for independent, across seeds and iterations, and are for that too narrow rather than too wide.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from turnwise.analysis.gate_tables import Row, defined, rank_statistics
-from turnwise.analysis.groups import Buffer
+from turnwise.analysis.groups import KNOWN, Buffer
 from turnwise.analysis.resample import intervals
 from turnwise.gates.signals import DISTANCE, SIGNALS
 
@@ -28,7 +30,7 @@ def looks_table(buffer: Buffer, resamples: int, seed: int) -> Looks:
     for k in buffer.steps:
         looked = [i for i, group in enumerate(buffer.groups) if k in group.looks]
         names = sorted({name for i in looked for name in buffer.groups[i].looks[k]} - set(SIGNALS))
-        if names:
+        if names not in ([], [KNOWN]):
             late = [i for i in looked if 2 * buffer.groups[i].iteration > last]
             table[str(k)] = {
                 when: _rows(buffer.only(part), k, names, resamples, seed)

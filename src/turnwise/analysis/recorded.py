@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.analysis.groups import Buffer, Group, label_of
+from turnwise.analysis.groups import KNOWN, Buffer, Group, label_of
 from turnwise.errors import InputError
 from turnwise.files import lines_of
+from turnwise.gates.predicted import mixed_probability
 from turnwise.gates.prefixes import prefixes
 from turnwise.gates.signals import SIGNALS
 
@@ -156,5 +157,13 @@ def _group(
         {step: float(np.maximum(lengths - step, 0).sum()) for step in steps},
         row["state"].get("type"),
         int(row.get("iteration", 0)),
-        {look["step"]: dict(look["values"]) for look in row.get("looks", ())},
+        {
+            look["step"]: dict(look["values"]) | {KNOWN: _known(rewards, lengths <= look["step"])}
+            for look in row.get("looks", ())
+        },
     )
+
+
+def _known(rewards: Sequence[float], ended: np.ndarray) -> float:
+    """How mixed a group is expected to come out by who knows the rewards of rollouts that are over and nothing else."""
+    return mixed_probability([reward if over else 0.5 for reward, over in zip(rewards, ended, strict=True)])

@@ -86,7 +86,9 @@ class Sweep(_Part):
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
     also: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # claims that are not the paper's: told, not counted
     gate_report: str | None = None  # metrics are paths into what scripts/gate_report.py says of this sweep's groups
-    reach: tuple[float, ...] = ()  # levels of held-out success, %: what each row spent until it stood there is told
+    reach: tuple[
+        float | str, ...
+    ] = ()  # levels of held-out success, %, or a row's own: what each row spent until there is told
     note: str = ""
 
     @model_validator(mode="after")
@@ -104,6 +106,9 @@ class Sweep(_Part):
                 raise ValueError(f"rows.{name}.numbers: {strange[0]} is not one of the columns")
         for metric in (*self.directions, *self.also):
             self.claims(metric)
+        for level in self.reach:
+            if isinstance(level, str) and level not in self.rows:
+                raise ValueError(f"reach: {level!r} is neither a percentage nor a row")
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise ValueError(f"seeds: at least one, each once, got {list(self.seeds)}")
         return self

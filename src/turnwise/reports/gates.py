@@ -130,7 +130,7 @@ def _signals(report: Node) -> Table:
     note = "rho: Spearman, with the reward variance of the group. AUROC: of groups that are not zero-variance."
     peak = report["peak"]
     if peak["k"] is not None:
-        note += f" Greatest |rho| of d_K: {_number(peak['rho'], 3)} {_range(peak['rho_ci95'], 2)}, at K = {peak['k']}."
+        note += f" Greatest |rho| of d_K: {_number(peak['rho'], 3)}, at K = {peak['k']}."
     return Table("T7. Signals", ["K", "signal", "rho", "AUROC", "p of rho"], rows, [note])
 
 

@@ -29,7 +29,8 @@ class Measured:
 
     A metric is a path into ``result.json`` (``in_domain.after``), a key of ``metrics.jsonl`` as its mean over the training
     rows (``train/reward_std``; ``late train/...``: over the later half; ``spread train/...``: its standard deviation;
-    ``last rollout/...``: of the last row), or one such divided by another (``in_domain.delta / rollout_turns``).
+    ``last rollout/...``: of the last row; ``sum train/...``: over all), or one such divided by another (``in_domain.delta /
+    rollout_turns``).
     """
 
     folder: Path
@@ -46,8 +47,8 @@ class Measured:
             top, bottom = self.value(first), self.value(second)
             return None if top is None or not bottom else top / bottom
         how, _, key = metric.rpartition(" ")
-        if how not in ("", "late", "spread", "last"):
-            raise InputError(f"metric {metric!r}: {how!r} is none of late, spread, last")
+        if how not in ("", "late", "spread", "last", "sum"):
+            raise InputError(f"metric {metric!r}: {how!r} is none of late, spread, last, sum")
         if "/" not in key:
             return read_metric(self.result, key)
         found = [row[key] for row in self.training if row.get(key) is not None]
@@ -57,6 +58,8 @@ class Measured:
             return pstdev(found)
         if how == "last":
             return found[-1]
+        if how == "sum":
+            return sum(found)
         return fmean(found[len(found) // 2 :] if how == "late" else found)
 
     def outcomes(self, metric: str, when: str = "after") -> Outcomes | None:

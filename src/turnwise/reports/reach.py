@@ -11,104 +11,144 @@ from turnwise.errors import InputError
 from turnwise.reports.measured import Measured
 from turnwise.reports.tables import Table
 
+_PROFILED = ("profile_turns", "profile_tokens", "profile_cpu_seconds")
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What was spent since a run began, its profile included, its evaluations not."""
+    """What was spent since a run began, its profiles included, its evaluations not."""
 
     turns: float
     tokens: float
     cpu: float  # s of the training process
 
-    def towards(self, other: Cost, share: float) -> Cost:
-        """The point of the way to ``other`` at ``share``, in [0, 1]."""
-        return Cost(
-            self.turns + share * (other.turns - self.turns),
-            self.tokens + share * (other.tokens - self.tokens),
-            self.cpu + share * (other.cpu - self.cpu),
-        )
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.turns + other.turns, self.tokens + other.tokens, self.cpu + other.cpu)
+
+    def __mul__(self, share: float) -> Cost:
+        return Cost(self.turns * share, self.tokens * share, self.cpu * share)
 
 
 Curve = Sequence[tuple[Cost, float]]
-"""What was spent, and the held-out success (percent) that was measured then; in order."""
+"""What was spent, and the held-out success (percent) that was measured then; in order, at least one."""
 
 
 def curve(run: Measured) -> Curve:
     """The evaluations of a run, ``eval.every`` and at both ends: the mean over its splits of sampled success.
 
-    The profile of a run that has one is spent before the first of them.
+    A profile is spent before the iteration that it precedes; the profiles of a run cost alike, for each samples every candidate.
 
     Raises:
-        InputError: a row of an iteration is lost.
+        InputError: what was spent, or success, cannot be told from what the run left.
     """
-    spent = Cost(*(run.value(f"profile_{what}") or 0.0 for what in ("turns", "tokens", "cpu_seconds")))
-    begun, points, trained = spent, [], {row["iteration"]: row for row in run.rows if row["phase"] == "train"}
-    done = 0
-    for row in sorted((row for row in run.rows if row["phase"] == "eval"), key=lambda row: row["iteration"]):
+    profile = _profile(run)
+    spent, done, profiles = Cost(0, 0, 0), 0, 0.0
+    trained = {row["iteration"]: row for row in run.training}
+    evaluations = sorted((row for row in run.rows if row.get("phase") == "eval"), key=lambda row: row["iteration"])
+    points = []
+    before = (0.0, 0.0)  # turns and tokens, which the rows tell as sums
+    for row in evaluations:
         for iteration in range(done, row["iteration"]):
-            if (last := trained.get(iteration)) is None:
-                raise InputError(
-                    f"{run.folder}/metrics.jsonl: iteration {iteration} is missing; run it again with fresh=true"
-                )
-            spent = Cost(
-                begun.turns + last["rollout/turns"],
-                begun.tokens + last["rollout/tokens"],
-                spent.cpu + last["cpu/iteration"],
-            )
+            here = trained.get(iteration, {})
+            if not {"rollout/turns", "rollout/tokens", "cpu/iteration"} <= here.keys():
+                raise InputError(f"{run.folder}/metrics.jsonl: what iteration {iteration} spent is not there")
+            sums = (here["rollout/turns"], here["rollout/tokens"])
+            made = here.get("states/profiles", 1.0)
+            spent += Cost(sums[0] - before[0], sums[1] - before[1], here["cpu/iteration"]) + profile * (made - profiles)
+            before, profiles = sums, made
         done = row["iteration"]
         found = [row[key] for key in ("eval/seen/success", "eval/unseen/success") if key in row]
         if found:
-            points.append((spent, fmean(found)))
+            points.append((spent if done else profile, fmean(found)))
+    if not points:
+        raise InputError(f"{run.folder}: no held-out success under the sampling settings (eval.attempts)")
     return points
+
+
+def _profile(run: Measured) -> Cost:
+    """What one profile of a run cost; nothing where it made none."""
+    costs = [run.value(name) for name in _PROFILED]
+    if all(cost is None for cost in costs) and "profile" not in run.result.seconds:
+        return Cost(0, 0, 0)
+    turns, tokens, cpu = costs
+    if turns is None or tokens is None or cpu is None:
+        raise InputError(f"{run.folder}: a version made its profile that did not write down what it cost")
+    return Cost(turns, tokens, cpu) * (1 / max((row.get("states/profiles", 1.0) for row in run.training), default=1.0))
 
 
 def reached(points: Curve, level: float) -> Cost | None:
     """What was spent when success first stood at ``level``, on straight lines between evaluations; None where it never did."""
-    if points and points[0][1] >= level:
+    if points[0][1] >= level:
         return points[0][0]
     for (before, low), (after, high) in pairwise(points):
         if high >= level:
-            return before.towards(after, (level - low) / (high - low))
+            share = (level - low) / (high - low)
+            return before * (1 - share) + after * share
     return None
 
 
-def reach_table(levels: Sequence[float], rows: Mapping[str, Sequence[Measured]]) -> Table:
+def reach_table(
+    levels: Sequence[float | str], rows: Mapping[str, Sequence[Measured]], labels: Mapping[str, str]
+) -> Table:
     """For each level what each row took to reach it, means over seeds, and its CPU seconds by those of the first row.
 
     A row of which a seed did not get there has at least the mean of what the others took and what this one spent in all.
+
+    Args:
+        levels: percent; or a row, for the mean that its seeds ended with.
+        rows: the sweep's, in its order, with the runs that are there.
+        labels: what the rows are called.
     """
-    table = Table(
-        "What it took to reach a held-out success",
-        ["level, %", "row", "seeds", "turns", "tokens", "CPU s", "CPU by the first's"],
-        [],
-    )
-    for level in levels:
+    yardstick = next(iter(rows), "")
+    headers = [
+        "level, %",
+        "row",
+        "seeds",
+        "turns",
+        "tokens",
+        "CPU s",
+        f"CPU by that of {labels.get(yardstick, yardstick)}",
+    ]
+    table = Table("What it took to reach a held-out success", headers, [])
+    curves: dict[str, list[Curve]] = {}
+    for name, runs in rows.items() if levels else ():
+        curves[name] = []
+        for run in runs:
+            try:
+                curves[name].append(curve(run))
+            except InputError as error:
+                table.notes.append(f"left out: {error}")
+    for told in levels:
+        ends = [points[-1][1] for points in curves[told]] if isinstance(told, str) else []
+        if isinstance(told, str) and not ends:
+            continue
+        level = fmean(ends) if ends else float(told)
         first: tuple[float, bool] | None = None
-        for label, runs in rows.items():
-            points = [curve(run) for run in runs]
-            found = [reached(one, level) for one in points]
-            if not found:
+        for name, points in curves.items():
+            if not points:
                 continue
+            found = [reached(one, level) for one in points]
             spent = [cost or one[-1][0] for cost, one in zip(found, points, strict=True)]
-            there, least = sum(cost is not None for cost in found), "" if None not in found else "> "
+            there, whole = sum(cost is not None for cost in found), None not in found
             cpu = fmean(cost.cpu for cost in spent)
-            first = first or (cpu, not least)
+            first = (cpu, whole) if name == yardstick else first
             table.rows.append(
                 [
-                    f"{level:g}",
-                    label,
+                    f"{level:.1f}, as {labels.get(told, told)} in the end" if isinstance(told, str) else f"{level:g}",
+                    labels.get(name, name),
                     f"{there} of {len(found)}",
                     *(
-                        f"{least}{fmean(getattr(cost, what) for cost in spent):,.0f}"
+                        f"{'' if whole else '> '}{fmean(getattr(cost, what) for cost in spent):,.0f}"
                         for what in ("turns", "tokens", "cpu")
                     ),
-                    _ratio(cpu, not least, *first),
+                    "-" if first is None else _ratio(cpu, whole, *first),
                 ]
             )
-    table.notes = [
-        "Means over seeds, on straight lines between evaluations. seeds: how many got there. > : not all did; those that did not "
-        "stand with all that they spent. Profiles are counted, evaluations are not."
-    ]
+    table.notes.insert(
+        0,
+        "Means over seeds, on straight lines between evaluations, at the first that stands above. seeds: how many got there. > : "
+        "not all did; those that did not stand with all that they spent. Profiles are counted, evaluations are not.",
+    )
     return table
 
 

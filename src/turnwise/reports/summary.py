@@ -188,10 +188,9 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
 
 
 def _reach(entry: Entry) -> Table:
-    rows = entry.asked.sweep.rows
-    return reach_table(
-        entry.asked.sweep.reach, {rows[name].label or name: list(runs.values()) for name, runs in entry.rows.items()}
-    )
+    sweep = entry.asked.sweep
+    rows = {name: list(entry.rows.get(name, {}).values()) for name in sweep.rows}
+    return reach_table(sweep.reach, rows, {name: row.label or name for name, row in sweep.rows.items()})
 
 
 def _costs(entry: Entry) -> Table:

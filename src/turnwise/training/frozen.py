@@ -26,7 +26,7 @@ from turnwise.rollouts.play import Player
 from turnwise.states.batches import Batches
 from turnwise.training.branches import trajectories
 from turnwise.training.ranks import Ranks
-from turnwise.types import Look, RolloutTree, State, Turn
+from turnwise.types import Look, RolloutTree, State, Task, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -177,12 +177,15 @@ def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
 
 
 def _missing(path: Path) -> bool:
-    """Whether a shard has to be played. One that is damaged, which its checksum tells, is put aside."""
+    """Whether a shard has to be played. One that is damaged, which its checksum tells, or no shard at all, is put aside."""
     if not path.exists():
         return True
     try:
-        json.loads(gzip.decompress(path.read_bytes()))
-    except (OSError, EOFError, ValueError, zlib.error):
+        shard = json.loads(gzip.decompress(path.read_bytes()))
+        for row in shard["trees"]:
+            read_tree(State(row["state"], Task("", "", ""), tuple(row["ids"])), row)
+        dict(shard["cost"])
+    except (OSError, EOFError, ValueError, zlib.error, LookupError, TypeError):
         path.replace(path.with_suffix(".damaged"))
         logger.warning("%s is damaged; its groups are played again", path)
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import time
 import warnings
@@ -293,7 +294,7 @@ class Run:
             "verifier": verifier_result(self.recorder.verdicts, self.profiled),
             "seconds": seconds,
             "config_hash": config_hash(self.cfg),
-            "command": " ".join(["python", sys.argv[0], *typed(sys.argv[1:])]),
+            "command": shlex.join(["python", sys.argv[0], *typed(sys.argv[1:])]),
             **provenance(),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }

@@ -167,8 +167,10 @@ class Recorder(Callback):
         """Inside stands what is no part of an iteration, such as an evaluation: neither its seconds nor its CPU seconds count."""
         began, cpu_began = time.monotonic(), time.process_time()
         yield
+        passed = time.process_time() - cpu_began
         self._update_began += time.monotonic() - began
-        self._cpu_began += time.process_time() - cpu_began
+        self._cpu_began += passed
+        self._update_cpu_began += passed
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seconds = time.monotonic() - self._update_began

@@ -65,7 +65,7 @@ def test_arms_by_hand(make_buffer: Make) -> None:
 
 
 def test_the_peak_is_the_greatest_rank_correlation_of_either_sign(make_buffer: Make) -> None:
-    """Against scipy's own, and an interval that no step's own greatest lies above."""
+    """Against scipy's own."""
     rows = [
         (label, *((i * 7 + 3 * k) % 11 / 11 - (label == "mixed") * 0.2 * k for k in range(3)), 4, 3, 2)
         for i, label in enumerate(["mixed", "all_fail", "mixed", "all_succeed", "mixed", "all_fail"] * 4)
@@ -74,16 +74,14 @@ def test_the_peak_is_the_greatest_rank_correlation_of_either_sign(make_buffer: M
     rho = {k: stats.spearmanr(buffer.values(k, DISTANCE), buffer.variances).statistic for k in buffer.steps}
     best = max(rho, key=lambda k: abs(rho[k]))
     assert rho[best] < 0 and abs(rho[best]) > sorted(map(abs, rho.values()))[1] + 0.01
-    peak = peak_row(buffer, 400, 0)
+    peak = peak_row(buffer)
     assert peak["k"] == best and peak["rho"] == pytest.approx(-rho[best])
-    one = peak_row(buffer, 400, 0, "unique_prefix_ratio")  # the buffer's other signals are d
+    one = peak_row(buffer, "unique_prefix_ratio")  # the buffer's other signals are d
     assert one == peak
-    alone = signals_table(make_buffer([(row[0], row[1 + best - 5], 4) for row in rows]), 400, 0)["5"][DISTANCE]
-    assert peak["rho_ci95"][1] >= -alone["rho_ci95"][0] and peak["rho_ci95"][0] >= 0
 
 
 def test_a_peak_that_is_not_defined_is_none(make_buffer: Make) -> None:
-    assert peak_row(make_buffer([("all_fail", 0.1, 20)] * 3), 50, 0) == {"rho": None, "k": None, "rho_ci95": None}
+    assert peak_row(make_buffer([("all_fail", 0.1, 20)] * 3)) == {"rho": None, "k": None}
 
 
 def test_a_buffer_without_signal_keeps_its_norm(make_buffer: Make) -> None:

@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 
 from turnwise.analysis.gate_report import Settings, gate_report
-from turnwise.analysis.groups import Buffer
+from turnwise.analysis.groups import KNOWN, Buffer
 from turnwise.analysis.looks import looks_table
+from turnwise.analysis.recorded import read_recorded
 from turnwise.gates.signals import DISTANCE, SIGNALS
 
 Made = Callable[..., Buffer]
@@ -70,3 +71,13 @@ def test_looks_are_read_from_records(
     assert report["looks"]["2"]["late"]["mixed_probability"]["auroc"] == 1.0
     assert report["looks"]["2"]["all"]["mixed_probability"]["auroc"] == 0.5
     assert report["looks"]["2"]["all"][DISTANCE]["auroc"] == 0.0
+
+
+def test_rewards_of_what_is_over_are_held_apart_from_what_was_predicted(
+    tree: Callable[..., dict[str, Any]], written: Callable[[Path, list[Any]], Path], tmp_path: Path
+) -> None:
+    look = {"step": 2, "values": {"mixed_probability": 0.7}, "stop": False}
+    path = written(tmp_path, [tree(["abcd", "ab", "abd"], [1, 0, 0]) | {"looks": [look]}])
+    (group,) = read_recorded([path], [2]).groups
+    # one is over and lost, two run on: mixed unless both lose
+    assert group.looks == {2: {"mixed_probability": 0.7, KNOWN: pytest.approx(0.75)}}

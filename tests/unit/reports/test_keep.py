@@ -235,7 +235,8 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
     (conf / "sweep" / "p_fig5.yaml").write_text(
         "paper: P\nentry: Figure 5\ntitle: Figure 5\nseeds: [0]\ngate_report: p_fig5\n"
         "columns: {rho: '{}/peak/rho', k: '{}/peak/k'}\n"
-        "rows: {few: {overrides: a=1}, many: {overrides: a=2}}\ndirections: {'{}/peak/rho': [few > many]}\n"
+        "rows: {few: {overrides: a=1}, many: {overrides: a=2}}\n"
+        "directions: {'{}/t7/10/prefix_edit_distance_mean/rho': [few > many]}\n"
     )
 
     def entry():

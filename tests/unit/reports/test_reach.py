@@ -49,32 +49,59 @@ def test_a_profile_is_spent_before_the_first_update(tmp_path: Path) -> None:
     assert curve(run) == [(Cost(7, 30, 1.5), 10), (Cost(17, 80, 3.5), 20)]
 
 
+def test_a_later_profile_is_spent_before_the_iteration_that_it_precedes(tmp_path: Path) -> None:
+    evaluations = {i: (10.0 * i, 10.0 * i) for i in range(4)}
+    run = save(tmp_path / "r", evaluations, 3, profile_turns=14, profile_tokens=60, profile_cpu_seconds=3.0)
+    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["phase"] == "train":
+            row["states/profiles"] = 1 if row["iteration"] < 2 else 2
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spent = [cost for cost, _ in curve(Measured(run.folder, run.result))]
+    assert spent == [Cost(7, 30, 1.5), Cost(17, 80, 3.5), Cost(27, 130, 5.5), Cost(44, 210, 9.0)]
+
+
 def test_a_level_is_met_on_the_line_to_the_first_evaluation_above_it() -> None:
     points = [(Cost(0, 0, 0), 10.0), (Cost(20, 100, 4), 30.0), (Cost(40, 200, 8), 25.0), (Cost(60, 300, 12), 50.0)]
     assert reached(points, 10) == Cost(0, 0, 0)
     assert reached(points, 20) == Cost(10, 50, 2)
     assert reached(points, 30) == Cost(20, 100, 4)
     assert reached(points, 40) == Cost(52, 260, pytest.approx(10.4))
-    assert reached(points, 51) is None and reached([], 1) is None
+    assert reached(points, 51) is None
 
 
 def test_what_never_got_there_is_a_lower_bound(tmp_path: Path) -> None:
     slow = [save(tmp_path / f"slow{i}", {0: (0, 0), 4: (40, 40)}, 4) for i in range(2)]
     mixed = [save(tmp_path / "quick", {0: (0, 0), 2: (60, 60)}, 2), slow[0]]
     quick = [save(tmp_path / "quicker", {0: (0, 0), 1: (60, 60)}, 1)]
-    table = reach_table([30, 50], {"Slow": slow, "Mixed": mixed, "Quick": quick, "None": []})
+    rows = {"slow": slow, "mixed": mixed, "quick": quick, "none": []}
+    table = reach_table([30, "mixed"], rows, {"slow": "Slow", "mixed": "Mixed"})
+    assert table.headers[-1] == "CPU by that of Slow"
+    level = "50.0, as Mixed in the end"
     assert table.rows == [
         ["30", "Slow", "2 of 2", "30", "150", "6", "1.00"],
         ["30", "Mixed", "2 of 2", "20", "100", "4", "0.67"],
-        ["30", "Quick", "1 of 1", "5", "25", "1", "0.17"],
-        ["50", "Slow", "0 of 2", "> 40", "> 200", "> 8", "-"],
-        ["50", "Mixed", "1 of 2", "> 28", "> 142", "> 6", "-"],
-        ["50", "Quick", "1 of 1", "8", "42", "2", "< 0.21"],
+        ["30", "quick", "1 of 1", "5", "25", "1", "0.17"],
+        [level, "Slow", "0 of 2", "> 40", "> 200", "> 8", "-"],
+        [level, "Mixed", "1 of 2", "> 28", "> 142", "> 6", "-"],
+        [level, "quick", "1 of 1", "8", "42", "2", "< 0.21"],
     ]
-    assert "| 50 | Quick | 1 of 1 |" in to_markdown([table])
+    assert "| 30 | quick | 1 of 1 |" in to_markdown([table])
+    without = reach_table([30], {"slow": [], "quick": quick}, {})
+    assert without.rows == [["30", "quick", "1 of 1", "5", "25", "1", "-"]]
+    assert reach_table([], rows, {}).rows == []
 
 
-def test_a_lost_row_is_named(tmp_path: Path) -> None:
-    run = save(tmp_path / "r", {0: (0, 0), 3: (60, 60)}, 2)
-    with pytest.raises(InputError, match=r"metrics\.jsonl: iteration 2 is missing"):
-        curve(run)
+def test_what_cannot_be_told_is_left_out_with_a_word(tmp_path: Path) -> None:
+    lost = save(tmp_path / "lost", {0: (0, 0), 3: (60, 60)}, 2)
+    unmeasured = save(tmp_path / "unmeasured", {}, 2)
+    unpriced = save(tmp_path / "unpriced", {0: (0, 0), 1: (60, 60)}, 1, profile_turns=700)
+    (tmp_path / "bare").mkdir()
+    bare = Measured(tmp_path / "bare", lost.result)
+    with pytest.raises(InputError, match=r"metrics\.jsonl: what iteration 2 spent is not there"):
+        curve(lost)
+    table = reach_table([30], {"a": [lost, unmeasured, unpriced, bare]}, {})
+    assert table.rows == []
+    told = "\n".join(table.notes)
+    assert told.count("left out") == 4
+    assert "eval.attempts" in told and "did not write down what it cost" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from collections.abc import Sequence
@@ -147,6 +148,17 @@ def test_a_kill_and_a_damaged_file_cost_a_shard_each_and_change_nothing(
     assert costs[0] == costs[1]
     read = played(player, states, tmp_path / "killed", gate, stop_at=0)  # nothing is played
     assert read.trees == whole.trees and read.cost == again.cost
+
+
+@pytest.mark.parametrize("other", ["{}", "[]", '{"trees": [{}], "cost": {}}', '{"trees": [], "cost": 3}'])
+def test_a_file_that_is_no_shard_is_put_aside_and_its_groups_are_played_again(
+    other: str, player: Player, states: list[State], gate: Divergence, tmp_path: Path
+) -> None:
+    whole = played(player, states, tmp_path, gate)
+    path = tmp_path / "shard-00000.json.gz"
+    path.write_bytes(gzip.compress(other.encode()))
+    assert played(player, states, tmp_path, gate, stop_at=2).trees == whole.trees
+    assert path.with_suffix(".damaged").exists()
 
 
 def test_other_states_than_the_files_hold_are_refused(player: Player, states: list[State], tmp_path: Path) -> None:
