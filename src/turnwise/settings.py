@@ -104,6 +104,11 @@ class Rollout:
             raise ValueError(f"staleness must be 0 or 1, got {self.staleness}")
         _at_least(self.sampling.max_tokens + 1, max_length=self.max_length)
         _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
+        if self.trajectories is not None and self.trajectories > self.states:
+            raise ValueError(
+                f"trajectories ({self.trajectories}) must be at most states ({self.states}), which are spread over them; "
+                "lower it, or set it to null"
+            )
         _at_least(self.states, frozen=self.frozen)
 
 

@@ -156,7 +156,7 @@ seeds: [0, 1]
 columns: {score: in_domain.after}
 rows:
   base: {label: Base, overrides: method=sft trainer.max_epochs=0, numbers: {score: 10.0}}
-  ours: {overrides: method=pivotrl, at: {tiny: rollout.states=8}, numbers: {score: 20.0}}
+  ours: {overrides: method=pivotrl, at: {tiny: rollout.states=32}, numbers: {score: 20.0}}
 directions:
   in_domain.after: [ours > base]
 """

@@ -18,7 +18,7 @@ def test_all_rows_of_a_seed_come_before_the_next_seed(conf: Path) -> None:
 
 def test_the_command_line_comes_last_and_makes_another_folder(conf: Path) -> None:
     plain, changed = (job_of(ask(["sweep=p_tab1", *more], conf), "ours", 1) for more in ([], ["env.horizon=4"]))
-    assert plain.overrides == ("scale=tiny", "method=pivotrl", "rollout.states=8", "name='p/tab1/ours'", "seed=1")
+    assert plain.overrides == ("scale=tiny", "method=pivotrl", "rollout.states=32", "name='p/tab1/ours'", "seed=1")
     assert changed.overrides[-3:] == ("env.horizon=4", "name='p/tab1/ours/env.horizon=4'", "seed=1")
 
 
@@ -27,7 +27,7 @@ def test_scales_have_folders_of_their_own_and_ways_of_running_do_not(conf: Path)
     job = job_of(asked, "ours", 0)
     assert job.name == "p/tab1/ours/scale=paper"
     assert job.overrides[0] == "scale=paper_p"
-    assert "rollout.states=8" not in job.overrides  # that was the tiny scale's
+    assert "rollout.states=32" not in job.overrides  # that was the tiny scale's
     assert asked.fresh
 
 
