@@ -100,15 +100,7 @@ def reach_table(
         labels: what the rows are called.
     """
     yardstick = next(iter(rows), "")
-    headers = [
-        "level, %",
-        "row",
-        "seeds",
-        "turns",
-        "tokens",
-        "CPU s",
-        f"CPU by that of {labels.get(yardstick, yardstick)}",
-    ]
+    headers = ["level, %", "row", "seeds", "turns", "tokens", "CPU s", "ratio"]
     table = Table("What it took to reach a held-out success", headers, [])
     curves: dict[str, list[Curve]] = {}
     for name, runs in rows.items() if levels else ():
@@ -147,7 +139,8 @@ def reach_table(
     table.notes.insert(
         0,
         "Means over seeds, on straight lines between evaluations, at the first that stands above. seeds: how many got there. > : "
-        "not all did; those that did not stand with all that they spent. Profiles are counted, evaluations are not.",
+        "not all did; those that did not stand with all that they spent. Profiles are counted, evaluations are not. ratio: of CPU "
+        f"seconds, to those of {labels.get(yardstick, yardstick)}.",
     )
     return table
 

@@ -76,7 +76,7 @@ def test_what_never_got_there_is_a_lower_bound(tmp_path: Path) -> None:
     quick = [save(tmp_path / "quicker", {0: (0, 0), 1: (60, 60)}, 1)]
     rows = {"slow": slow, "mixed": mixed, "quick": quick, "none": []}
     table = reach_table([30, "mixed"], rows, {"slow": "Slow", "mixed": "Mixed"})
-    assert table.headers[-1] == "CPU by that of Slow"
+    assert table.notes[0].endswith("to those of Slow.")
     level = "50.0, as Mixed in the end"
     assert table.rows == [
         ["30", "Slow", "2 of 2", "30", "150", "6", "1.00"],
