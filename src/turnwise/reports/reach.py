@@ -139,8 +139,8 @@ def reach_table(
     table.notes.insert(
         0,
         "Means over seeds, on straight lines between evaluations, at the first that stands above. seeds: how many got there. > : "
-        "not all did; those that did not stand with all that they spent. Profiles are counted, evaluations are not. ratio: of CPU "
-        f"seconds, to those of {labels.get(yardstick, yardstick)}.",
+        "not all did; those that did not stand with all that they spent. Profiles are counted, evaluations are not. ratio: of "
+        f"CPU seconds, to those of {labels.get(yardstick, yardstick)}.",
     )
     return table
 
