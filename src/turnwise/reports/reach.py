@@ -100,7 +100,7 @@ def reach_table(
         labels: what the rows are called.
     """
     yardstick = next(iter(rows), "")
-    headers = ["level, %", "row", "seeds", "turns", "tokens", "CPU s", "ratio"]
+    headers = ["row", "level, %", "seeds", "turns", "tokens", "CPU s", "ratio"]
     table = Table("What it took to reach a held-out success", headers, [])
     curves: dict[str, list[Curve]] = {}
     for name, runs in rows.items() if levels else ():
@@ -126,8 +126,8 @@ def reach_table(
             first = (cpu, whole) if name == yardstick else first
             table.rows.append(
                 [
-                    f"{level:.1f}, as {labels.get(told, told)} in the end" if isinstance(told, str) else f"{level:g}",
                     labels.get(name, name),
+                    f"{level:.1f}" if isinstance(told, str) else f"{level:g}",
                     f"{there} of {len(found)}",
                     *(
                         f"{'' if whole else '> '}{fmean(getattr(cost, what) for cost in spent):,.0f}"
@@ -136,6 +136,8 @@ def reach_table(
                     "-" if first is None else _ratio(cpu, whole, *first),
                 ]
             )
+        if isinstance(told, str):
+            table.notes.append(f"{level:.1f} %: what {labels.get(told, told)} ended with.")
     table.notes.insert(
         0,
         "Means over seeds, on straight lines between evaluations, at the first that stands above. seeds: how many got there. > : "
