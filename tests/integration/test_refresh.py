@@ -42,6 +42,7 @@ def kept(folder: Path, name: str) -> set[str]:
     return {row["state_id"] for row in pq.read_table(folder / f"{name}.parquet").to_pylist() if row["kept"]}
 
 
+@pytest.mark.slow
 def test_the_policy_of_then_is_profiled_and_its_pivots_are_played(
     small: Callable[..., list[str]],
     composed: Callable[[list[str]], DictConfig],

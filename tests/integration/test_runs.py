@@ -53,6 +53,7 @@ def test_a_method_leaves_everything_that_a_run_promises(
     assert any("lora_" in name for name, _ in policy.named_parameters())
 
 
+@pytest.mark.slow
 def test_an_evaluation_in_the_middle_is_no_part_of_an_iterations_time(
     small: Overrides, composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,9 +18,11 @@ from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.evaluation.suites import openings
 from turnwise.gates.never import Never
+from turnwise.losses.base import Counts
 from turnwise.models.policy import load_policy
 from turnwise.rewards.outcome import Outcome
 from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
 from turnwise.states.task_starts import task_starts
 from turnwise.tiny.load import ASSETS
@@ -148,11 +150,8 @@ def test_faults_are_counted_and_shown(player, tmp_path):
     experience = collected(playing)
     recorder = Recorder(tmp_path, lambda state: [{"role": "user", "content": "x"}])
 
-    class Packed:
-        stored_tokens = path_tokens = 0
-
     cost = {"turns": playing.tally.turns, "tokens": playing.tally.tokens, "faults": 4, "retries": 4}
-    recorder.collected(0, experience, Packed(), cost, 1.0, {})
+    recorder.collected(0, experience, Update([], Counts(0, 0, 0), 0, 0), cost, 1.0, {})
     assert (recorder.counters["faults"], recorder.counters["retries"]) == (4, 4)
     assert (recorder._pending["rollout/faults"], recorder._pending["rollout/retries"]) == (4, 4)
     assert "train/reward_mean" not in recorder._pending
