@@ -100,7 +100,7 @@ def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> dict[str, Any]
 def gate_tables(report: Node) -> list[Table]:
     """Tables of what ``turnwise.analysis.gate_report`` found, in the order of the paper's."""
     tables = [_thresholds(report), _signals(report), _types(report), _labels(report), _arms(report), _tuned(report)]
-    tables += [looks_table(k, found) for k, found in report["looks"].items()]
+    tables += [_looks(k, found) for k, found in report["looks"].items()]
     tables += [tier_table(report["tier1"])] if report["tier1"] else []
     tables += [_training(report["tier3"])] if report["tier3"] else []
     tables += [_paper(report["paper"])] if report["paper"] else []
@@ -194,7 +194,7 @@ def _tuned(report: Node) -> Table:
     return Table(f"Tuned at a precision of at least {tuned['floor']:g}", headers, rows, notes)
 
 
-def looks_table(k: str, found: Node) -> Table:
+def _looks(k: str, found: Node) -> Table:
     """Beyond the paper: what running gates measured, beside the signals of the same groups."""
     rows = [
         [when, str(row["groups"]), str(row["zero_variance"]), name]

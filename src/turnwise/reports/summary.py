@@ -181,7 +181,8 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
             [d.claim.text, d.metric, difference, bounds, str(len(d.seeds) or "-"), str(d.tasks or "-"), said]
         )
     claims.notes = [INTERVAL_NOTE, *entry.notes]
-    spent = [found for found in (_reach(entry), _costs(entry)) if found.rows]
+    spent = [_reach(entry)] if sweep.reach and entry.results else []
+    spent += [costs] if (costs := _costs(entry)).rows else []
     if entry.gates and entry.gates["source"] == "recorded" and "tier1" in sweep.rows:
         spent.append(tier_table(entry.gates["tier1"]))
     return [table, claims, *spent] if entry.decisions else [table, *spent]

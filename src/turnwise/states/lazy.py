@@ -93,15 +93,20 @@ def chosen(states: Sequence[State], places: Iterable[int]) -> Sequence[State]:
     return [states[place] for place in places]
 
 
+def finder(states: Sequence[State]) -> Callable[[str], int | None]:
+    """State id -> its place; None where there is none."""
+    if isinstance(states, LazyStates):
+        return states.place
+    return {state.id: place for place, state in enumerate(states)}.get
+
+
 def places_of(states: Sequence[State], some: Sequence[State]) -> NDArray[np.int64]:
     """Where ``some`` of the states stand, (S,): what :func:`chosen` makes them of again.
 
     Raises:
         KeyError: one of them is not among the states.
     """
-    find: Callable[[str], int | None] = (
-        states.place if isinstance(states, LazyStates) else {state.id: i for i, state in enumerate(states)}.get
-    )
+    find = finder(states)
 
     def place(name: str) -> int:
         if (found := find(name)) is None:

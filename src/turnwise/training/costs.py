@@ -1,4 +1,4 @@
-"""What profiles have cost: told in the metadata of their shards, so that a later start, which samples nothing, still knows."""
+"""What a run has cost. Of profiles the metadata of their shards tell, so that a later start, which samples none, still knows."""
 
 from __future__ import annotations
 
@@ -22,6 +22,26 @@ def told(table: pa.Table, **facts: float) -> pa.Table:
 def facts_of(schema: pa.Schema) -> Mapping[str, Any]:
     """The inverse of :func:`told`; empty where nothing was told, as in shards of older versions."""
     return json.loads((schema.metadata or {}).get(_KEY, b"{}"))
+
+
+def run_costs(counters: Mapping[str, float], phases: Mapping[str, float], folder: Path) -> dict[str, Any]:
+    """Turns, tokens, CPU seconds, faults and seconds of the run in ``folder``, as its result tells them.
+
+    Args:
+        counters: the recorder's, over all starts.
+        phases: seconds of each phase of this start.
+    """
+    seconds = {name.replace(" ", "_"): round(value, 2) for name, value in phases.items()}
+    seconds.pop("train", None)  # told apart below, over all starts of this run
+    seconds |= {"rollouts": round(counters["rollout_seconds"], 2), "updates": round(counters["update_seconds"], 2)}
+    return {
+        "rollout_turns": int(counters["turns"]),
+        "rollout_tokens": int(counters["tokens"]),
+        "cpu_seconds": round(counters["cpu_seconds"], 2),
+        **profile_costs(folder),
+        "faults": {"lost": int(counters["faults"]), "retries": int(counters["retries"])},
+        "seconds": seconds,
+    }
 
 
 def profile_costs(folder: Path) -> dict[str, float | None]:

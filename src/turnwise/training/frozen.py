@@ -14,7 +14,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,12 @@ class Frozen:
         return [self.trees[state.id] for state in self.ranks.share(states)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    trees: list[RolloutTree]  # of states that know their id and tokens alone
+    cost: dict[str, float]
+
+
 def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
     """The ``count`` states of a buffer, the same ones in every start of a run.
 
@@ -116,17 +122,23 @@ def record(
     cost: Counter[str] = Counter()
     for number, start in enumerate(range(0, len(states), SHARD)):
         part, path = states[start : start + SHARD], folder / f"shard-{number:05d}.json.gz"
-        if ranks.tell(_missing(path) if ranks.first else None):
+        shard = _read(path) if ranks.first else None
+        if ranks.tell(shard is None if ranks.first else None):
             begin()
             _record(player, part, allocator, gate, path, key, ranks)
-        shard = json.loads(gzip.decompress(path.read_bytes()))
-        if [(state.id, list(state.ids)) for state in part] != [(row["state"], row["ids"]) for row in shard["trees"]]:
+        if (shard := shard or _read(path)) is None:
+            raise InputError(
+                f"{path}: is damaged as soon as it is written; look after the disk, and start the run again"
+            )
+        if [(state.id, list(state.ids)) for state in part] != [
+            (tree.state.id, list(tree.state.ids)) for tree in shard.trees
+        ]:
             raise InputError(
                 f"{path}: holds groups of other states than this run would play, as after a change of the data or of the code; "
                 "fresh=true puts the run aside and plays them again"
             )
-        trees |= {state.id: read_tree(state, row) for state, row in zip(part, shard["trees"], strict=True)}
-        cost.update(shard["cost"])
+        trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, shard.trees, strict=True)}
+        cost.update(shard.cost)
         if on_done is not None:
             on_done(len(part))
     return Frozen(trees, dict(cost), ranks)
@@ -176,17 +188,15 @@ def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
     )
 
 
-def _missing(path: Path) -> bool:
-    """Whether a shard has to be played. One that is damaged, which its checksum tells, or no shard at all, is put aside."""
+def _read(path: Path) -> _Shard | None:
+    """What a shard holds; None where it has to be played. A damaged file, or another one, is put aside."""
     if not path.exists():
-        return True
+        return None
     try:
         shard = json.loads(gzip.decompress(path.read_bytes()))
-        for row in shard["trees"]:
-            read_tree(State(row["state"], Task("", "", ""), tuple(row["ids"])), row)
-        dict(shard["cost"])
+        states = [State(row["state"], Task("", "", ""), tuple(row["ids"])) for row in shard["trees"]]
+        return _Shard(list(map(read_tree, states, shard["trees"])), dict(shard["cost"]))
     except (OSError, EOFError, ValueError, zlib.error, LookupError, TypeError):
         path.replace(path.with_suffix(".damaged"))
         logger.warning("%s is damaged; its groups are played again", path)
-        return True
-    return False
+        return None

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
-import sys
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -33,12 +30,11 @@ from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
 from turnwise.run_folder import config_hash
-from turnwise.sweeps.arguments import typed
 from turnwise.tiny.load import unknown_to, weights_of
 from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.choice import Choice
 from turnwise.training.collection import Collection
-from turnwise.training.costs import profile_costs
+from turnwise.training.costs import run_costs
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
 from turnwise.training.measure import Measure, base_key
@@ -272,10 +268,6 @@ class Run:
         export(self.module.model, self.tokenizer, self.folder, self.settings["policy"], self.ranks.first)
 
     def result(self, base: Evaluation, after: Evaluation) -> dict[str, Any]:
-        counters = self.recorder.counters
-        seconds = {name.replace(" ", "_"): round(value, 2) for name, value in self.phases.seconds.items()}
-        seconds.pop("train", None)  # told apart below, over all starts of this run
-        seconds |= {"rollouts": round(counters["rollout_seconds"], 2), "updates": round(counters["update_seconds"], 2)}
         return {
             "method": self.cfg.method,
             "env": self.env.name,
@@ -284,19 +276,12 @@ class Run:
             "name": self.cfg.name,
             "in_domain": in_domain(base, after),
             "ood": out_of_domain(base, after),
-            "rollout_turns": int(counters["turns"]),
-            "rollout_tokens": int(counters["tokens"]),
-            "cpu_seconds": round(counters["cpu_seconds"], 2),
-            **profile_costs(self.folder),
-            "faults": {"lost": int(counters["faults"]), "retries": int(counters["retries"])},
+            **run_costs(self.recorder.counters, self.phases.seconds, self.folder),
             "bad_trajectories": len(self.problems),
             **({"judge": self.recorder.judge} if self.recorder.judge else {}),
             "verifier": verifier_result(self.recorder.verdicts, self.profiled),
-            "seconds": seconds,
             "config_hash": config_hash(self.cfg),
-            "command": shlex.join(["python", sys.argv[0], *typed(sys.argv[1:])]),
             **provenance(),
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
 
 

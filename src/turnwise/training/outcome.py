@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import shlex
 import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +20,7 @@ import numpy as np
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Answer, Episode, Evaluation, repeat_rate
 from turnwise.files import whole
+from turnwise.sweeps.arguments import typed
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +103,14 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def provenance() -> dict[str, Any]:
-    """What is needed to repeat a run, besides its configuration."""
-    return {"commit": commit(), "versions": {name: _version(name) for name in LIBRARIES}, "machine": machine()}
+    """What is needed to repeat a run that ends now, besides its configuration."""
+    return {
+        "command": shlex.join(["python", sys.argv[0], *typed(sys.argv[1:])]),
+        "commit": commit(),
+        "versions": {name: _version(name) for name in LIBRARIES},
+        "machine": machine(),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
 
 
 @cache

@@ -21,7 +21,7 @@ from turnwise.allocators.uniform import Uniform
 from turnwise.files import whole
 from turnwise.gates.never import Never
 from turnwise.rollouts.play import Player
-from turnwise.states.lazy import LazyStates, ids_of
+from turnwise.states.lazy import finder, ids_of
 from turnwise.states.pivots import Profile
 from turnwise.training.costs import facts_of, told
 from turnwise.training.ranks import Ranks
@@ -107,9 +107,7 @@ class Profiles(Mapping[str, Profile]):
     def __init__(self, folder: Path, states: Sequence[State], version: int = 0) -> None:
         self.folder, self.states = folder, states
         folder.mkdir(parents=True, exist_ok=True)
-        self._place: Callable[[str], int | None] = (
-            states.place if isinstance(states, LazyStates) else {s.id: i for i, s in enumerate(states)}.get
-        )
+        self._place = finder(states)
         self._shards: list[Path] = []
         self._starts = [0]  # rows before each shard, and in the end of all
         self._row_S = np.full(len(states), _ABSENT, np.int64)

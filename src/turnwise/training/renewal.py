@@ -17,6 +17,7 @@ from turnwise.states.base import STD_TOLERANCE
 from turnwise.states.batches import Batches
 from turnwise.states.lazy import chosen, places_of
 from turnwise.states.refresh import Refresh
+from turnwise.training.groups import totals_of
 from turnwise.types import State
 
 
@@ -112,10 +113,6 @@ def mixed_share(experience: Experience) -> float | None:
 
     A group that a gate stopped is not counted: its rewards are those of half an episode.
     """
-    mixed, groups = 0, experience.dropped
-    for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
-        paid = [] if tree.stopped else [reward for reward in rewards.get("total", ()) if reward == reward]
-        if paid:
-            groups += 1
-            mixed += statistics.pstdev(paid) > STD_TOLERANCE
-    return mixed / groups if groups else None
+    totals = totals_of(experience)
+    groups = len(totals) + experience.dropped
+    return sum(statistics.pstdev(total) > STD_TOLERANCE for total in totals) / groups if groups else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from wandb.proto.wandb_internal_pb2 import Record
 
 from turnwise.reports.publish import KEPT, Published, report_of
@@ -48,12 +49,14 @@ def script() -> Any:
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody who has never logged in here."""
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Somebody who has never logged in here. In the end wandb forgets in this process that it was asked by one."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR"):
         monkeypatch.delenv(name, raising=False)
+    yield
+    wandb.teardown()
 
 
 def test_the_bundle_holds_the_tables_the_rollouts_and_the_files(

@@ -26,7 +26,8 @@ from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.play import Player
 from turnwise.states.task_starts import task_starts
 from turnwise.tiny.load import tiny_path
-from turnwise.training.recorder import reward_metrics, tree_record
+from turnwise.training.groups import reward_metrics
+from turnwise.training.recorder import tree_record
 from turnwise.types import RolloutTree, State, Task, Turn
 
 K, HORIZON, GROUP = 3, 6, 4

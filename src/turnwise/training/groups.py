@@ -1,0 +1,50 @@
+"""What the groups of one collection say: which can teach, what they earned, how they were written."""
+
+from __future__ import annotations
+
+from turnwise.evaluation.suites import repeat_rate
+from turnwise.rollouts.collect import Experience
+
+
+def totals_of(experience: Experience) -> list[list[float]]:
+    """The rewards of each group that was played to its end, without those that failing worlds left out."""
+    played = [rewards for tree, rewards in zip(experience.trees, experience.rewards, strict=True) if not tree.stopped]
+    totals = [[r for r in rewards["total"] if r == r] for rewards in played if "total" in rewards]
+    return [total for total in totals if total]
+
+
+def reward_metrics(experience: Experience) -> dict[str, float]:
+    """Means over the groups of one collection. A group is effective if its rewards disagree.
+
+    The rewards of a group that a gate stopped are those of half an episode: they are in no mean.
+    """
+    totals = totals_of(experience)
+    metrics: dict[str, float] = {
+        "train/groups": len(experience.trees),
+        "train/groups_refilled": experience.dropped,
+        "train/groups_cut": sum(tree.stopped for tree in experience.trees),
+    }
+    if totals:
+        means = [sum(total) / len(total) for total in totals]
+        stds = [
+            (sum((r - mean) ** 2 for r in total) / len(total)) ** 0.5 for total, mean in zip(totals, means, strict=True)
+        ]
+        metrics["train/reward_mean"] = sum(means) / len(means)
+        metrics["train/reward_std"] = sum(stds) / len(stds)
+        mixed = [len(total) for total, std in zip(totals, stds, strict=True) if std > 1e-6]
+        metrics["train/groups_mixed"], metrics["train/effective_groups"] = len(mixed), len(mixed) / len(stds)
+        metrics["train/effective_leaves"] = sum(mixed) / sum(map(len, totals))
+    turns = [turn for tree in experience.trees for turn in tree.turns]
+    if turns:
+        metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)
+        metrics["train/truncated"] = sum(turn.truncated for turn in turns) / len(turns)
+    paths = [
+        [tree.turns[i].text for i in tree.path(leaf)]
+        for tree in experience.trees
+        for leaf in tree.leaves()
+        if leaf not in tree.invalid
+    ]
+    if paths:
+        metrics["train/repeat_rate"] = sum(map(repeat_rate, paths)) / len(paths)
+        metrics["train/turns_per_rollout"] = sum(map(len, paths)) / len(paths)
+    return metrics
