@@ -9,12 +9,12 @@ JOBS ?= logical
 ARGS ?=
 
 # One core a process: the tests run side by side, and a tiny model gains nothing from more.
-test test-fast: export OMP_NUM_THREADS ?= 1
+test test-fast properties: export OMP_NUM_THREADS ?= 1
 export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format types imports check bfcl tau2 alfworld test-alfworld test-vllm test-slurm tiny audit clean
+.PHONY: help setup train test test-fast properties lint format types imports check bfcl tau2 alfworld test-alfworld test-vllm test-slurm tiny audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ test: $(VENV)/.dev $(VENV)/.bfcl lint types imports ## set up, lint, types, impo
 
 test-fast: $(VENV)/.dev ## the tests that take seconds; ARGS="tests/unit/losses" picks
 	$(PYTEST) -m "not slow and not gpu and not alfworld" $(ARGS)
+
+properties: $(VENV)/.dev ## the property tests on examples that no run has seen (minutes); a find becomes an @example
+	$(PYTEST) -m "hypothesis and not gpu and not alfworld" --hypothesis-profile search $(ARGS)
 
 lint: $(VENV)/.dev ## style, without changing a file
 	$(BIN)/ruff check $(CHECKED)
