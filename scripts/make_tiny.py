@@ -3,6 +3,8 @@
     python scripts/make_tiny.py                    # tiny, which knows the household; about an hour on two cores
     python scripts/make_tiny.py --base tiny_tools  # bfcl, apibank, search, math, terminal, software; half an hour
     python scripts/make_tiny.py --base tiny_thinking  # bfcl and apibank, a thought before each reply; a quarter of an hour
+    python scripts/make_tiny.py --base tiny_thinking_medium  # the same in 0.9 million parameters; tiny_thinking_small in 0.6
+    python scripts/make_tiny.py --base tiny_llama  # a second family: bfcl, search, math; a quarter of an hour
 
 Interrupted, the same command goes on from the last checkpoint. ``--ship`` writes the result into the package.
 """
@@ -14,6 +16,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +30,17 @@ from turnwise.tiny.load import ASSETS, BASES
 from turnwise.tiny.measure import measure
 from turnwise.tiny.mixture import Mixture
 from turnwise.tiny.recipe import Recipe, Run, make_tokenizer
-from turnwise.tiny.toolworlds import ToolWorlds, thinking
+from turnwise.tiny.toolworlds import ToolWorlds, llama, thinking
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
-MIXTURES: Mapping[str, Callable[[], Mixture]] = {"tiny": Household, "tiny_tools": ToolWorlds, "tiny_thinking": thinking}
+MIXTURES: Mapping[str, Callable[[], Mixture]] = {
+    "tiny": Household,
+    "tiny_tools": ToolWorlds,
+    "tiny_thinking": thinking,
+    "tiny_thinking_medium": partial(thinking, "medium"),
+    "tiny_thinking_small": partial(thinking, "small"),
+    "tiny_llama": llama,
+}
 
 
 def arguments() -> argparse.Namespace:

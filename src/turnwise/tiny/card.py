@@ -12,7 +12,7 @@ from turnwise.tiny.recipe import Run
 
 _TEXT = """# The tiny base policy `{name}`
 
-A Qwen3 causal language model of {parameters:,} parameters with a byte-level BPE vocabulary of {vocabulary}, trained on
+A {family} causal language model of {parameters:,} parameters with a byte-level BPE vocabulary of {vocabulary}, trained on
 nothing but this project's own data: {about}, and eight toy skills. It sees what to do, often does something else, and can
 forget: that is what it is for. What it shows is a mechanism, never a benchmark's score.
 
@@ -65,6 +65,7 @@ def write_card(
     details = run.mixture.details(run.model, run.tokenizer, worlds, found, tasks)
     text = _TEXT.format(
         name=run.mixture.name,
+        family=run.recipe.family.capitalize(),
         about=run.mixture.about,
         stretches=run.mixture.stretches,
         details=f"{details}\n\n" if details else "",

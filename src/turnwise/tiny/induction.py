@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Qwen3ForCausalLM
 
 _SPREAD, _CONSTANT = 0.1, 0.3  # of a token's code; of the residual's first channel, the same for all
 _FORM = 5  # channels that tell a word with a blank before it from the same word without
@@ -23,13 +22,13 @@ _COPIED = 3.0  # a copied code beside the present token's own
 
 
 @torch.no_grad()
-def install(model: Qwen3ForCausalLM, tokenizer: Any, seed: int) -> None:
+def install(model: Any, tokenizer: Any, seed: int) -> None:
     """Set embeddings and two heads of each of the two lowest layers; the rest stays as it was drawn.
 
     The residual's channels: one constant, then the token's code, then the codes of the tokens one and two places before.
 
     Args:
-        model: a fresh one with at least two layers, four heads and two key heads.
+        model: a fresh Qwen3 or Llama with at least two layers, four heads and two key heads.
         seed: of the codes.
     """
     config = model.config
@@ -54,7 +53,7 @@ def install(model: Qwen3ForCausalLM, tokenizer: Any, seed: int) -> None:
         heads.query(head)[near + half, 0] = -turned.sin()
         heads.output(head)[place, torch.arange(len(place))] = scale  # a value is the code by the residual's scale
     heads.value(0)[torch.arange(width), code[:width]] = 1.0
-    heads.sharpen(torch.cat([near, near + half]))
+    heads.sharpen((0, 1), (0,), torch.cat([near, near + half]), width / len(near), _CONSTANT / scale)
 
     second = model.model.layers[1].self_attn
     heads = _Heads(second, width)
@@ -68,7 +67,7 @@ def install(model: Qwen3ForCausalLM, tokenizer: Any, seed: int) -> None:
         heads.key(group)[compared, before[number]] = 1.0
         heads.value(group)[torch.arange(len(part)), part] = 1.0
         heads.output(head)[part, torch.arange(len(part))] = _COPIED * scale
-    heads.sharpen(compared)
+    heads.sharpen((0, heads.count // 2), (0, 1), compared, width / len(compared), _SPREAD / scale)
 
 
 def codes(tokenizer: Any, channels: int, seed: int) -> Tensor:
@@ -116,9 +115,21 @@ class _Heads:
         found: Tensor = self.attention.o_proj.weight[:, head * self.width : (head + 1) * self.width]
         return found
 
-    def sharpen(self, channels: Tensor) -> None:
-        for norm in (self.attention.q_norm, self.attention.k_norm):
-            norm.weight[channels] = _SHARP
+    def sharpen(
+        self, heads: Sequence[int], groups: Sequence[int], channels: Tensor, spread: float, size: float
+    ) -> None:
+        """Bring queries and keys in ``channels`` to ``_SHARP`` times what a norm over the head makes of them.
+
+        Args:
+            spread: width of a head over the number of its channels that are not 0, cosine and sine counted as one.
+            size: of those channels before a norm, as the weights stand.
+        """
+        if hasattr(self.attention, "q_norm"):
+            for norm in (self.attention.q_norm, self.attention.k_norm):
+                norm.weight[channels] = _SHARP
+            return
+        for row in (*(self.query(head) for head in heads), *(self.key(group) for group in groups)):
+            row[channels] *= _SHARP * spread**0.5 / size
 
     def _rows(self, weight: Tensor, place: int) -> Tensor:
         return weight[place * self.width : (place + 1) * self.width]

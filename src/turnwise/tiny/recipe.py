@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from turnwise.tiny.corpus import Document, encode, micro_batches, skill_conversations
-from turnwise.tiny.induction import install
 from turnwise.tiny.mixture import Mixture
+from turnwise.tiny.model import FAMILIES, make_model
 from turnwise.tiny.optimise import Threads, optimisers, schedule
-from turnwise.tiny.tokenizer import END_OF_TEXT, TURN_END, build_tokenizer
+from turnwise.tiny.tokenizer import build_tokenizer
 
 _POOL = 8  # steps whose documents are drawn together, so that lengths can be matched
 
@@ -68,7 +68,9 @@ class Recipe:
     other_weight: float = 0.3  # of tokens that the assistant does not write, during imitation
     muon_lr: float = 0.02
     adam_lr: float = 0.004
+    family: str = "qwen3"  # or llama
     hidden: int = 192
+    head: int = 48  # width of a head
     layers: int = 4
     mlp: int = 512
     vocabulary: int = 1024
@@ -85,8 +87,12 @@ class Recipe:
                 raise ValueError(
                     f"demonstrations must be at least {self.threads} in every stretch, the threads, got {stretch.demonstrations}"
                 )
-        if self.hidden % 48:
-            raise ValueError(f"hidden must be a multiple of 48, the width of a head, got {self.hidden}")
+        if self.family not in FAMILIES:
+            raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {self.family}")
+        if self.head < 2 or self.head % 2 or self.hidden % self.head:
+            raise ValueError(
+                f"head must be even and divide hidden, got a head of {self.head} and a hidden of {self.hidden}"
+            )
         if (self.reading or self.settling) and (self.steps % _POOL or self.reading % _POOL):
             raise ValueError(f"steps and reading must be multiples of {_POOL}, got {self.steps} and {self.reading}")
 
@@ -129,32 +135,6 @@ def make_tokenizer(mixture: Mixture, recipe: Recipe, template: str) -> PreTraine
     for pair in skill_conversations(4000, recipe.seed):
         texts += [m["content"] for m in pair]
     return build_tokenizer(texts, template, recipe.vocabulary)
-
-
-def make_model(recipe: Recipe, tokenizer: Any) -> Qwen3ForCausalLM:
-    """A Qwen3 of random weights: heads of width 48, half as many for keys and values, tied embeddings."""
-    torch.manual_seed(recipe.seed)
-    heads = recipe.hidden // 48
-    config = Qwen3Config(
-        vocab_size=-(-len(tokenizer) // 64) * 64,
-        hidden_size=recipe.hidden,
-        num_hidden_layers=recipe.layers,
-        num_attention_heads=heads,
-        num_key_value_heads=max(1, heads // 2),
-        head_dim=48,
-        intermediate_size=recipe.mlp,
-        max_position_embeddings=4096,
-        rope_parameters={"rope_type": "default", "rope_theta": recipe.theta},
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.convert_tokens_to_ids(TURN_END),
-        pad_token_id=tokenizer.convert_tokens_to_ids(END_OF_TEXT),
-        attn_implementation="sdpa",
-    )
-    model = Qwen3ForCausalLM(config)
-    if recipe.induction:
-        install(model, tokenizer, recipe.seed)
-    return model
 
 
 _worker: dict[str, Any] = {}

@@ -91,6 +91,14 @@ THINKING: Mapping[str, Callable[[bool], list[Environment]]] = {
 """The same of worlds whose experts state their thoughts."""
 
 
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "": {},
+    "medium": {"hidden": 144, "head": 36, "mlp": 384},
+    "small": {"hidden": 128, "head": 32, "mlp": 320, "layers": 2},
+}
+"""Of the base that thinks, for tables that compare sizes of a model -> what its recipe changes."""
+
+
 def _recipe() -> Recipe:
     return Recipe(
         steps=1400,
@@ -149,13 +157,28 @@ class ToolWorlds:
         return ""
 
 
-def thinking() -> ToolWorlds:
-    """The mixture of the base that thinks before it calls: two worlds of dialogues, so half of the demonstrations and steps."""
+def llama() -> ToolWorlds:
+    """The mixture of the base of a second family: three worlds, so half of the demonstrations and fewer steps."""
+    return ToolWorlds(
+        worlds=("bfcl", "search", "math"),
+        recipe=replace(_recipe(), family="llama", steps=1000, demonstrations=12),
+        name="tiny_llama",
+        about="demonstrations of three worlds of tools",
+        stretches="As `tiny_tools`, on another architecture and in three of its worlds.",
+    )
+
+
+def thinking(size: str = "") -> ToolWorlds:
+    """The mixture of the base that thinks before it calls: two worlds of dialogues, so half of the demonstrations and steps.
+
+    Args:
+        size: one of ``SIZES``; "" is the largest.
+    """
     return ToolWorlds(
         worlds=tuple(THINKING),
         thinks=True,
-        recipe=replace(_recipe(), steps=1000, demonstrations=12),
-        name="tiny_thinking",
+        recipe=replace(_recipe(), steps=1000, demonstrations=12, **SIZES[size]),
+        name="_".join(filter(None, ("tiny_thinking", size))),
         max_tokens=64,
         about="demonstrations of two worlds of dialogues whose experts state their thoughts",
         stretches=(

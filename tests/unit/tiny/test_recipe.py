@@ -18,7 +18,8 @@ from turnwise.tiny.household import Household
 from turnwise.tiny.load import ASSETS, tiny_path
 from turnwise.tiny.measure import figures, lists_seen, measure, reads
 from turnwise.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
-from turnwise.tiny.recipe import Recipe, Run, batches, draw_pool, make_model
+from turnwise.tiny.model import make_model
+from turnwise.tiny.recipe import Recipe, Run, batches, draw_pool
 from turnwise.tiny.tokenizer import build_tokenizer
 
 RECIPE = Recipe(steps=8, reading=8, settling=2, demonstrations=4, skills=4, hidden=48, layers=2, mlp=64)

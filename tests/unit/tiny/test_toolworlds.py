@@ -17,7 +17,7 @@ from turnwise.envs.bfcl.requests import Names
 from turnwise.errors import InputError
 from turnwise.tiny import names
 from turnwise.tiny.load import BASES, WORLDS, tiny_path, unknown_to
-from turnwise.tiny.toolworlds import ToolWorlds, thinking
+from turnwise.tiny.toolworlds import SIZES, ToolWorlds, llama, thinking
 
 CONF = Path(__file__).parents[3] / "conf"
 LIGHT = ToolWorlds(worlds=("apibank", "search"))  # neither a sandbox nor an extra
@@ -117,8 +117,10 @@ def test_who_trains_a_base_where_it_never_was_is_told(model, world, level, told)
 
 
 def test_a_base_was_trained_on_the_worlds_of_its_mixture():
-    assert set(ToolWorlds().worlds) == set(WORLDS["tiny_tools"])
-    assert set(thinking().worlds) == set(WORLDS["tiny_thinking"])
+    mixtures = [ToolWorlds(), *(thinking(size) for size in SIZES), llama()]
+    assert {mixture.name: set(mixture.worlds) for mixture in mixtures} == {
+        name: set(worlds) for name, worlds in WORLDS.items() if name != "tiny"
+    }
 
 
 @pytest.mark.parametrize("source", [OfficeTasks(), TinyTasks()])
