@@ -28,6 +28,7 @@ class Comparison:
     margin: float
     text: str
     ours: bool = False  # no claim of the paper's: told and not counted
+    at: Scale | None = None  # the one scale at which it can be asked: a number on the right is of one benchmark
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -132,26 +133,29 @@ class Sweep(_Part):
 
 
 _GIVEN = re.compile(r"([\w.]+)=\.\.\.")
-_CLAIM = re.compile(r"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?")
+_CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|'.join(SCALES)}))?")
 
 
 def comparison(text: str, rows: Mapping[str, Row]) -> Comparison:
-    """``a > b``, ``a < b + 2``, ``a > 0``: a and b are rows, or b is a number; the last part is a margin.
+    """``a > b``, ``a < b + 2``, ``a > 0 at paper``: a and b are rows, or b is a number; then a margin, and the only scale.
 
     Raises:
         ValueError: it is not of this form, or names no row.
     """
     found = _CLAIM.fullmatch(text)
     if not found:
-        raise ValueError(f"directions: {text!r} is not of the form 'row > row', 'row > number' or 'row > row - number'")
-    left, sign, right, plus, size = found.groups()
+        raise ValueError(
+            f"directions: {text!r} is not of the form 'row > row', 'row > number' or 'row > row - number', "
+            f"where ' at {' or '.join(SCALES)}' may follow"
+        )
+    left, sign, right, plus, size, at = found.groups()
     shift = float(size or 0) * (-1 if plus == "-" else 1)
     sides = (_side(left, text, rows), _side(right, text, rows))
     if not isinstance(sides[0], str):
         raise ValueError(f"directions: {text!r}: there is no row {left!r}")
     if sign == ">":
-        return Comparison(sides[0], sides[1], shift, text)
-    return Comparison(sides[1], sides[0], -shift, text)  # a < b + s: b - a > -s
+        return Comparison(sides[0], sides[1], shift, text, at=at)
+    return Comparison(sides[1], sides[0], -shift, text, at=at)  # a < b + s: b - a > -s
 
 
 def _side(word: str, text: str, rows: Mapping[str, Row]) -> str | float:

@@ -94,6 +94,9 @@ def read_entry(
         for claim in sweep.claims(metric):
             if not set(claim.rows) <= rows.keys():
                 continue  # other rows were asked for
+            if claim.at not in (None, asked.scale):
+                decisions.append(Decision(claim, metric, "not_run", why=f"a claim of scale={claim.at}", cannot=True))
+                continue
             if sweep.gate_report:
                 decisions.append(decide_gate(claim, metric, gates))
                 continue

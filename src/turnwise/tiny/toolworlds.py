@@ -91,7 +91,7 @@ THINKING: Mapping[str, Callable[[bool], list[Environment]]] = {
 """The same of worlds whose experts state their thoughts."""
 
 
-SIZES: Mapping[str, Mapping[str, int]] = {
+SIZES: Mapping[str, Mapping[str, Any]] = {
     "": {},
     "medium": {"hidden": 144, "head": 36, "mlp": 384},
     "small": {"hidden": 128, "head": 32, "mlp": 320, "layers": 2},

@@ -30,7 +30,14 @@ def test_a_claim_is_read(text: str, above: str | float, below: str | float, marg
     assert comparison(text, ROWS) == Comparison(above, below, margin, text)
 
 
-@pytest.mark.parametrize("text", ["a", "a > ", "a >= b", "a > c", "0.5 > a", "a > b * 2", "a > b - two"])
+def test_a_claim_may_be_of_one_scale() -> None:
+    assert comparison("a > 44.5 at paper", ROWS) == Comparison("a", 44.5, 0, "a > 44.5 at paper", at="paper")
+    assert comparison("a < b + 2 at tiny", ROWS).at == "tiny" and comparison("a < b", ROWS).at is None
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a > ", "a >= b", "a > c", "0.5 > a", "a > b * 2", "a > b - two", "a > b at huge"]
+)
 def test_a_bad_claim_is_told(text: str) -> None:
     with pytest.raises(ValueError, match="directions"):
         comparison(text, ROWS)

@@ -17,8 +17,8 @@ from turnwise.tiny.corpus import Document, encode, micro_batches, skill_conversa
 from turnwise.tiny.household import Household
 from turnwise.tiny.load import ASSETS, tiny_path
 from turnwise.tiny.measure import figures, lists_seen, measure, reads
-from turnwise.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
 from turnwise.tiny.model import make_model
+from turnwise.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
 from turnwise.tiny.recipe import Recipe, Run, batches, draw_pool
 from turnwise.tiny.tokenizer import build_tokenizer
 
@@ -185,8 +185,10 @@ def test_a_new_tokenizer_knows_frequent_words_whole():
 
 
 def test_senseless_settings_are_refused():
-    with pytest.raises(ValueError, match="hidden must be a multiple of 48"):
+    with pytest.raises(ValueError, match="head must be even and divide hidden, got a head of 48 and a hidden of 100"):
         Recipe(hidden=100)
+    with pytest.raises(ValueError, match="family must be one of qwen3, llama, got gpt"):
+        Recipe(family="gpt")
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         Recipe(steps=0)
     with pytest.raises(ValueError, match="demonstrations must be at least 2 in every stretch, the threads, got 1"):
