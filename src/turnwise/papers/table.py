@@ -148,7 +148,8 @@ def comparison(text: str, rows: Mapping[str, Row]) -> Comparison:
             f"directions: {text!r} is not of the form 'row > row', 'row > number' or 'row > row - number', "
             f"where ' at {' or '.join(SCALES)}' may follow"
         )
-    left, sign, right, plus, size, at = found.groups()
+    left, sign, right, plus, size, scale = found.groups()
+    at: Scale | None = next((known for known in get_args(Scale) if known == scale), None)
     shift = float(size or 0) * (-1 if plus == "-" else 1)
     sides = (_side(left, text, rows), _side(right, text, rows))
     if not isinstance(sides[0], str):

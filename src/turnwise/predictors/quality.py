@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from scipy.stats import spearmanr
 
+from turnwise.predictors.contrast import Anchor, captured
 from turnwise.predictors.targets import Target
 
 DEPTHS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, None))  # turns since the root, of the error by depth
@@ -28,7 +29,10 @@ class Prediction:
 def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict[str, float]:
     """Spearman's rho with its p-value (TRACE Eq. 22) of roots and of prefixes, and the mean squared error by depth.
 
-    A correlation that is not defined (fewer than three histories, or all predictions or all outcomes alike) is left out.
+    ``captured_*`` is the share of the contrast that half of the budget would find if it went where V(1 - V) is greatest, and
+    ``captured_*_best`` if it went where the contrast turned out to be (Figure 2b); half is what a blind ranking finds. What is
+    not defined (a correlation of fewer than three histories, or of predictions or outcomes that are all alike; contrast where
+    there is none) is left out.
     """
     found: dict[str, float] = {}
     for name, group in (("root", roots), ("prefix", prefixes)):
@@ -36,10 +40,24 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
         if len(group) >= 3 and len(set(values)) > 1 and len(set(means)) > 1:
             rho, p = spearmanr(values, means)
             found |= {f"spearman_{name}": float(rho), f"spearman_{name}_p": float(p)}
+        shares = {
+            f"captured_{name}": captured(
+                Anchor(spread(p.value), spread(p.target.mean), p.target.leaves) for p in group
+            ),
+            f"captured_{name}_best": captured(
+                Anchor(spread(p.target.mean), spread(p.target.mean), p.target.leaves) for p in group
+            ),
+        }
+        found |= {key: share for key, share in shares.items() if share is not None}
     errors: dict[str, list[float]] = defaultdict(list)
     for prediction in (*roots, *prefixes):
         errors[bucket(prediction.target.depth)].append(prediction.error)
     return found | {f"mse_depth/{name}": sum(group) / len(group) for name, group in errors.items()}
+
+
+def spread(success: float) -> float:
+    """p (1 - p): how much a group with this success rate has to compare."""
+    return success * (1 - success)
 
 
 def bucket(depth: int) -> str:
