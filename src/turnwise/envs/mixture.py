@@ -16,7 +16,7 @@ class Mixture:
     """Worlds by name, whose tasks are dealt by weight. See ``turnwise.envs.base.Environment``.
 
     A task keeps the name of its world; its id begins with it, so that no two worlds share one, and its subset is the world, in
-    the place of one that the world gave: success is told by world. A session is the world's own, with the world's own limit of turns.
+    the place of one that the world gave: success is told by world. A session is the world's own, and so is its limit of turns.
 
     PivotRL, arXiv:2603.21383, Table 5: all agentic domains in one run.
 
@@ -25,7 +25,8 @@ class Mixture:
         weights: how many tasks of a world stand beside how many of another; 1 where none is given.
 
     Raises:
-        ValueError: no world is left, one is a mixture itself or goes by another name, or a weight is not above 0 or of no world.
+        ValueError: no world is left, one is none, a mixture itself or goes by another name, or a weight is not above 0 or of no
+            world.
     """
 
     name = "mixture"
@@ -36,6 +37,8 @@ class Mixture:
         if not self.parts:
             raise ValueError("worlds: none is left; add one as +env@env.worlds.search=search")
         for name, world in self.parts.items():
+            if not isinstance(world, Environment):
+                raise ValueError(f"worlds.{name}: no world, but {world!r}; add one as +env@env.worlds.{name}={name}")
             if hasattr(world, "parts"):
                 raise ValueError(f"worlds.{name}: a mixture holds no other mixture; name its worlds here themselves")
             if world.name != name:

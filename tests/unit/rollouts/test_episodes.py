@@ -14,7 +14,7 @@ def test_an_episode_goes_on_from_the_longest_kept_beginning_and_is_independent()
     first = episodes.after(task, actions)
     assert (first.turns, list(episodes.kept)) == (
         3,
-        [(task.id, actions[:1]), (task.id, actions[:2]), (task.id, actions)],
+        [(task.env, task.id, done) for done in (actions[:1], actions[:2], actions)],
     )
     kept = episodes.kept[task.env, task.id, actions[:2]]
     other = episodes.after(task, ("look", "inventory", "inventory"))
