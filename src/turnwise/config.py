@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -124,6 +125,9 @@ def compose_config(overrides: Sequence[str], folder: Path, primary: str = "train
     return cfg
 
 
+_FULL_KEY = re.compile(r"^full_key: (\S+)$", re.MULTILINE)  # in Hydra's message
+
+
 def build(cfg: DictConfig, key: str, **given: Any) -> Any:
     """The part under ``key``, from its constructor; None where the method uses none.
 
@@ -149,7 +153,9 @@ def build_node(node: Any, key: str, **given: Any) -> Any:
         return part(**{name: value for name, value in given.items() if name in named})
     except InstantiationException as error:
         reason = error.__cause__ if isinstance(error.__cause__, ValueError | TypeError) else error
-        raise ConfigError([f"{key}: {first_line(reason)}"]) from error
+        within = _FULL_KEY.search(str(error))  # of a part that stands inside another one
+        place = within[1] if within and within[1].startswith(f"{key}.") else key
+        raise ConfigError([f"{place}: {first_line(reason)}"]) from error
 
 
 def first_line(error: BaseException) -> str:

@@ -91,7 +91,11 @@ def leaves(node: Any, prefix: str = "") -> Iterator[str]:
 def tree(iteration: int, length: int = 9) -> RolloutTree:
     """A group of four one-turn rollouts, two of them won."""
     rng = random.Random(iteration)
-    state = State(f"s{iteration}", Task("toy", "t", "train"), tuple(rng.randrange(6, 97) for _ in range(length)))
+    state = State(
+        f"s{iteration}",
+        Task(("toy", "town")[iteration % 2], "t", "train"),
+        tuple(rng.randrange(6, 97) for _ in range(length)),
+    )
     grown = RolloutTree(state)
     for branch in range(4):
         ids = [rng.randrange(6, 97) for _ in range(3)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.data.trajectories import write_trajectories
-from turnwise.envs.base import Environment, Quality, tried
+from turnwise.envs.base import Environment, Quality, tried, worlds_of
 
 _FORMAT = 1  # raise it when demonstrations of the same tasks change, so that old files are not read again
 
@@ -64,18 +64,23 @@ def expert_file(
     return path
 
 
-def _settings(environment: Environment) -> dict[str, str]:
-    """Public attributes that are plain values or dataclasses of them: the others may not read the same in the next run."""
+def _settings(environment: Environment) -> dict[str, Any]:
+    """Public attributes that are plain values or dataclasses of them: the others may not read the same in the next run.
+
+    Those of the worlds that it is made of stand below their names.
+    """
     settings: dict[str, Any] = {"name": environment.name, "horizon": environment.horizon}
     if is_dataclass(environment):
         settings |= {field.name: getattr(environment, field.name) for field in fields(environment)}
     else:
         settings |= vars(environment)
-    return {
+    told = {
         name: repr(value)
         for name, value in settings.items()
         if not name.startswith("_") and (isinstance(value, str | int | float | None) or is_dataclass(value))
     }
+    parts = {name: world for name, world in worlds_of(environment).items() if world is not environment}
+    return told | {name: _settings(world) for name, world in parts.items()}
 
 
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:

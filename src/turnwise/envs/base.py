@@ -88,7 +88,7 @@ class Environment(Protocol):
     """A family of tasks.
 
     One whose steps wait for commands, workers or servers may say ``waits = True``: sessions are then stepped in threads, each
-    in one at a time (``rollouts.ahead``).
+    in one at a time (``rollouts.ahead``). One that is made of others has them as ``parts``, by name (:func:`worlds_of`).
     """
 
     name: str
@@ -114,6 +114,17 @@ class Environment(Protocol):
     def same(self, action: str, expert: str) -> bool:
         """The strict verifier (PivotRL Eq. 2), after whitespace is normalised."""
         ...
+
+
+def worlds_of(environment: Any) -> Mapping[str, Environment]:
+    """The worlds whose tasks an environment deals, by name: the ``parts`` of one that is made of others, else itself."""
+    return getattr(environment, "parts", None) or {environment.name: environment}
+
+
+def world_of(environment: Environment, task: Task) -> Environment:
+    """The world that a task is played in: the part that it names, where there are parts, else the environment."""
+    parts: Mapping[str, Environment] = getattr(environment, "parts", {})
+    return parts.get(task.env, environment)
 
 
 def check_horizon(turns: int) -> int:

@@ -166,13 +166,14 @@ def answer_skills(
 
 def openings(environment: Any, chat: Chat) -> Callable[[Task], tuple[Sequence[Message], list[int]]]:
     """A task's first messages and their ids, remembered."""
-    known: dict[str, tuple[Sequence[Message], list[int]]] = {}
+    known: dict[tuple[str, str], tuple[Sequence[Message], list[int]]] = {}
 
     def opening(task: Task) -> tuple[Sequence[Message], list[int]]:
-        if task.id not in known:
+        place = task.env, task.id
+        if place not in known:
             session, messages = tried(lambda: _opened(environment, task))
-            known[task.id] = messages, chat.prompt(messages, tools_of(session))
-        return known[task.id]
+            known[place] = messages, chat.prompt(messages, tools_of(session))
+        return known[place]
 
     return opening
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from turnwise.planning.hours import Gpu
 from turnwise.planning.memory import Memory, gpus_of, sharding
 from turnwise.planning.shape import Shape
 
+_FILES = ("files", "corpus", "games", "data")  # keys of environments
 SMALLEST_STEP = 2.0**-9  # relative; a smaller one is rounded away in a bfloat16 weight
 
 
@@ -39,18 +40,22 @@ def missing(
 
 
 def _files(cfg: DictConfig) -> Iterator[str]:
-    named: dict[str, Any] = {"data.file": cfg.data.file}
-    for key in ("files", "corpus", "games", "data"):
-        value: Any = OmegaConf.select(cfg, f"env.{key}")
-        parts: Any = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-        named |= (
-            {f"env.{key}.{split}": part for split, part in parts.items()}
-            if isinstance(parts, dict)
-            else {f"env.{key}": parts}
-        )
-    for key, value in named.items():
+    environment: Any = OmegaConf.to_container(cfg.env, resolve=True)
+    for key, value in {"data.file": cfg.data.file, **dict(_of_worlds(environment, "env"))}.items():
         if isinstance(value, str) and not Path(value).exists():
             yield f"{key}: {value} is not there"
+
+
+def _of_worlds(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    """What the files of an environment are named by, at any depth: worlds may stand inside another one."""
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            named = key in _FILES
+            yield from (
+                ((f"{path}.{key}.{k}", v) for k, v in value.items()) if named else _of_worlds(value, f"{path}.{key}")
+            )
+        elif key in _FILES:
+            yield f"{path}.{key}", value
 
 
 def _checkpoint(key: str, source: Architecture) -> Iterator[str]:

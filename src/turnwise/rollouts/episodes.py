@@ -11,11 +11,11 @@ from turnwise.types import Task
 
 @dataclass(slots=True)
 class Episodes:
-    """Sessions of one world, kept by task and actions: the turns of one trajectory stand on each other."""
+    """Sessions of the run's world, kept by task and actions: the turns of one trajectory stand on each other."""
 
     environment: Environment
     seconds: float | None = None  # that a world may take for one thing; see ``rollouts.guard``
-    kept: dict[tuple[str, tuple[str, ...]], Session] = field(default_factory=dict)
+    kept: dict[tuple[str, str, tuple[str, ...]], Session] = field(default_factory=dict)
 
     def after(self, task: Task, actions: tuple[str, ...]) -> Session:
         """The episode after these actions, for one rollout. Kept ones that fail, with their worker say, are given up.
@@ -27,7 +27,7 @@ class Episodes:
         try:
             return self._forked(self._stand(task, actions))
         except EnvironmentFault:
-            self.kept = {place: session for place, session in self.kept.items() if place[0] != task.id}
+            self.kept = {place: session for place, session in self.kept.items() if place[:2] != (task.env, task.id)}
             return self._forked(self._stand(task, actions))
 
     def _forked(self, session: Session) -> Session:
@@ -39,7 +39,7 @@ class Episodes:
         done = 0
         session = None
         for done in range(len(actions), -1, -1):
-            session = self.kept.get((task.id, actions[:done]))
+            session = self.kept.get((task.env, task.id, actions[:done]))
             if session is not None:
                 break
         if session is None:
@@ -49,5 +49,5 @@ class Episodes:
             session = self._forked(session)
             with guarded(self.seconds):
                 session.step(actions[place])
-            self.kept[task.id, actions[: place + 1]] = session
+            self.kept[task.env, task.id, actions[: place + 1]] = session
         return session

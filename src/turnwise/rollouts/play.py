@@ -14,7 +14,7 @@ from typing import Protocol
 
 from turnwise.allocators.base import Allocator
 from turnwise.engines.base import Engine, Sample, Sampling
-from turnwise.envs.base import Environment, EnvironmentFault, Session, Step
+from turnwise.envs.base import Environment, EnvironmentFault, Session, Step, world_of
 from turnwise.gates.base import Gate
 from turnwise.rollouts.ahead import Ahead
 from turnwise.rollouts.episodes import Episodes
@@ -235,7 +235,7 @@ class Player:
 
     def _step_ahead(self, ahead: Ahead, live: Sequence[_Rollout], place: int, sample: Sample) -> None:
         session = live[place].session
-        if session is not None:
+        if session is not None and getattr(world_of(self.environment, live[place].tree.state.task), "waits", False):
             ahead.begin(place, partial(self._answer, session, self.chat.decode(sample.ids)))
 
     def _answer(self, session: Session, text: str) -> Step:

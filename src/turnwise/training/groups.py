@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from turnwise.evaluation.suites import repeat_rate
 from turnwise.rollouts.collect import Experience
+from turnwise.training.verdicts import domain_of
 
 
 def totals_of(experience: Experience) -> list[list[float]]:
@@ -34,6 +35,7 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
         mixed = [len(total) for total, std in zip(totals, stds, strict=True) if std > 1e-6]
         metrics["train/groups_mixed"], metrics["train/effective_groups"] = len(mixed), len(mixed) / len(stds)
         metrics["train/effective_leaves"] = sum(mixed) / sum(map(len, totals))
+        metrics |= _by_domain(experience)
     turns = [turn for tree in experience.trees for turn in tree.turns]
     if turns:
         metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)
@@ -48,3 +50,15 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
         metrics["train/repeat_rate"] = sum(map(repeat_rate, paths)) / len(paths)
         metrics["train/turns_per_rollout"] = sum(map(len, paths)) / len(paths)
     return metrics
+
+
+def _by_domain(experience: Experience) -> dict[str, float]:
+    """The mean reward of the groups of each domain; nothing where there is but one."""
+    means: dict[str, list[float]] = {}
+    for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
+        paid = [reward for reward in rewards.get("total", ()) if reward == reward]
+        if paid and not tree.stopped:
+            means.setdefault(domain_of(tree.state), []).append(sum(paid) / len(paid))
+    if len(means) < 2:
+        return {}
+    return {f"train/reward_mean/{domain}": sum(means[domain]) / len(means[domain]) for domain in sorted(means)}

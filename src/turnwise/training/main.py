@@ -22,6 +22,7 @@ from turnwise.config import build
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import Step
+from turnwise.envs.base import worlds_of
 from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.models.policy import load_policy
 from turnwise.predictors.online import OnlinePredictor, load_predictor
@@ -72,8 +73,9 @@ class Run:
         self.env = build(cfg, "env")
         policy, lora = self.settings["policy"], self.settings["policy"].lora
         self.source = weights_of(policy.model)
-        if strange := unknown_to(policy.model, self.env.name, cfg.env.get("level")):
-            phases.tell(strange)
+        for world in worlds_of(self.env).values():
+            if strange := unknown_to(policy.model, world.name, getattr(world, "level", None)):
+                phases.tell(strange)
         model, tokenizer = load_policy(
             self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, self.seed, policy.start
         )

@@ -96,6 +96,16 @@ def test_what_is_missing_is_told_with_the_way_out(composed, gpu, monkeypatch, tm
     assert "set rollout.states to at least 8" in told
 
 
+def test_a_world_inside_another_one_is_planned_by_its_own_settings(composed, gpu) -> None:
+    left = [f"env.worlds.{name}=null" for name in ("bfcl", "software", "terminal")]
+    found = plan(composed("method=grpo", "env=mixture", "env.worlds.search.horizon=5", *left, *SMALL), gpu)
+    assert found.missing == ()
+    assert (found.lengths.episode, found.lengths.source["episode"]) == (5, "at most env.worlds.search.horizon")
+    lacking = "env.worlds.search.files={train: nowhere.json}"
+    told = plan(composed("method=grpo", "env=mixture", lacking, *left, *SMALL), gpu).missing
+    assert "env.worlds.search.files.train: nowhere.json is not there" in told
+
+
 def test_a_model_of_unknown_shape_is_planned_as_far_as_it_goes(composed, gpu) -> None:
     found = plan(composed("method=grpo", "policy.model=nobody/model"), gpu)
     assert found.shape is None and found.work is None and found.tokens.sampled > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.base import EnvironmentFault
 from turnwise.envs.household import HouseholdEnv
+from turnwise.envs.mixture import Mixture
 from turnwise.evaluation.suites import openings
 from turnwise.gates.never import Never
 from turnwise.models.policy import load_policy
@@ -102,6 +104,29 @@ def test_a_world_that_does_not_wait_is_stepped_here(policy):
     environment.waits = False
     played(policy, environment, world_threads=12)
     assert environment.most == 1
+
+
+class Quiet(Waiting):
+    """Its tasks say another name."""
+
+    waits = False
+
+    def __init__(self):
+        super().__init__()
+        self.name = "quiet"
+
+    def tasks(self, split, count, seed=0):
+        return [replace(task, env="quiet") for task in self.world.tasks(split, count, seed)]
+
+    def reset(self, task):
+        return super().reset(replace(task, env="household"))
+
+
+def test_of_a_mixture_the_worlds_that_wait_are_stepped_in_threads(policy):
+    waiting, quiet = Waiting(), Quiet()
+    played(policy, Mixture({"household": waiting, "quiet": quiet}), world_threads=12)
+    assert waiting.most > 1 and waiting.steps > 12
+    assert quiet.most == 1 and quiet.steps > 12
 
 
 def test_faults_and_silence_in_threads_are_faults_of_the_world(policy):

@@ -14,11 +14,11 @@ def test_an_episode_goes_on_from_the_longest_kept_beginning_and_is_independent()
     first = episodes.after(task, actions)
     assert (first.turns, list(episodes.kept)) == (
         3,
-        [(task.id, actions[:1]), (task.id, actions[:2]), (task.id, actions)],
+        [(task.env, task.id, done) for done in (actions[:1], actions[:2], actions)],
     )
-    kept = episodes.kept[task.id, actions[:2]]
+    kept = episodes.kept[task.env, task.id, actions[:2]]
     other = episodes.after(task, ("look", "inventory", "inventory"))
-    assert other.turns == 3 and kept.turns == 2 and episodes.kept[task.id, actions[:2]] is kept
+    assert other.turns == 3 and kept.turns == 2 and episodes.kept[task.env, task.id, actions[:2]] is kept
     first.step("look")
     assert episodes.after(task, actions).turns == 3  # what a rollout does leaves the kept one alone
     assert episodes.after(task, ()).turns == 0

@@ -129,6 +129,18 @@ def test_the_share_of_mixed_groups_and_of_the_ends_in_them() -> None:
     rewards = [{"total": totals} for totals in ([1.0, 1.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0])]
     found = reward_metrics(Experience(trees, rewards, []))
     assert found["train/effective_groups"] == 1 / 3 and found["train/effective_leaves"] == 4 / 8
+    assert not any(key.startswith("train/reward_mean/") for key in found)  # all of one world
+
+
+def test_the_mean_reward_is_told_by_world_where_there_are_several() -> None:
+    """Means of groups, then of the world's groups; a group that was cut or that failing worlds left nothing of is in none."""
+    worlds, gone = ("toy", "town", "toy", "town", "", "town"), float("nan")
+    trees = [RolloutTree(State(f"s{i}", Task(name, "0", "train"), (1,))) for i, name in enumerate(worlds)]
+    trees[3].stopped = True
+    totals = ([1.0, 0.0], [1.0, 1.0, gone], [1.0], [0.0], [0.25], [gone])
+    found = reward_metrics(Experience(trees, [{"total": total} for total in totals], []))
+    told = {key.removeprefix("train/reward_mean/"): value for key, value in found.items() if "mean/" in key}
+    assert told == {"toy": 0.75, "town": 1.0, "dialogues": 0.25}
 
 
 def test_a_recorded_buffer_says_what_the_gate_saw(arms, tmp_path: Path) -> None:

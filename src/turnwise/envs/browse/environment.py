@@ -56,7 +56,7 @@ class BrowseEnv:
                 raise ValueError(f"{name}: show at least one, got {value}")
         if not 0 <= floor <= 1:
             raise ValueError(f"floor: F1 lies in [0, 1], got {floor}")
-        self.horizon = check_horizon(horizon)
+        self.level, self.horizon = level, check_horizon(horizon)
         self.results, self.window, self.floor, self.mistakes = results, window, floor, mistakes or Mistakes()
         self.calls = calls or ("short" if level == "tiny" else "hermes")
         self._calls = calls_of(self.calls, TOOLS)

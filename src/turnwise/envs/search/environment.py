@@ -59,7 +59,7 @@ class SearchEnv:
             raise ValueError(f"results: a search shows at least one page, got {results}")
         if not 0 <= floor <= 1:
             raise ValueError(f"floor: F1 lies in [0, 1], got {floor}")
-        self.horizon = check_horizon(horizon)
+        self.level, self.horizon = level, check_horizon(horizon)
         self.results = results or (1 if level == "tiny" else 3)
         self.floor, self.mistakes = floor, mistakes or Mistakes()
         self.calls = calls or ("short" if level == "tiny" else "hermes")

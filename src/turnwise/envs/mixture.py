@@ -1,0 +1,145 @@
+"""``env=mixture``: several worlds in one run, each task dealt to one of them by weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from turnwise.envs.base import Environment, Quality, Session, same_text
+from turnwise.types import Task, Trajectory
+
+
+class Mixture:
+    """Worlds by name, whose tasks are dealt by weight. See ``turnwise.envs.base.Environment``.
+
+    A task keeps the name of its world; its id begins with it, so that no two worlds share one, and its subset is the world, in
+    the place of one that the world gave: success is told by world. A session is the world's own, and so is its limit of turns.
+
+    PivotRL, arXiv:2603.21383, Table 5: all agentic domains in one run.
+
+    Args:
+        worlds: by name; one that is None is left out.
+        weights: how many tasks of a world stand beside how many of another; 1 where none is given.
+
+    Raises:
+        ValueError: no world is left, one is none, a mixture itself or goes by another name, or a weight is not above 0 or of no
+            world.
+    """
+
+    name = "mixture"
+
+    def __init__(self, worlds: Mapping[str, Environment | None], weights: Mapping[str, float] | None = None) -> None:
+        weights = weights or {}
+        self.parts = {name: world for name, world in worlds.items() if world is not None}
+        if not self.parts:
+            raise ValueError("worlds: none is left; add one as +env@env.worlds.search=search")
+        for name, world in self.parts.items():
+            if not isinstance(world, Environment):
+                raise ValueError(f"worlds.{name}: no world, but {world!r}; add one as +env@env.worlds.{name}={name}")
+            if hasattr(world, "parts"):
+                raise ValueError(f"worlds.{name}: a mixture holds no other mixture; name its worlds here themselves")
+            if world.name != name:
+                raise ValueError(
+                    f"worlds.{name}: this world's tasks say {world.name!r}; write it as env.worlds.{world.name}"
+                )
+        for name, weight in weights.items():
+            if name not in worlds:
+                raise ValueError(f"weights.{name}: there is no such world; there are {', '.join(worlds)}")
+            if not 0 < weight < math.inf:
+                raise ValueError(
+                    f"weights.{name}: must be above 0, got {weight}; to leave it out, set env.worlds.{name}=null"
+                )
+        self.weights = {name: float(weights.get(name, 1)) for name in self.parts}
+        self.horizon = max(world.horizon for world in self.parts.values())
+        self.waits = any(getattr(world, "waits", False) for world in self.parts.values())
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """``count`` tasks of a split, every beginning of the list as balanced as the whole; fewer where a world has fewer.
+
+        Raises:
+            ValueError: a world has no such split.
+        """
+        counts = shares(list(self.weights.values()), count)
+        dealt = [
+            [replace(task, id=f"{name}/{task.id}", subset=name) for task in world.tasks(split, number, seed)]
+            if number
+            else []
+            for (name, world), number in zip(self.parts.items(), counts, strict=True)
+        ]
+        hands = [iter(tasks) for tasks in dealt]
+        return [next(hands[place]) for place in order([len(tasks) for tasks in dealt])]
+
+    def reset(self, task: Task) -> Session:
+        """A fresh session of the task's world.
+
+        Raises:
+            ValueError: the task is of none of these worlds, or its world refuses it.
+        """
+        return self._of(task).reset(task)
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """An episode of the expert of the task's world.
+
+        Raises:
+            ValueError: the task is of none of these worlds, or its world refuses it.
+        """
+        return self._of(task).demonstrate(task, quality, seed)
+
+    def accepts(self, session: Any, action: str, expert: str) -> bool:
+        """The functional verifier of the session's world."""
+        return self._of(session.task).accepts(session, action, expert)
+
+    def same(self, action: str, expert: str) -> bool:
+        """Exact match after whitespace is normalised (PivotRL Eq. 2), as every world here has it."""
+        return same_text(action, expert)
+
+    def _of(self, task: Task) -> Environment:
+        world = self.parts.get(task.env)
+        if world is None:
+            known = ", ".join(self.parts)
+            raise ValueError(
+                f"task {task.id}: made for env {task.env!r}, which is no world of this mixture ({known}); add it as "
+                f"+env@env.worlds.{task.env}={task.env}"
+            )
+        return world
+
+
+def shares(weights: Sequence[float], count: int) -> list[int]:
+    """``count`` things by weight, whole ones: by the largest remainder, the earlier of equal ones first.
+
+    Args:
+        weights: above 0.
+
+    Returns:
+        As many numbers as weights, which add up to ``count``; each is its exact share rounded up or down.
+    """
+    whole = math.fsum(weights)
+    exact = [count * weight / whole for weight in weights]
+    found = [math.floor(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda place: found[place] - exact[place])
+    for place in by_remainder[: count - sum(found)]:
+        found[place] += 1
+    return found
+
+
+def order(counts: Sequence[int]) -> list[int]:
+    """Places 0 to n - 1, each as often as ``counts`` says, so that every beginning holds its share of each to within one.
+
+    Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980, 323-330): of those that are behind by at
+    least 1 / (2n - 2), the one that would be ahead by nothing the soonest comes next; no one is then off by more than
+    1 - 1 / (2n - 2). In whole numbers, so that no rounding decides.
+    """
+    total = sum(counts)
+    slack = max(1, 2 * len(counts) - 2)
+    dealt = [0] * len(counts)
+    found = []
+    for step in range(1, total + 1):
+        behind = [slack * (step * count - total * had) for count, had in zip(counts, dealt, strict=True)]
+        due = [place for place, lag in enumerate(behind) if counts[place] and lag >= total]
+        place = min(due, key=lambda i: Fraction((slack - 1) * total - behind[i], counts[i]))
+        dealt[place] += 1
+        found.append(place)
+    return found

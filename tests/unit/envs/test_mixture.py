@@ -1,0 +1,202 @@
+"""Several worlds in one: who is dealt which task, and that each is played in its own world."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from turnwise.config import ConfigError
+from turnwise.config_parts import build_alone
+from turnwise.data.expert import expert_file
+from turnwise.data.trajectories import read_trajectories
+from turnwise.envs.base import Environment, world_of, worlds_of
+from turnwise.envs.browse import BrowseEnv
+from turnwise.envs.checks import check_forks, check_hostile, replay
+from turnwise.envs.household import HouseholdEnv
+from turnwise.envs.mixture import Mixture, order, shares
+from turnwise.envs.search import SearchEnv
+from turnwise.types import Task
+
+CONF = Path(__file__).parents[3] / "conf"
+
+
+def mixture(weights: dict[str, float] | None = None, **settings: Any) -> Mixture:
+    search = SearchEnv("tiny", countries=4, **settings)
+    return Mixture({"household": HouseholdEnv(horizon=12), "search": search}, weights)
+
+
+def names(tasks: Any) -> list[str]:
+    return [task.env for task in tasks]
+
+
+# -- dealing -----------------------------------------------------------------------------------------------------------
+
+
+def test_shares_by_hand() -> None:
+    assert shares([1, 1, 2], 7) == [2, 2, 3]  # 1.75, 1.75 and 3.5: two are left for the larger remainders
+    assert shares([1, 1, 1], 4) == [2, 1, 1]  # equal remainders: the first
+    assert shares([3, 1], 2) == [2, 0]  # 1.5 and 0.5 are equal as well
+    assert shares([0.1, 0.2, 0.7], 10) == [1, 2, 7]
+    assert shares([5], 3) == [3]
+
+
+def test_order_by_hand() -> None:
+    """Lags after each step, in quarters: [1, 2, 1], then [2, 0, 2], [-1, 2, 3] and [0, 4, 0]; 3 is the most there may be."""
+    assert order([1, 2, 1]) == [1, 0, 2, 1]
+    assert order([2, 2]) == [0, 1, 0, 1]
+    assert order([0, 3]) == [1, 1, 1]
+    assert order([]) == order([0, 0]) == []
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=7), st.integers(0, 300))
+@example([0.1] * 7, 7)
+def test_shares_are_within_one_task_and_leave_none_out(weights: list[float], count: int) -> None:
+    found = shares(weights, count)
+    assert sum(found) == count
+    for weight, number in zip(weights, found, strict=True):
+        assert abs(number - count * weight / sum(weights)) < 1 + 1e-9
+
+
+@given(st.lists(st.integers(0, 12), min_size=2, max_size=8))
+@example([1, 1, 1, 12, 12])
+def test_every_beginning_is_balanced(counts: list[int]) -> None:
+    found, total = order(counts), sum(counts)
+    assert [found.count(place) for place in range(len(counts))] == counts
+    most = 1 - Fraction(1, 2 * len(counts) - 2)
+    for step in range(1, total + 1):
+        for place, count in enumerate(counts):
+            assert abs(found[:step].count(place) - Fraction(step * count, total)) <= most
+
+
+def test_tasks_are_dealt_by_weight_and_named_by_world() -> None:
+    env = mixture({"search": 2})
+    tasks = env.tasks("train", 6, seed=3)
+    assert names(tasks) == ["search", "household", "search", "search", "household", "search"]
+    assert [task.id for task in tasks if task.env == "household"] == [
+        f"household/{task.id}" for task in env.parts["household"].tasks("train", 2, 3)
+    ]
+    assert {(task.env, task.subset, task.id.split("/")[0], task.split) for task in tasks} == {
+        (name, name, name, "train") for name in env.parts
+    }
+    assert tasks == mixture({"search": 2}).tasks("train", 6, seed=3) != env.tasks("train", 6, seed=4)
+    assert names(env.tasks("unseen", 1)) == ["search"]  # 2/3 of one task is more than 1/3 of it
+
+
+class Few(HouseholdEnv):
+    """A world with two tasks."""
+
+    name = "few"
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> list[Task]:
+        return [replace(task, env="few") for task in super().tasks(split, min(count, 2), seed)]
+
+
+def test_a_world_with_fewer_tasks_than_its_share_gives_what_it_has() -> None:
+    env = Mixture({"few": Few(), "household": HouseholdEnv()})
+    assert names(env.tasks("seen", 8)) == ["household", "few", "household", "household", "few", "household"]
+
+
+# -- delegation --------------------------------------------------------------------------------------------------------
+
+
+def test_each_world_plays_and_judges_its_own_under_its_own_limit() -> None:
+    env = mixture(horizon=3)
+    assert (env.horizon, env.waits) == (12, False)
+    for task in env.tasks("train", 4):
+        alone = env.parts[task.env]
+        session, own = env.reset(task), alone.reset(task)
+        assert type(session) is type(own) and session.opening() == own.opening() and session.task == task
+        assert env.demonstrate(task, "clumsy", 5) == alone.demonstrate(task, "clumsy", 5)
+        good = env.demonstrate(task).messages[len(session.opening())]["content"]
+        assert env.accepts(session, good, good) and not env.accepts(session, "no such thing", good)
+        turns = 0
+        while not session.done:
+            session.step("no such thing")
+            turns += 1
+        assert turns == alone.horizon
+    assert env.same("go  to bed", "go to bed") and not env.same("go to bed", "go to sink")
+
+
+def test_the_mixture_passes_what_every_world_must() -> None:
+    env = Mixture(
+        {
+            "household": HouseholdEnv(horizon=30),
+            "search": SearchEnv("tiny", countries=4),
+            "browse": BrowseEnv("tiny", countries=4),
+        }
+    )
+    assert isinstance(env, Environment)
+    tasks = env.tasks("train", 6)
+    replayed = [replay(env, task) for task in tasks]
+    assert all(r.won and r.alike and all(r.accepted) for r in replayed)
+    known = sorted({action for r in replayed for action in r.actions})
+    assert check_forks(env, replayed, known, random.Random(0)) == []
+    assert check_hostile(env, tasks, known, 40) == []
+
+
+def test_it_waits_where_one_of_its_worlds_does() -> None:
+    class Waiting(HouseholdEnv):
+        waits = True
+
+    slow = Waiting()
+    env = Mixture({"household": slow, "search": SearchEnv("tiny", countries=4)})
+    assert env.waits
+    (first, second) = env.tasks("train", 2)
+    assert [world_of(env, task) for task in (first, second)] == [slow, env.parts["search"]]
+    assert worlds_of(env) == env.parts and worlds_of(slow) == {"household": slow}
+    assert world_of(slow, second) is slow
+
+
+def test_whatever_changes_a_world_of_it_changes_the_file_of_its_demonstrations(tmp_path: Path) -> None:
+    first = expert_file(mixture(), 4, tmp_path)
+    assert expert_file(mixture(), 4, tmp_path) == first
+    assert expert_file(mixture(floor=0.5), 4, tmp_path) != first  # the tasks are the same
+    read = read_trajectories(first, strict=True).trajectories
+    assert [trajectory.task for trajectory in read] == list(mixture().tasks("train", 4, 0))
+    assert len({trajectory.id for trajectory in read}) == 4
+
+
+# -- what cannot be --------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_of_another_world_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"task x: made for env 'math', .*\(household, search\); add it as \+env@"):
+        mixture().reset(Task("math", "x", "train"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["env.weights.search=0"], "env: weights.search: must be above 0, got 0; .*env.worlds.search=null"),
+        (["env.weights.search=inf"], "env: weights.search: must be above 0"),
+        (["+env.weights.serach=1"], "env: weights.serach: there is no such world; there are bfcl, software, "),
+        (["env.weights.search=many"], "env.weights: expected"),
+        (["env.worlds.search=null"], r"env: worlds: none is left; add one as \+env@env.worlds"),
+        (["+env@env.worlds.more=mixture", "env.worlds.more.worlds.bfcl=null"], "env: worlds.more: a mixture holds no"),
+        (["+env@env.worlds.pages=browse"], "env: worlds.pages: .*'browse'; write it as env.worlds.browse"),
+        (["env.worlds.search=tiny"], "env: worlds.search: no world, but 'tiny'; .*env.worlds.search"),
+        (["env.worlds.search.results=0"], "env.worlds.search: results: a search shows at least one"),
+        (["env.worlds.math.level=full"], "math"),
+    ],
+)
+def test_what_cannot_be_mixed_is_told_with_the_remedy(overrides: list[str], told: str) -> None:
+    left = [f"env.worlds.{name}=null" for name in ("bfcl", "software", "terminal")]
+    with pytest.raises(ConfigError, match=told) as error:
+        build_alone("env", ["env=mixture", *left, *overrides], CONF)
+    assert "\n" not in str(error.value)
+
+
+def test_worlds_are_chosen_and_set_from_the_command_line() -> None:
+    left = [f"env.worlds.{name}=null" for name in ("bfcl", "software", "terminal")]
+    more = ["+env@env.worlds.math=math", "+env.weights.math=3", "env.worlds.search.countries=4"]
+    env = build_alone("env", ["env=mixture", *left, *more], CONF)
+    assert env.weights == {"search": 1.0, "math": 3.0}
+    assert names(env.tasks("train", 4)) == ["math", "search", "math", "math"]
+    assert env.parts["search"].tasks("train", 3) == SearchEnv("tiny", countries=4).tasks("train", 3)
