@@ -60,8 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(*lines, sep="\n", markup=False, highlight=False)
         drawn = swept(collection, args.against, mean_interval) if args.against else {}
         page = comparison_page(collection, tables, lines, mean_interval, list(drawn.values()))
-        save(args, tables, lines, page, console)
-        for path, figure in drawings(args.figure, drawn, collection).items() if args.figure else ():
+        pictures = drawings(args.figure, drawn, collection) if args.figure else {}
+        save(args, tables, lines, page, pictures, console)
+        for path, figure in pictures.items():
             write_page(path, standalone(figure))
             console.print(f"Figure: {path}", markup=False, highlight=False)
         for folder in collection.folders if args.rebuild else ():
@@ -107,7 +108,8 @@ def directions(arguments: list[str]) -> int:
         kept = [*tables, *([] if args.brief else every)] if whole else every
         title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
         pictures = [] if whole else entry_figures(entries[0], mean_interval)
-        save(args, kept, lines, tables_page(title, kept, lines, pictures), console)
+        shown = {args.figure: pictures[0]} if args.figure and pictures else {}
+        save(args, kept, lines, tables_page(title, kept, lines, pictures), shown, console)
         for number, picture in enumerate(pictures if args.figure else ()):
             path = args.figure.with_stem(f"{args.figure.stem}-{number + 1}") if number else args.figure
             write_page(path, standalone(picture))
@@ -133,10 +135,18 @@ def command_line(arguments: list[str]) -> str:
     return shlex.join(["python", "scripts/report.py", *arguments])
 
 
-def save(args: argparse.Namespace, tables: list[Table], lines: list[str], page: str, console: Console) -> None:
-    """Write the tables in every format that was asked for."""
+def save(
+    args: argparse.Namespace,
+    tables: list[Table],
+    lines: list[str],
+    page: str,
+    shown: dict[Path, Figure],
+    console: Console,
+) -> None:
+    """Write the tables in every format that was asked for; Markdown shows the pictures too."""
     if args.markdown:
-        write_section(args.markdown, to_markdown(tables, lines), args.section)
+        titles = {path: figure.title for path, figure in shown.items()}
+        write_section(args.markdown, to_markdown(tables, lines), args.section, titles)
         console.print(f"Markdown: {args.markdown}", markup=False, highlight=False)
     if args.latex:
         write_section(args.latex, to_latex(tables, lines))
@@ -198,7 +208,7 @@ def sweep_parser() -> argparse.ArgumentParser:
         "--figure",
         type=Path,
         metavar="FILE",
-        help="sweep=: write its drawing to FILE as SVG; further ones to FILE-2, ...",
+        help="sweep=: write its drawing to FILE as SVG, which --markdown then shows; further ones to FILE-2, ...",
     )
     parser.add_argument("--brief", action="store_true", help="summary: no table of single entries in the files")
     parser.add_argument("--json", action="store_true", help="count the verdicts by paper, as the last line")

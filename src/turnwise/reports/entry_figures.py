@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnwise.reports.compare import Interval
+from turnwise.reports.curves import reach_figure
 from turnwise.reports.measured import is_change
+from turnwise.reports.reach import curves
 from turnwise.reports.summary import Entry
 from turnwise.reports.svg import MUTED, SERIES, Figure, canvas, label, to_svg
 
@@ -15,11 +17,21 @@ MARKS = "oDs^vP"
 
 def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
     """A drawing for each metric of the entry that runs have: every seed, the mean with its interval over seeds, and beside them
-    what the paper has in the columns of this metric. The two sides have scales of their own: sizes are not to be compared."""
+    what the paper has in the columns of this metric. The two sides have scales of their own: sizes are not to be compared.
+    Before them, of a sweep with ``reach``, success against what it cost."""
     sweep = entry.asked.sweep
     metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
     drawn = (_figure(entry, metric, number, over_seeds) for number, metric in enumerate(metrics))
-    return [] if sweep.gate_report else [figure for figure in drawn if figure is not None]
+    return [] if sweep.gate_report else [figure for figure in (_reach(entry), *drawn) if figure is not None]
+
+
+def _reach(entry: Entry) -> Figure | None:
+    sweep = entry.asked.sweep
+    found, _ = curves({name: list(runs.values()) for name, runs in entry.rows.items()} if sweep.reach else {})
+    title = f"{sweep.title}: held-out success by what it cost, scale {entry.asked.scale}"
+    return reach_figure(
+        title, f"reach-{sweep.name}", found, {name: row.label or name for name, row in sweep.rows.items()}
+    )
 
 
 def _figure(entry: Entry, metric: str, number: int, over_seeds: Interval) -> Figure | None:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from turnwise.errors import InputError
 from turnwise.files import whole
 
 
-def write_section(path: Path, text: str, section: str | None = None) -> None:
+def write_section(
+    path: Path, text: str, section: str | None = None, pictures: Mapping[Path, str] | None = None
+) -> None:
     """Write ``text`` to ``path``, or only between ``<!-- table:section -->`` and ``<!-- /table:section -->`` there.
+
+    Args:
+        pictures: files to show above the text, with their titles; one that the rest of the page shows is not shown twice.
 
     Raises:
         InputError: when the page does not hold the two marks, each once and in this order.
     """
+    above, below = "", ""
     if section is not None:
         begin, end = f"<!-- table:{section} -->", f"<!-- /table:{section} -->"
         page = path.read_text(encoding="utf-8") if path.exists() else ""
         if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
             raise InputError(f"{path}: needs a line '{begin}' and below it a line '{end}', each once")
-        text = f"{page[: page.index(begin)]}{begin}\n\n{text}\n{page[page.index(end) :]}"
+        above, below = f"{page[: page.index(begin)]}{begin}\n\n", f"\n{page[page.index(end) :]}"
+    links = {Path(os.path.relpath(at, path.parent)).as_posix(): title for at, title in (pictures or {}).items()}
+    shown = [f"![{title}]({link})\n\n" for link, title in links.items() if f"]({link})" not in above + below]
     with whole(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(above + "".join(shown) + text + below, encoding="utf-8")

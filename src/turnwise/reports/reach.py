@@ -87,6 +87,20 @@ def reached(points: Curve, level: float) -> Cost | None:
     return None
 
 
+def curves(rows: Mapping[str, Sequence[Measured]]) -> tuple[dict[str, list[Curve]], list[str]]:
+    """The curves of each row's runs, and a note for each run of which none can be told."""
+    found: dict[str, list[Curve]] = {}
+    notes = []
+    for name, runs in rows.items():
+        found[name] = []
+        for run in runs:
+            try:
+                found[name].append(curve(run))
+            except InputError as error:
+                notes.append(f"left out: {error}")
+    return found, notes
+
+
 def reach_table(
     levels: Sequence[float | str], rows: Mapping[str, Sequence[Measured]], labels: Mapping[str, str]
 ) -> Table:
@@ -101,22 +115,15 @@ def reach_table(
     """
     yardstick = next(iter(rows), "")
     headers = ["row", "level, %", "seeds", "turns", "tokens", "CPU s", "ratio"]
-    table = Table("What it took to reach a held-out success", headers, [])
-    curves: dict[str, list[Curve]] = {}
-    for name, runs in rows.items() if levels else ():
-        curves[name] = []
-        for run in runs:
-            try:
-                curves[name].append(curve(run))
-            except InputError as error:
-                table.notes.append(f"left out: {error}")
+    drawn, notes = curves(rows if levels else {})
+    table = Table("What it took to reach a held-out success", headers, [], notes)
     for told in levels:
-        ends = [points[-1][1] for points in curves[told]] if isinstance(told, str) else []
+        ends = [points[-1][1] for points in drawn[told]] if isinstance(told, str) else []
         if isinstance(told, str) and not ends:
             continue
         level = fmean(ends) if ends else float(told)
         first: tuple[float, bool] | None = None
-        for name, points in curves.items():
+        for name, points in drawn.items():
             if not points:
                 continue
             found = [reached(one, level) for one in points]

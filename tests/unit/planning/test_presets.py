@@ -74,3 +74,27 @@ def test_gpus_share_the_hours(composed, gpu) -> None:
     for part in ("forward", "backward"):  # hours of GPUs, not of a clock
         assert eight.gpu_hours[part] == pytest.approx(one.gpu_hours[part])
     assert eight.gpu_hours["sampling"] >= one.gpu_hours["sampling"]  # each reads the weights for its share
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus"),
+    [
+        ("scale=paper_selective method=grpo allocator.group_size=8", 1),
+        ("scale=paper_trace method=trace env=search policy.model=Qwen/Qwen3-8B", 16),
+        ("scale=paper_trace method=trace env=search policy.model=Qwen/Qwen3-14B", 16),
+        ("scale=paper_awpo method=awpo env=apibank allocator.group_size=8 engine=vllm", 8),
+        ("scale=paper method=pivotrl trainer=fsdp engine=vllm", 8),
+    ],
+)
+def test_the_papers_scales_fit_the_gpus_that_they_name(composed, gpu, overrides: str, gpus: int) -> None:
+    cfg = composed(*overrides.split())
+    check_config(cfg)
+    found = plan(cfg, gpu).memory
+    assert gpus_of(cfg) == gpus and found is not None and found.peak < 80e9
+
+
+def test_awpos_largest_rows_fit_no_gpu_of_80_gb_and_the_scale_says_so(composed, gpu) -> None:
+    row = ["method=awpo", "env=apibank", "policy.model=Qwen/Qwen3-8B", "allocator.group_size=8", "engine=vllm"]
+    found = plan(composed("scale=paper_awpo", *row), gpu)
+    assert found.memory is not None and 80e9 < found.memory.peak < 141e9
+    assert any(missing.startswith("GPU memory: ") for missing in found.missing)

@@ -1,0 +1,132 @@
+"""Held-out success against what was spent to get there, a line for each row of a sweep with ``reach``."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from textwrap import shorten
+from typing import Any
+
+from turnwise.reports.reach import Curve
+from turnwise.reports.svg import GRID, INK, SERIES, Figure, canvas, to_svg
+
+COSTS = {"cpu": "CPU seconds, profiles included", "turns": "turns played, profiles included"}
+STROKES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))  # of each, a round of the colours
+MARKS = "osD^vPXp*<>"  # eleven, so that no two rounds of the colours share one
+LABEL_INCHES = 0.185  # from one label to the next
+LETTERS = 44  # of a label
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Success (percent) over the seeds of a row, at rising costs."""
+
+    cost: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def band(seeds: Sequence[Curve], cost: str) -> Band:
+    """The mean, lowest and highest seed wherever any seed was measured, as far as all seeds went.
+
+    Each seed starts at no cost with the success of its base, stays there while it is profiled, and is a straight line between
+    evaluations; so the mean is exact between the grid's points too, and the band there is never narrower than the seeds.
+
+    Args:
+        seeds: at least one.
+        cost: a field of :class:`turnwise.reports.reach.Cost`.
+    """
+    lines = [[(0.0, points[0][1]), *((getattr(spent, cost), success) for spent, success in points)] for points in seeds]
+    end = min(line[-1][0] for line in lines)
+    grid = sorted({at for line in lines for at, _ in line if at <= end})
+    values = [[_at(line, at) for line in lines] for at in grid]
+    return Band(
+        grid, [fmean(found) for found in values], [min(found) for found in values], [max(found) for found in values]
+    )
+
+
+def _at(line: Sequence[tuple[float, float]], cost: float) -> float:
+    """Where a line stands; of several points at one cost, which no turn parts, the last."""
+    after = bisect_right(line, cost, key=lambda point: point[0])
+    (before, low), (beyond, high) = line[after - 1], line[min(after, len(line) - 1)]
+    return low if beyond <= before else low + (high - low) * (cost - before) / (beyond - before)
+
+
+def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Places for labels, as near to where they are wanted as can be (least squares) at ``gap`` from one to the next or more.
+
+    Args:
+        wanted: rising.
+        low, high: no place is outside, where there is room for all.
+    """
+    pools: list[list[float]] = []  # of labels that touch: where each would put the lowest label of all
+    for number, at in enumerate(wanted):
+        pools.append([at - number * gap])
+        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    roof = max(low, high - (len(wanted) - 1) * gap)
+    lowest = [min(max(fmean(pool), low), roof) for pool in pools for _ in pool]
+    return [at + number * gap for number, at in enumerate(lowest)]
+
+
+def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labels: Mapping[str, str]) -> Figure | None:
+    """A panel for CPU seconds and one for turns: a row's mean over its seeds, in a band from its lowest to its highest.
+
+    Labels stand to the right in the order in which the lines end.
+
+    Args:
+        key: of the drawing's ids on its page.
+        rows: the curves of their seeds; a row without any is left out.
+        labels: what the rows are called.
+
+    Returns:
+        None where no row has a curve.
+    """
+    drawn = {name: seeds for name, seeds in rows.items() if seeds}
+    if not drawn:
+        return None
+    height = max(2.9, LABEL_INCHES * (len(drawn) + 2))
+    with canvas(9.4, 2 * height + 0.9) as figure:
+        grid = figure.add_gridspec(2, 2, width_ratios=(2, 1))
+        for number, (cost, told) in enumerate(COSTS.items()):
+            bands = {name: band(seeds, cost) for name, seeds in drawn.items()}
+            axes = figure.add_subplot(grid[number, 0])
+            names = figure.add_subplot(grid[number, 1], sharey=axes)
+            _panel(axes, names, bands, labels, height)
+            axes.set(xlabel=told, ylabel="held-out success, %")
+        ends = sorted(((band(seeds, "cpu"), name) for name, seeds in drawn.items()), key=lambda end: -end[0].mean[-1])
+        said = "; ".join(
+            f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} s" for end, name in ends
+        )
+        alt = f"{title}. Where the lines end in CPU seconds: {said}. "
+        alt += "Flat beginnings are profiles. Bands go from the lowest to the highest seed, as far as all seeds went."
+        return Figure(title, to_svg(figure, key, alt), alt, wide=True)
+
+
+def _panel(axes: Any, names: Any, bands: Mapping[str, Band], labels: Mapping[str, str], height: float) -> None:
+    right = 1.02 * max(one.cost[-1] for one in bands.values()) or 1.0
+    top = 1.06 * max(max(one.high) for one in bands.values()) or 1.0
+    order = sorted(bands, key=lambda name: bands[name].mean[-1])
+    places = apart([bands[name].mean[-1] for name in order], LABEL_INCHES * top / height, 0.02 * top, 0.98 * top)
+    for number, (name, one) in enumerate(bands.items()):
+        colour, mark = SERIES[number % len(SERIES)], MARKS[number % len(MARKS)]
+        stroke = STROKES[number // len(SERIES) % len(STROKES)]
+        place = places[order.index(name)]
+        if one.low != one.high:
+            axes.fill_between(one.cost, one.low, one.high, color=colour, alpha=0.12, lw=0)
+        axes.plot(one.cost, one.mean, color=colour, ls=stroke)
+        axes.plot(one.cost[-1], one.mean[-1], mark, color=colour, clip_on=False)
+        axes.plot([one.cost[-1], right], [one.mean[-1], place], color=colour, lw=0.7, alpha=0.4, zorder=1)
+        names.plot([0, 0.13], [place, place], color=colour, ls=stroke)
+        names.plot([0.065], [place], mark, color=colour)
+        names.text(
+            0.17, place, shorten(labels.get(name, name), LETTERS, placeholder="..."), va="center", color=INK, fontsize=9
+        )
+    axes.set(xlim=(0, right), ylim=(0, top))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.spines["right"].set(visible=True, color=GRID)
+    names.set_xlim(0, 1)
+    names.axis("off")
