@@ -1,4 +1,4 @@
-"""How much of the contrast a part of the budget finds, if it goes to the histories that a ranking puts first."""
+"""How much of the contrast lies below the histories that a ranking puts first."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ class Anchor(NamedTuple):
 
     rank: float  # the greater, the earlier it gets its budget
     contrast: float  # p (1 - p) of the success found below it
-    budget: int  # rollouts below it
 
 
 def captured(anchors: Iterable[Anchor], share: float = 0.5) -> float | None:
-    """The share of all contrast below the first anchors, to which ``share`` of the budget goes (TRACE Figure 2b).
+    """The share of all contrast below the first of the anchors, where the budget goes to ``share`` of them (TRACE Figure 2b).
 
-    What is spent on an anchor in part finds that part of its contrast, and anchors of one rank are served evenly: a ranking that
-    knows nothing finds ``share`` of the contrast. None where there is none to find.
+    Every anchor is worth the same budget, whatever it got. One that is served in part gives that part of its contrast, and
+    anchors of one rank are served evenly: a ranking that knows nothing finds ``share``. None where there is no contrast.
     """
     ordered = sorted(anchors, key=lambda anchor: -anchor.rank)
     total = sum(anchor.contrast for anchor in ordered)
     if not total:
         return None
-    left, found = share * sum(anchor.budget for anchor in ordered), 0.0
-    for _, alike in groupby(ordered, key=lambda anchor: anchor.rank):
-        together = list(alike)
-        wanted = sum(anchor.budget for anchor in together)
-        spent = min(wanted, left)
-        found += sum(anchor.contrast for anchor in together) * spent / wanted
-        left -= spent
+    left, found = share * len(ordered), 0.0
+    for _, group in groupby(ordered, key=lambda anchor: anchor.rank):
+        alike = list(group)
+        served = min(len(alike), left)
+        found += sum(anchor.contrast for anchor in alike) * served / len(alike)
+        left -= served
     return found / total

@@ -29,9 +29,9 @@ class Prediction:
 def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict[str, float]:
     """Spearman's rho with its p-value (TRACE Eq. 22) of roots and of prefixes, and the mean squared error by depth.
 
-    ``captured_*`` is the share of the contrast that half of the budget would find if it went where V(1 - V) is greatest, and
-    ``captured_*_best`` if it went where the contrast turned out to be (Figure 2b); half is what a blind ranking finds. What is
-    not defined (a correlation of fewer than three histories, or of predictions or outcomes that are all alike; contrast where
+    ``captured_*`` is the share of the contrast below that half of the histories where V(1 - V) is greatest, and
+    ``captured_*_best`` below the half where it turned out to be (Figure 2b); half is what a blind ranking finds. What is not
+    defined (a correlation of fewer than three histories, or of predictions or outcomes that are all alike; contrast where
     there is none) is left out.
     """
     found: dict[str, float] = {}
@@ -41,12 +41,8 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
             rho, p = spearmanr(values, means)
             found |= {f"spearman_{name}": float(rho), f"spearman_{name}_p": float(p)}
         shares = {
-            f"captured_{name}": captured(
-                Anchor(spread(p.value), spread(p.target.mean), p.target.leaves) for p in group
-            ),
-            f"captured_{name}_best": captured(
-                Anchor(spread(p.target.mean), spread(p.target.mean), p.target.leaves) for p in group
-            ),
+            f"captured_{name}": captured(Anchor(spread(p.value), spread(p.target.mean)) for p in group),
+            f"captured_{name}_best": captured(Anchor(spread(p.target.mean), spread(p.target.mean)) for p in group),
         }
         found |= {key: share for key, share in shares.items() if share is not None}
     errors: dict[str, list[float]] = defaultdict(list)
