@@ -1,8 +1,9 @@
-"""No measured number in docs/results*.md is typed by hand: what the prose says, a generated section says.
+"""Measured numbers in the prose of docs/results*.md are those of the tables: what the prose says, a generated section says.
 
 Measured is every number with a decimal point, before "%" or "points", or between square brackets, but for code, links, and the
 numbers of papers, equations, tables and the like. It must stand (sign, commas and trailing zeros aside; one with a decimal point
 as one that has it) in a section that ``scripts/report.py`` wrote on the same page, or on a page that the same sentence links to.
+Counts without a unit, numbers in words and what they are said of go unchecked.
 What no table holds stands in a paragraph with ``<!-- measured: COMMAND -->``, the command that measures it.
 """
 
@@ -93,8 +94,9 @@ def test_a_command_that_measures_is_one_of_this_repository_and_is_needed(page: P
     commands = [" ".join(command.split()) for command in MEASURED.findall(text)]
     used = {" ".join(command.split()) for _, _, command in untold(page) if command}
     for command in commands:
-        python, script, *_ = [word for word in shlex.split(command) if "=" not in word or word.startswith("-")]
-        assert python == "python" and (script == "-m" or (ROOT / script).is_file()), command
+        python, script, *given = shlex.split(command)
+        assert python == "python" and (ROOT / script).is_file(), command
+        assert all("=" in word or word.startswith("-") for word in given), command
         assert command in used, f"{page.name}: every number of its paragraph is in a table: {command}"
 
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from turnwise.envs.base import Environment, Quality, Session, same_text
+from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 
 
@@ -57,20 +58,25 @@ class Mixture:
         self.waits = any(getattr(world, "waits", False) for world in self.parts.values())
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """``count`` tasks of a split, every beginning of the list as balanced as the whole; fewer where a world has fewer.
+        """``count`` tasks of a split, every beginning of the list as balanced as the whole; fewer where a world gives fewer.
+
+        A shorter list need not be the beginning of a longer one.
 
         Raises:
             ValueError: a world has no such split.
+            InputError: a world has too few tasks.
         """
         counts = shares(list(self.weights.values()), count)
-        dealt = [
-            [replace(task, id=f"{name}/{task.id}", subset=name) for task in world.tasks(split, number, seed)]
-            if number
-            else []
-            for (name, world), number in zip(self.parts.items(), counts, strict=True)
-        ]
+        dealt = [self._dealt(name, split, number, seed) for name, number in zip(self.parts, counts, strict=True)]
         hands = [iter(tasks) for tasks in dealt]
         return [next(hands[place]) for place in order([len(tasks) for tasks in dealt])]
+
+    def _dealt(self, name: str, split: str, count: int, seed: int) -> list[Task]:
+        try:
+            tasks = self.parts[name].tasks(split, count, seed) if count else ()
+        except InputError as error:
+            raise InputError(f"env.worlds.{name}: {error}; or lower env.weights.{name}") from error
+        return [replace(task, id=f"{name}/{task.id}", subset=name) for task in tasks]
 
     def reset(self, task: Task) -> Session:
         """A fresh session of the task's world.
@@ -93,7 +99,7 @@ class Mixture:
         return self._of(session.task).accepts(session, action, expert)
 
     def same(self, action: str, expert: str) -> bool:
-        """Exact match after whitespace is normalised (PivotRL Eq. 2), as every world here has it."""
+        """Exact match after whitespace is normalised (PivotRL Eq. 2); a rollout asks the world of its task."""
         return same_text(action, expert)
 
     def _of(self, task: Task) -> Environment:
@@ -102,7 +108,7 @@ class Mixture:
             known = ", ".join(self.parts)
             raise ValueError(
                 f"task {task.id}: made for env {task.env!r}, which is no world of this mixture ({known}); add it as "
-                f"+env@env.worlds.{task.env}={task.env}"
+                f"+env@env.worlds.{task.env}={task.env}, or leave out env.worlds.{task.env}=null"
             )
         return world
 

@@ -199,7 +199,7 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
     if scale not in ("tiny", "paper"):
         raise InputError(f"scale={scale}: a sweep has the scales tiny and paper")
     return Asked(
-        find_sweep(given.get("sweep", ""), folder),
+        find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
         folder,
         scale,  # type: ignore[arg-type]
         tuple(given["rows"].split(",")) if given.get("rows") else None,

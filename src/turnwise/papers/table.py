@@ -82,6 +82,7 @@ class Sweep(_Part):
     seeds: tuple[int, ...] = (0, 1, 2)
     scales: dict[Scale, Words] = Field(default_factory=dict)  # overrides of every row; default: scale=<scale>
     columns: dict[str, str | None] = Field(default_factory=dict)  # the paper's column -> our metric; null: none
+    columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)  # columns that differ at one scale
     rows: dict[str, Row]
     needs: dict[Scale, str] = Field(default_factory=dict)  # what is missing for all rows
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
@@ -105,6 +106,9 @@ class Sweep(_Part):
                 raise ValueError(f"rows.{name}: a row's name is one word")
             if strange := sorted(row.numbers.keys() - self.columns.keys()):
                 raise ValueError(f"rows.{name}.numbers: {strange[0]} is not one of the columns")
+        for scale, columns in self.columns_at.items():
+            if strange := sorted(columns.keys() - self.columns.keys()):
+                raise ValueError(f"columns_at.{scale}: {strange[0]} is not one of the columns")
         for metric in (*self.directions, *self.also):
             self.claims(metric)
         for level in self.reach:
@@ -126,6 +130,10 @@ class Sweep(_Part):
             return reason or "a row of the paper that is no run of ours"
         wanted = set(_GIVEN.findall(reason or ""))
         return None if wanted and wanted <= set(given) else reason
+
+    def of_scale(self, scale: Scale) -> Sweep:
+        """The sweep with the columns that it has at a scale."""
+        return self.model_copy(update={"columns": {**self.columns, **self.columns_at.get(scale, {})}})
 
     def shared(self, scale: Scale) -> tuple[str, ...]:
         """Overrides of every row at a scale."""

@@ -280,7 +280,7 @@ class Player:
             with guarded(self.world_seconds):
                 verdict = (
                     self.environment.accepts(session, turn.text, state.expert),
-                    self.environment.same(turn.text, state.expert),
+                    world_of(self.environment, state.task).same(turn.text, state.expert),
                 )
             self._verdicts[state.id, turn.text] = verdict
         turn.info["functional"], turn.info["strict"] = float(verdict[0]), float(verdict[1])

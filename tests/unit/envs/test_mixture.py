@@ -22,6 +22,7 @@ from turnwise.envs.checks import check_forks, check_hostile, replay
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.mixture import Mixture, order, shares
 from turnwise.envs.search import SearchEnv
+from turnwise.errors import InputError
 from turnwise.types import Task
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -101,6 +102,12 @@ class Few(HouseholdEnv):
 def test_a_world_with_fewer_tasks_than_its_share_gives_what_it_has() -> None:
     env = Mixture({"few": Few(), "household": HouseholdEnv()})
     assert names(env.tasks("seen", 8)) == ["household", "few", "household", "household", "few", "household"]
+
+
+def test_a_world_that_refuses_is_named_with_the_remedy() -> None:
+    env = Mixture({"search": SearchEnv("tiny", countries=4), "household": HouseholdEnv()})
+    with pytest.raises(InputError, match=r"env\.worlds\.search: .* 500 are wanted; .*or lower env\.weights\.search"):
+        env.tasks("seen", 1000)
 
 
 # -- delegation --------------------------------------------------------------------------------------------------------

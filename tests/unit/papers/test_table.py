@@ -86,3 +86,17 @@ def test_every_mistake_names_its_key(conf: Path, change: dict[str, object], word
     with pytest.raises(InputError, match=words) as caught:
         read_sweep(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_column_may_be_another_metric_at_one_scale(tmp_path: Path) -> None:
+    path = tmp_path / "p_tab1.yaml"
+    text = (
+        "paper: P\nentry: Table 1\ntitle: T\ncolumns: {a: in_domain.after, b: null}\nrows: {x: {overrides: seed=0}}\n"
+    )
+    path.write_text(text + "columns_at: {paper: {b: ood.after}}\n")
+    sweep = read_sweep(path)
+    assert sweep.of_scale("tiny").columns == {"a": "in_domain.after", "b": None}
+    assert sweep.of_scale("paper").columns == {"a": "in_domain.after", "b": "ood.after"}
+    path.write_text(text + "columns_at: {paper: {c: ood.after}}\n")
+    with pytest.raises(InputError, match=r"columns_at\.paper: c is not one of the columns"):
+        read_sweep(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from turnwise.reports.measured import Measured
 from turnwise.reports.result import read_result
 from turnwise.reports.summary import counted, entry_tables, read_entry, summary_table
 from turnwise.reports.tables import to_markdown
-from turnwise.reports.verdict import decide, decide_gate, entry_verdict, settled
+from turnwise.reports.verdict import Decision, decide, decide_gate, entry_verdict, settled
 
 SWEEP = """
 paper: P
@@ -208,6 +209,27 @@ def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> 
     assert found.verdict == "holds"
     text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
     assert "| holds | 1 holds, 1 not_run |" in text and "| fails, our claim |" in text
+
+
+def test_a_claim_is_asked_at_its_own_scale_alone(tmp_path: Path, conf: Path) -> None:
+    sweep = conf / "sweep" / "p_tab1.yaml"
+    sweep.write_text(sweep.read_text().replace("directions:", "directions:\n  ood.after: [ours > 90 at paper]"))
+    text = sweep.read_text()
+    assert "at paper" in text
+    for seed in range(3):
+        save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
+        save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+
+    def decision(scale: str) -> Decision:
+        asked = replace(ask(["sweep=p_tab1"], conf), scale=scale)  # type: ignore[arg-type]
+        entry = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+        return next(d for d in entry.decisions if d.claim.at)
+
+    told = decision("tiny")
+    assert (told.verdict, told.cannot, told.why) == ("not_run", True, "a claim of scale=paper")
+    assert decision("paper").why != "a claim of scale=paper"
+    entry = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    assert entry.verdict == "holds"  # it is left out
 
 
 def test_rows_that_are_asked_for_are_told_alone(tmp_path: Path, conf: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from turnwise.envs.alfworld.session import AlfworldSession
 from turnwise.envs.base import Quality
+from turnwise.errors import InputError
 from turnwise.types import Task
 
 FOLDERS = {"train": "train", "seen": "valid_seen", "unseen": "valid_unseen"}
@@ -51,7 +52,10 @@ class OfficialGames:
                 kind = folder.parent.name.partition("-")[0]  # of "pick_and_place_simple-Mug-None-Desk-308"
                 chosen.append(Task("alfworld", str(folder), split, {"game": path}, kind))
         if len(chosen) < count:
-            raise ValueError(f"count: split {split!r} has {len(chosen)} playable games, {count} were asked for")
+            raise InputError(
+                f"count: split {split!r} has {len(chosen)} playable games, {count} were asked for: lower data.trajectories, "
+                "states.count or eval.tasks"
+            )
         return chosen
 
     def game(self, task: Task) -> str:

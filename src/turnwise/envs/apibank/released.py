@@ -104,7 +104,7 @@ class ReleasedTasks:
             raise ValueError(f"split must be train, seen or unseen, got {split!r}")
         found = list(self._tasks[split])
         if count > len(found):
-            raise ValueError(
+            raise InputError(
                 f"split {split} of the public API-Bank has {len(found)} tasks, {count} were asked for: lower data.trajectories, "
                 "states.count or eval.tasks"
             )

@@ -12,6 +12,7 @@ from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_classes, without
 from turnwise.envs.bfcl.truth import read_truth
 from turnwise.envs.dialogues.problem import Problem, UserTurn
+from turnwise.errors import InputError
 from turnwise.types import Task
 
 NO_FUNCTION = "None of the functions that I have does this."
@@ -54,7 +55,7 @@ class PublicTasks:
             raise ValueError(f"split must be train, seen or unseen, got {split!r}")
         found = [f"multi_turn_{subset}_{number}" for number in splits[split] for subset in self.subsets]
         if count > len(found):
-            raise ValueError(
+            raise InputError(
                 f"split {split} of the public tasks has {len(found)} tasks, {count} were asked for: lower "
                 "data.trajectories, states.count or eval.tasks"
             )

@@ -86,7 +86,7 @@ class MathEnv:
             return make_problems(self.level, split, count, seed)
         problems = list(self._read.get(split, ()))
         if count > len(problems):
-            raise ValueError(f"math: {split} has {len(problems)} problems, {count} are wanted; give files.{split} more")
+            raise InputError(f"math: {split} has {len(problems)} problems, {count} are wanted; give files.{split} more")
         random.Random(f"problems {split} {seed}").shuffle(problems)
         return problems[:count]
 

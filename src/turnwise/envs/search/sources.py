@@ -11,6 +11,7 @@ from turnwise.envs.base import check_task
 from turnwise.envs.search.encyclopaedia import SPLITS, Encyclopaedia, Level
 from turnwise.envs.search.pages import Page, Pages, Question
 from turnwise.envs.search.public import read_pages, read_questions
+from turnwise.errors import InputError
 from turnwise.types import Task
 
 
@@ -65,7 +66,7 @@ class Source:
             questions = self._lists[split, seed] = self._ordered(split, seed)
         if count > len(questions):
             remedy = f"give files.{split} more" if self._made is None else "set countries to more, or level to full"
-            raise ValueError(f"{env}: {split} has {len(questions)} questions, {count} are wanted; {remedy}")
+            raise InputError(f"{env}: {split} has {len(questions)} questions, {count} are wanted; {remedy}")
         source = {"source": self.name}
         return [Task(env, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions[:count]]
 

@@ -17,6 +17,7 @@ from turnwise.envs.tau2.problem import Reference, problem_of
 from turnwise.envs.tau2.session import Tau2Session
 from turnwise.envs.tau2.user import ScriptedUser, User
 from turnwise.envs.tools import check_format, played
+from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 
 NAME = "tau2"
@@ -99,7 +100,7 @@ class Tau2Env:
             raise ValueError(f"count: cannot draw {count} tasks")
         found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
         if count > len(found):
-            raise ValueError(
+            raise InputError(
                 f"split {split} of tau2 ({', '.join(self.domains)}) has {len(found)} tasks, {count} were asked for: lower "
                 "data.trajectories, states.count or eval.tasks"
             )
