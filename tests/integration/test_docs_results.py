@@ -1,0 +1,53 @@
+"""The tables of docs/results are those of the kept runs: nobody forgot to write them again."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+SECTION = re.compile(r"<!-- table:([\w-]+) -->(.*?)<!-- /table:\1 -->", re.DOTALL)
+WRITTEN = re.compile(
+    r"^Written by `python scripts/report\.py ((?:summary|sweep=).*?) --markdown (\S+) .*`\.$", re.MULTILINE
+)
+
+
+def sections() -> list[tuple[Path, str, list[str]]]:
+    """Page, section and the arguments of scripts/report.py that wrote it, of those that read sweeps."""
+    found = []
+    for page in sorted((ROOT / "docs" / "results").glob("*.md")):
+        for name, text in SECTION.findall(page.read_text(encoding="utf-8")):
+            if written := WRITTEN.search(text):
+                found.append((page, name, shlex.split(written[1])))
+    return found
+
+
+def rows(text: str, name: str) -> list[str]:
+    """The lines of a section's tables."""
+    section = next(body for found, body in SECTION.findall(text) if found == name)
+    return [line for line in section.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.slow  # a bootstrap for every claim
+@pytest.mark.skipif(not RESULTS.exists(), reason="the kept runs are not in this copy")
+@pytest.mark.parametrize(
+    ("page", "name", "arguments"), sections(), ids=lambda part: part if isinstance(part, str) else ""
+)
+def test_a_section_has_the_numbers_of_the_kept_runs(
+    page: Path, name: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location("report_script", ROOT / "scripts" / "report.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    copy = tmp_path / page.name
+    copy.write_text(f"<!-- table:{name} -->\n<!-- /table:{name} -->\n")
+    monkeypatch.chdir(ROOT)
+    assert script.main([*arguments, "outputs=results", "--markdown", str(copy), "--section", name]) == 0
+    written = rows(copy.read_text(encoding="utf-8"), name)
+    assert written and written == rows(page.read_text(encoding="utf-8"), name), f"write it again: {' '.join(arguments)}"
