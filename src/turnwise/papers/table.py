@@ -28,7 +28,7 @@ class Comparison:
     margin: float
     text: str
     ours: bool = False  # no claim of the paper's: told and not counted
-    at: Scale | None = None  # the one scale at which it can be asked: a number on the right is of one benchmark
+    at: str | None = None  # the one scale at which it can be asked: a number on the right is of one benchmark
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -156,8 +156,7 @@ def comparison(text: str, rows: Mapping[str, Row]) -> Comparison:
             f"directions: {text!r} is not of the form 'row > row', 'row > number' or 'row > row - number', "
             f"where ' at {' or '.join(SCALES)}' may follow"
         )
-    left, sign, right, plus, size, scale = found.groups()
-    at: Scale | None = next((known for known in get_args(Scale) if known == scale), None)
+    left, sign, right, plus, size, at = found.groups()
     shift = float(size or 0) * (-1 if plus == "-" else 1)
     sides = (_side(left, text, rows), _side(right, text, rows))
     if not isinstance(sides[0], str):

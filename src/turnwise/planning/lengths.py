@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -22,6 +22,7 @@ from turnwise.data.expert import expert_file
 from turnwise.data.trajectories import read_trajectories
 from turnwise.errors import InputError
 from turnwise.planning.architectures import Architecture
+from turnwise.planning.nested import settings_of
 from turnwise.tiny.load import WORLDS, tiny_path
 from turnwise.types import Trajectory
 
@@ -69,9 +70,14 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
         found["reply"], source["reply"] = min(seen["spoken"], limit), "demonstrations"
     else:
         found["reply"], source["reply"] = float(limit), f"{AT_MOST} rollout.sampling.max_tokens"
-    if horizons := dict(_horizons(OmegaConf.to_container(cfg.env, resolve=True), "env")):
-        longest_of = max(horizons, key=lambda key: horizons[key])
-        found["episode"], source["episode"] = horizons[longest_of], f"{AT_MOST} {longest_of}"
+    limits = [
+        (float(value), ".".join(keys))
+        for keys, value in settings_of(cfg)
+        if keys[-1] == "horizon" and value is not None
+    ]
+    if limits:
+        found["episode"], where = max(limits)
+        source["episode"] = f"{AT_MOST} {where}"
     elif seen:
         found["episode"], source["episode"] = seen["demonstrated"], "as long as a demonstration"
     told = {key: value for key, value in given.items() if value is not None}
@@ -89,15 +95,6 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
     if fits < found["episode"]:
         found["episode"], source["episode"] = fits, f"{AT_MOST} rollout.max_length"
     return Lengths(**found, source=source), why
-
-
-def _horizons(node: Any, path: str) -> Iterator[tuple[str, float]]:
-    """The limits of turns that an environment's settings name, at any depth: worlds may stand inside another one."""
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            yield from _horizons(value, f"{path}.{key}")
-        elif key == "horizon" and value is not None:
-            yield f"{path}.{key}", float(value)
 
 
 def trajectories(cfg: DictConfig) -> int:

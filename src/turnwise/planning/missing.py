@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.hours import Gpu
 from turnwise.planning.memory import Memory, gpus_of, sharding
+from turnwise.planning.nested import settings_of
 from turnwise.planning.shape import Shape
 
-_FILES = ("files", "corpus", "games", "data")  # keys of environments
+_FILES = {"files", "corpus", "games", "data"}  # keys of environments: a file, or one for each split
 SMALLEST_STEP = 2.0**-9  # relative; a smaller one is rounded away in a bfloat16 weight
 
 
@@ -40,22 +40,10 @@ def missing(
 
 
 def _files(cfg: DictConfig) -> Iterator[str]:
-    environment: Any = OmegaConf.to_container(cfg.env, resolve=True)
-    for key, value in {"data.file": cfg.data.file, **dict(_of_worlds(environment, "env"))}.items():
+    named = {".".join(keys): value for keys, value in settings_of(cfg) if _FILES & set(keys[-2:])}
+    for key, value in {"data.file": cfg.data.file, **named}.items():
         if isinstance(value, str) and not Path(value).exists():
             yield f"{key}: {value} is not there"
-
-
-def _of_worlds(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    """What the files of an environment are named by, at any depth: worlds may stand inside another one."""
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            named = key in _FILES
-            yield from (
-                ((f"{path}.{key}.{k}", v) for k, v in value.items()) if named else _of_worlds(value, f"{path}.{key}")
-            )
-        elif key in _FILES:
-            yield f"{path}.{key}", value
 
 
 def _checkpoint(key: str, source: Architecture) -> Iterator[str]:

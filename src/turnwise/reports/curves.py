@@ -89,17 +89,17 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
     if not drawn:
         return None
     height = max(2.9, LABEL_INCHES * (len(drawn) + 2))
+    bands = {cost: {name: band(seeds, cost) for name, seeds in drawn.items()} for cost in COSTS}
     with canvas(9.4, 2 * height + 0.9) as figure:
         grid = figure.add_gridspec(2, 2, width_ratios=(2, 1))
         for number, (cost, told) in enumerate(COSTS.items()):
-            bands = {name: band(seeds, cost) for name, seeds in drawn.items()}
             axes = figure.add_subplot(grid[number, 0])
             names = figure.add_subplot(grid[number, 1], sharey=axes)
-            _panel(axes, names, bands, labels, height)
+            _panel(axes, names, bands[cost], labels, height)
             axes.set(xlabel=told, ylabel="held-out success, %")
-        ends = sorted(((band(seeds, "cpu"), name) for name, seeds in drawn.items()), key=lambda end: -end[0].mean[-1])
+        ends = sorted(bands["cpu"].items(), key=lambda end: -end[1].mean[-1])
         said = "; ".join(
-            f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} s" for end, name in ends
+            f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} s" for name, end in ends
         )
         alt = f"{title}. Where the lines end in CPU seconds: {said}. "
         alt += "Flat beginnings are profiles. Bands go from the lowest to the highest seed, as far as all seeds went."
@@ -110,11 +110,12 @@ def _panel(axes: Any, names: Any, bands: Mapping[str, Band], labels: Mapping[str
     right = 1.02 * max(one.cost[-1] for one in bands.values()) or 1.0
     top = 1.06 * max(max(one.high) for one in bands.values()) or 1.0
     order = sorted(bands, key=lambda name: bands[name].mean[-1])
-    places = apart([bands[name].mean[-1] for name in order], LABEL_INCHES * top / height, 0.02 * top, 0.98 * top)
+    ends = [bands[name].mean[-1] for name in order]
+    places = dict(zip(order, apart(ends, LABEL_INCHES * top / height, 0.02 * top, 0.98 * top), strict=True))
     for number, (name, one) in enumerate(bands.items()):
         colour, mark = SERIES[number % len(SERIES)], MARKS[number % len(MARKS)]
         stroke = STROKES[number // len(SERIES) % len(STROKES)]
-        place = places[order.index(name)]
+        place = places[name]
         if one.low != one.high:
             axes.fill_between(one.cost, one.low, one.high, color=colour, alpha=0.12, lw=0)
         axes.plot(one.cost, one.mean, color=colour, ls=stroke)

@@ -19,6 +19,7 @@ from turnwise.gates.base import Gate
 from turnwise.rollouts.ahead import Ahead
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.guard import guarded
+from turnwise.rollouts.local import Verdicts
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, State, Turn
 
@@ -97,10 +98,11 @@ class Player:
     world_threads: int = 0
     tally: Tally = field(default_factory=Tally)
     episodes: Episodes = field(init=False)
-    _verdicts: dict[tuple[str, str], tuple[bool, bool]] = field(default_factory=dict)
+    verdicts: Verdicts = field(init=False)
 
     def __post_init__(self) -> None:
         self.episodes = Episodes(self.environment, self.world_seconds)
+        self.verdicts = Verdicts(self.episodes)
 
     def play(
         self,
@@ -140,7 +142,7 @@ class Player:
             if ahead is not None:
                 ahead.close()
         self.engine.close(opened)
-        if max(len(self.episodes.kept), len(self._verdicts)) > KEPT:
+        if max(len(self.episodes.kept), len(self.verdicts.kept)) > KEPT:
             self.forget()
         return trees
 
@@ -254,36 +256,14 @@ class Player:
         self.tally.tokens += len(sample.ids)
         try:
             if rollout.session is None:
-                self._judge(tree.state, turn)
+                turn.done = True
+                self.verdicts.judge(tree.state, turn)
                 return False
             begun = ahead.take(place) if ahead is not None else None
             return self._step(rollout, turn, begun or self._answer(rollout.session, text))
         except EnvironmentFault:
             tree.invalid.add(rollout.parent)
             return self._begin(rollout, opened, again=True)
-
-    def _judge(self, state: State, turn: Turn) -> None:
-        """The verdicts on one local action. The verifier is deterministic, and most samples of a state are alike.
-
-        A dialogue from a file names no world that could have one: its actions are left to a reward that compares texts.
-        """
-        turn.done = True
-        if state.expert is None:
-            raise ValueError(
-                f"state {state.id!r} has no demonstrated action to judge by: use states=expert_turns or pivots"
-            )
-        if not state.task.env:
-            return
-        verdict = self._verdicts.get((state.id, turn.text))
-        if verdict is None:
-            session = self.episodes.after(state.task, state.actions)
-            with guarded(self.world_seconds):
-                verdict = (
-                    self.environment.accepts(session, turn.text, state.expert),
-                    world_of(self.environment, state.task).same(turn.text, state.expert),
-                )
-            self._verdicts[state.id, turn.text] = verdict
-        turn.info["functional"], turn.info["strict"] = float(verdict[0]), float(verdict[1])
 
     def _step(self, rollout: _Rollout, turn: Turn, step: Step) -> bool:
         turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
@@ -304,11 +284,11 @@ class Player:
     def forget(self) -> None:
         """Drop the kept episodes and verdicts."""
         self.episodes.kept.clear()
-        self._verdicts.clear()
+        self.verdicts.kept.clear()
 
     def using(self, sampling: Sampling, max_turns: int | None) -> Player:
         """The same world under other sampling settings, counted apart."""
-        return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally(), _verdicts={})
+        return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally())
 
 
 def _tell(on_reply: OnReply, live: Sequence[_Rollout], place: int, sample: Sample) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
 from hydra.utils import instantiate
-from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -43,6 +38,7 @@ from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import in_domain, out_of_domain, provenance, summary
 from turnwise.training.playing import player_of, spooled
+from turnwise.training.process import finish, prepare
 from turnwise.training.progress import Advance, Phases
 from turnwise.training.ranks import Ranks, environments, joined
 from turnwise.training.recorder import Recorder
@@ -237,16 +233,11 @@ class Run:
                 with named_signals():
                     trainer.fit(self.module, data, ckpt_path=str(checkpoint) if checkpoint else None, weights_only=True)
                 self.recorder.check()
-            finally:  # a sweep runs many in one process: the next one must not write into this one's W&B run
+            finally:
                 collection.halt()
                 if self.parts["judge"] is not None:
                     self.parts["judge"].close()
-                for logger in loggers:
-                    if isinstance(logger, WandbLogger):
-                        try:
-                            logger.experiment.finish()
-                        except Exception as error:  # its process may have got the signal that ends this one, too
-                            self.phases.tell(f"W&B: {type(error).__name__}: {error}")
+                finish(loggers, self.phases.tell)
 
     def judged(self) -> Judged | None:
         """The reward with the judge's score beside it; None without a judge."""
@@ -289,15 +280,7 @@ class Run:
 
 def run(cfg: DictConfig) -> None:
     """Run ``cfg`` to its result; what an earlier start has finished is not done again."""
-    os.environ.setdefault("WANDB_MODE", "offline")
-    os.environ.setdefault("WANDB_SILENT", "true")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    logging.raiseExceptions = False  # a library's log that finds no room is no news beside the run's own message
-    warnings.filterwarnings("ignore", module="lightning|transformers|peft")
-    L.seed_everything(int(cfg.seed), verbose=False)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    prepare(int(cfg.seed))
     with ExitStack() as ends:
         ends.enter_context(memory_told())
         ranks = ends.enter_context(joined(cfg.trainer))

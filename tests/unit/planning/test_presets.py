@@ -82,6 +82,7 @@ def test_gpus_share_the_hours(composed, gpu) -> None:
         ("scale=paper_selective method=grpo allocator.group_size=8", 1),
         ("scale=paper_trace method=trace env=search policy.model=Qwen/Qwen3-8B", 16),
         ("scale=paper_trace method=trace env=search policy.model=Qwen/Qwen3-14B", 16),
+        ("scale=paper_awpo method=awpo env=bfcl env.level=public allocator.group_size=8", 8),
         ("scale=paper_awpo method=awpo env=apibank allocator.group_size=8 engine=vllm", 8),
         ("scale=paper method=pivotrl trainer=fsdp engine=vllm", 8),
     ],

@@ -52,6 +52,6 @@ def test_verdicts_on_single_actions_are_bounded(monkeypatch: pytest.MonkeyPatch)
     most = 0
     for iteration in range(12):
         player.play([state], Uniform(8), Never(), iteration)
-        most = max(most, len(player._verdicts))
+        most = max(most, len(player.verdicts.kept))
     assert 8 <= most <= 20
     assert next(policy.said) == 12 * 8

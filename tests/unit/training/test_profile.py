@@ -132,7 +132,7 @@ def test_rows_of_other_states_are_not_among_the_profiles(states: list[State], tm
 def test_episodes_of_earlier_shards_are_not_kept(states: list[State], tmp_path: Path) -> None:
     player = Player(Engine(), HouseholdEnv(), Chat(), Sampling(), max_turns=1)
     profile(player, states, K, tmp_path, "key")
-    assert not player.episodes.kept and not player._verdicts
+    assert not player.episodes.kept and not player.verdicts.kept
 
 
 def test_a_look_into_thousands_of_shards_costs_no_more_than_into_few(states: list[State], tmp_path: Path) -> None:

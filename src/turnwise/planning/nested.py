@@ -1,0 +1,21 @@
+"""The settings of an environment, which may hold other worlds with settings of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+
+def settings_of(cfg: DictConfig) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every plain value below ``env``, with the keys that lead to it."""
+    yield from _below(OmegaConf.to_container(cfg.env, resolve=True), ("env",))
+
+
+def _below(node: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if not isinstance(node, Mapping):
+        yield keys, node
+        return
+    for key, value in node.items():
+        yield from _below(value, (*keys, str(key)))
