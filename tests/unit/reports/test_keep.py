@@ -14,10 +14,11 @@ from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.papers.jobs import ask, played
+from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.keep import each_line, finished, keep
 from turnwise.reports.measured import Measured
 from turnwise.reports.result import read_result
-from turnwise.reports.summary import entry_tables, read_entry, summary_table
+from turnwise.reports.summary import read_entry
 from turnwise.reports.tables import to_markdown
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,9 +12,10 @@ from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.papers.jobs import ask
 from turnwise.papers.table import comparison
+from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.measured import Measured
 from turnwise.reports.result import read_result
-from turnwise.reports.summary import counted, entry_tables, read_entry, summary_table
+from turnwise.reports.summary import counted, read_entry
 from turnwise.reports.tables import to_markdown
 from turnwise.reports.verdict import Decision, decide, decide_gate, entry_verdict, settled
 
