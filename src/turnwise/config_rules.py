@@ -81,7 +81,7 @@ def _seeded(cfg: Mapping[str, Any]) -> list[str]:
     """numpy and torch take whole numbers from 0 to 2^32 - 1 alike, and would say so in the middle of a run."""
     seed = _value(cfg, "seed")
     inside = not isinstance(seed, int) or 0 <= seed < 2**32
-    return [] if inside else [f"seed: 0 to {2**32 - 1} can be given to every generator of a run; got {seed}"]
+    return [] if inside else [f"seed: set it from 0 to {2**32 - 1}, which every generator of a run takes; got {seed}"]
 
 
 def _served(cfg: Mapping[str, Any]) -> list[str]:

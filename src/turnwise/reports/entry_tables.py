@@ -19,7 +19,7 @@ from turnwise.reports.verdict import Decision, Runs
 INTERVAL_NOTE = (
     "Intervals are 95 %: the wider, at each end, of Student's t over seeds and of a paired bootstrap over tasks (where the "
     "runs hold single outcomes). holds: clear of the claim's margin on the paper's side; fails: on the other; undecided: "
-    "neither. one seed: of a side that is trained one seed is compared, the interval is over tasks alone."
+    "neither. (one seed): one seed was compared, so that the interval is over tasks alone."
 )
 EACH_NOTE = (
     "Each claim is judged at 95 % on its own, nothing is corrected for the number of claims, and an entry holds only if all hold "
@@ -92,8 +92,9 @@ def _claims(entry: Entry) -> Table:
     table = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", "verdict"], [])
     for d in entry.decisions:
         bounds = "-" if d.low is None or d.high is None else f"[{_number(d.low)}, {_number(d.high)}]"
-        told = [d.verdict + (" (one seed)" if d.one_seed else ""), *(["our claim"] if d.claim.ours else [])]
-        said = ", ".join(told) + (f": {d.why}" if d.why else "")
+        alone = d.one_seed and d.verdict in ("holds", "fails")
+        said = d.verdict + (" (one seed)" if alone else "") + (", our claim" if d.claim.ours else "")
+        said += f": {d.why}" if d.why else ""
         difference = "-" if d.difference is None else _number(d.difference)
         table.rows.append([d.claim.text, d.metric, difference, bounds, _sides(d), str(d.tasks or "-"), said])
     table.notes = [SIGN_NOTE, INTERVAL_NOTE, EACH_NOTE]
