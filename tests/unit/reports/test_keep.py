@@ -304,3 +304,10 @@ def test_the_command_keeps_names_and_leaves_out_what_it_cannot_keep(
     told = capsys.readouterr()
     assert "seed1: its code is not committed" in told.err and "1 runs kept" in told.out and "1 left out" in told.out
     assert script.main([str(tmp_path / "nothing"), *options]) == 2
+    assert capsys.readouterr() == (
+        "",
+        f"no finished run in {tmp_path / 'nothing'} (no such folder); give runs, or folders of them\n",
+    )
+    (tmp_path / "empty").mkdir()
+    assert script.main([str(tmp_path / "empty"), *options]) == 2
+    assert capsys.readouterr() == ("", f"no finished run in {tmp_path / 'empty'}; give runs, or folders of them\n")
