@@ -195,7 +195,7 @@ def _provenance(entry: Entry) -> list[str]:
 
 
 def _hashes_note(hashes: Mapping[str, str]) -> list[str]:
-    told = ", ".join(f"{name} `{found}`" for name, found in hashes.items())
+    told = ", ".join(f"{name} `{found}`" for name, found in hashes.items() if found)
     return [f"Configuration of the first seed: {told}."] if told else []
 
 

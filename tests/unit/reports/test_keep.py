@@ -184,12 +184,18 @@ def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> No
         ]
         row = json.loads(groups("a")) | {"turns": turns}
         (run / "rollouts" / "train.jsonl").write_text(json.dumps(row) + "\n")
+        result = json.loads((run / "result.json").read_text()) | {"seed": seed, "config_hash": f"hash{seed}"}
+        (run / "result.json").write_text(json.dumps(result))
     found = entry()
     assert found.gates is not None and found.gates["groups"] == 2 and len(found.results) == 2
     told = to_markdown(entry_tables(found, mean_interval))
     assert (
         f"2 recorded groups (commit 0123456789ab): python scripts/gate_report.py data={outputs}/p/groups/never." in told
     )
+    assert "Configuration of the first seed: never `hash0`." in told
+    asked, places = ask(["sweep=p_tab8"], conf), [outputs]
+    checked = read_entry(asked, places, mean_interval, paired_mean_difference, None, lambda job: "hash0")
+    assert [(one.row, one.seed, one.kept) for one in checked.changed] == [("never", 1, "hash1")]
     (outputs / "p/groups/never/seed1").rename(outputs / "p/groups/never/seed1.old-1")  # put aside
     unfinished = save(outputs / "p/groups/never/seed2", 10)
     (unfinished / "rollouts").mkdir()
