@@ -27,7 +27,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--to", type=Path, default=Path("results"), help="where they are kept (default results)")
     args = parser.parse_args(arguments)
     kept, size, left_out = 0, 0, 0
-    for run in finished(args.folders):
+    runs = list(finished(args.folders))
+    if not runs:
+        looked = ", ".join(str(folder) + ("" if folder.is_dir() else " (no such folder)") for folder in args.folders)
+        print(f"no finished run in {looked}; give runs, or folders of them", file=sys.stderr)
+        return 2
+    for run in runs:
         try:
             size += keep(run, args.to / run.resolve().relative_to(args.outputs.resolve()))
             kept += 1
@@ -36,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(error, file=sys.stderr)
     told = f"{kept} runs kept in {args.to}, {size / 1024:,.0f} KiB"
     print(told + (f"; {left_out} left out" if left_out else ""))
-    return 0 if kept and not left_out else 2
+    return 2 if left_out else 0
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 """Compare finished runs: tables on the terminal, in Markdown, LaTeX and HTML; or hold them against a paper's table.
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
-python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.yaml --markdown docs/results.md
-python scripts/report.py outputs/pivotrl/seed0 --rebuild
-python scripts/report.py outputs/awpo/noise --against judge.noise --figure noise.svg
-python scripts/report.py sweep=pivotrl_tab4            what `python train.py sweep=pivotrl_tab4` left, and the paper's claims
-python scripts/report.py sweep=pivotrl_tab4 --latex table4.tex --markdown table4.md --html table4.html --figure table4.svg
-python scripts/report.py summary --json                every sweep file; the last line counts the verdicts by paper
+python scripts/report.py sweep=pivotrl_tab4
+python scripts/report.py summary --json
+
+``--help`` has all words and more examples (``turnwise.reports.arguments``).
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -22,104 +21,130 @@ from rich.console import Console
 from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.papers.jobs import ask
+from turnwise.papers.jobs import Asked, ask
 from turnwise.papers.table import sweep_names
+from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
 from turnwise.reports.compare import Collection, collect
 from turnwise.reports.entry_figures import entry_figures
+from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.html import comparison_figures, comparison_page, tables_page, write_page
 from turnwise.reports.latex import to_latex
 from turnwise.reports.markdown import write_section
 from turnwise.reports.pages import write_pages
 from turnwise.reports.paired import differences
 from turnwise.reports.paper import PaperTable, read_paper
-from turnwise.reports.summary import counted, entry_tables, read_entry, summary_table
+from turnwise.reports.summary import Entry, as_json, counted, read_entry
 from turnwise.reports.svg import Figure, standalone
 from turnwise.reports.swept import swept
 from turnwise.reports.tables import Table, footer, paper_tables, provenance, run_table, to_markdown, to_rich
 from turnwise.sweeps.arguments import is_sweep
+from turnwise.sweeps.hashes import RowHashes
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 when a folder or file cannot be used."""
+    """Exit status: 0 done, 2 when a folder, file or word cannot be used."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and (arguments[0] == "summary" or is_sweep(arguments)):
-        return directions(arguments)
-    args = parser().parse_args(arguments)
+    args = parser().parse_intermixed_args(arguments)
+    try:
+        if "summary" in args.words or is_sweep(args.words):
+            directions(args, arguments)
+        else:
+            compare(args, arguments)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def compare(args: argparse.Namespace, arguments: list[str]) -> None:
+    """Runs of folders, side by side."""
+    refuse_strangers(args, ("brief", "json"), "folders")
     console = Console()
-    try:
-        collection = collect(args.folders)
-        papers = [read_paper(path) for path in args.paper]
-        collection.notes += strangers(collection, args.paper, papers)
-        tables = build_tables(collection, papers)
-        tables += differences(collection, args.against, mean_interval) if args.against else []
-        lines = footer(collection, command_line(arguments), args.machine)
-        for table in tables:
-            console.print(to_rich(table))
-        console.print(*lines, sep="\n", markup=False, highlight=False)
-        drawn = swept(collection, args.against, mean_interval) if args.against else {}
-        page = comparison_page(collection, tables, lines, mean_interval, list(drawn.values()))
-        pictures = drawings(args.figure, drawn, collection) if args.figure else {}
-        save(args, tables, lines, page, pictures, console)
-        for path, figure in pictures.items():
-            write_page(path, standalone(figure))
-            console.print(f"Figure: {path}", markup=False, highlight=False)
-        for folder in collection.folders if args.rebuild else ():
-            console.print(f"Report: {write_pages(folder)}", markup=False, highlight=False)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    collection = collect(args.words)
+    papers = [read_paper(path) for path in args.paper]
+    collection.notes += strangers(collection, args.paper, papers)
+    tables = build_tables(collection, papers)
+    tables += differences(collection, args.against, mean_interval) if args.against else []
+    lines = footer(collection, command_line(arguments), args.machine)
+    for table in tables:
+        console.print(to_rich(table))
+    console.print(*lines, sep="\n", markup=False, highlight=False)
+    drawn = swept(collection, args.against, mean_interval) if args.against else {}
+    page = comparison_page(collection, tables, lines, mean_interval, list(drawn.values()))
+    pictures = drawings(args.figure, drawn, collection) if args.figure else {}
+    save(args, tables, lines, page, pictures, console)
+    for path, figure in pictures.items():
+        write_page(path, standalone(figure))
+        console.print(f"Figure: {path}", markup=False, highlight=False)
+    for folder in collection.folders if args.rebuild else ():
+        console.print(f"Report: {write_pages(folder)}", markup=False, highlight=False)
 
 
-def directions(arguments: list[str]) -> int:
-    """``sweep=NAME [scale=...] [key=value ...]`` or ``summary [scale=...] [--json]``, with ``outputs=``, ``data=`` and
-    ``gated=``.
-
-    ``outputs`` names folders of runs, the first one that has a run of a row before the next. A summary is one table on the
-    terminal; in a file every entry's tables follow it.
-    """
-    args = sweep_parser().parse_intermixed_args(arguments)
+def directions(args: argparse.Namespace, arguments: list[str]) -> None:
+    """A sweep, or all of them; of the latter the terminal shows one table, which in a file every entry's tables follow."""
+    words = read_words(args.words, CONF.parent)
+    whole = words.whole
+    refuse_strangers(args, ("paper", "against", "machine", "rebuild"), "sweep=NAME and summary")
+    refuse_strangers(args, ("figure",) if whole else ("brief",), "summary" if whole else "sweep=NAME")
     console = Console() if Console().is_terminal else Console(width=160)  # a pipe has no width of its own
-    try:
-        options, rest = {"outputs": "outputs,results", "data": "", "gated": ""}, []
-        for argument in args.words:
-            key, _, value = argument.partition("=")
-            if key in options:
-                options[key] = value
-            else:
-                rest.append(argument)
-        places = [Path(place) for place in options["outputs"].split(",")]
-        gated = Path(options["gated"]) if options["gated"] else None
-        gates = gate_report(Path(options["data"]), Settings(), gated) if options["data"] else None
-        whole = rest[0] == "summary"
-        names = [f"sweep={name}" for name in sweep_names(CONF)] if whole else [""]
-        rest = [word for word in rest if word != "summary"]
-        asked = [ask([*rest, name] if name else rest, CONF) for name in names]
-        entries = [read_entry(one, places, mean_interval, paired_mean_difference, gates) for one in asked]
-        every = [table for entry in entries for table in entry_tables(entry, mean_interval)]
-        tables = [summary_table(entries)] if whole else every
-        for table in tables:
-            console.print(to_rich(table))
-            console.print(*table.notes, "", sep="\n", markup=False, highlight=False)
-        results = [result for entry in entries for result in entry.results]
-        lines = provenance(results, command_line(arguments))
-        kept = [*tables, *([] if args.brief else every)] if whole else every
-        title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
-        pictures = [] if whole else entry_figures(entries[0], mean_interval)
-        shown = {args.figure: pictures[0]} if args.figure and pictures else {}
-        save(args, kept, lines, tables_page(title, kept, lines, pictures), shown, console)
-        for number, picture in enumerate(pictures if args.figure else ()):
-            path = args.figure.with_stem(f"{args.figure.stem}-{number + 1}") if number else args.figure
-            write_page(path, standalone(picture))
-            console.print(f"Figure: {path}", markup=False, highlight=False)
-        if args.json:
-            print(json.dumps(counted(entries)))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    names = [f"sweep={name}" for name in sweep_names(CONF)] if whole else [""]
+    asked = [ask([*words.rest, name] if name else words.rest, CONF) for name in names]
+    hashes = RowHashes(CONF)
+    refuse_overrides(asked, hashes)
+    gates = gate_report(words.data, Settings(), words.gated) if words.data else None
+    entries = [read_entry(one, words.places, mean_interval, paired_mean_difference, gates, hashes) for one in asked]
+    refuse_seeds(entries, words.places)
+    every = [table for entry in entries for table in entry_tables(entry, mean_interval)]
+    tables = [summary_table(entries)] if whole else every
+    for table in tables:
+        console.print(to_rich(table))
+        console.print(*table.notes, "", sep="\n", markup=False, highlight=False)
+    results = [result for entry in entries for result in entry.results]
+    lines = provenance(results, command_line(arguments))
+    kept = [*tables, *([] if args.brief else every)] if whole else every
+    title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
+    pictures = [] if whole else entry_figures(entries[0], mean_interval)
+    shown = {args.figure: pictures[0]} if args.figure and pictures else {}
+    save(args, kept, lines, tables_page(title, kept, lines, pictures), shown, console)
+    for number, picture in enumerate(pictures if args.figure else ()):
+        path = args.figure.with_stem(f"{args.figure.stem}-{number + 1}") if number else args.figure
+        write_page(path, standalone(picture))
+        console.print(f"Figure: {path}", markup=False, highlight=False)
+    for found in (*map(as_json, entries), counted(entries)) if args.json else ():
+        print(json.dumps(found))
+
+
+def refuse_overrides(asked: Sequence[Asked], hashes: RowHashes) -> None:
+    """Of several sweeps it is enough that one takes what was given.
+
+    Raises:
+        InputError: none does.
+    """
+    refused: InputError | None = None
+    for one in asked:
+        try:
+            hashes.takes(one)
+            return
+        except InputError as error:
+            refused = refused or meant(one.extra, error)
+    if refused is not None:
+        raise refused
+
+
+def refuse_seeds(entries: Sequence[Entry], places: Sequence[Path]) -> None:
+    """A table without a run says nothing of a seed that was mistyped.
+
+    Raises:
+        InputError: no run has a seed that was asked for.
+    """
+    there = {result.seed for entry in entries for result in entry.results}
+    absent = [seed for seed in entries[0].asked.seeds or () if seed not in there]
+    if absent:
+        told = f"there are {', '.join(map(str, sorted(there)))} of those asked for" if there else "there is none"
+        where = ", ".join(map(str, places))
+        raise InputError(f"seed={absent[0]}: no finished run of it in {where}; {told}")
 
 
 def drawings(path: Path, drawn: dict[str, Figure], collection: Collection) -> dict[Path, Figure]:
@@ -178,55 +203,6 @@ def strangers(collection: Collection, paths: list[Path], papers: list[PaperTable
         for path, paper in zip(paths, papers, strict=True)
         if not any(paper.row_of(name) for name in names)
     ]
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line that names folders."""
-    parser = _parser()
-    add = parser.add_argument
-    add("folders", nargs="+", type=Path, help="run folders, or folders of them such as a sweep's")
-    paper = "a file of conf/sweep/ whose table gives the paper's numbers; may be repeated"
-    add("--paper", action="append", default=[], type=Path, metavar="SWEEP", help=paper)
-    add(
-        "--figure",
-        type=Path,
-        metavar="FILE",
-        help="write the drawing of the held-out change to FILE as SVG; --against: FILE-<world>-<scale> for several worlds",
-    )
-    against = "draw success against this number of the configuration first, such as judge.noise"
-    add("--against", metavar="KEY", help=against)
-    add("--machine", metavar="TEXT", help="what the runs ran on, where their results do not say")
-    add("--rebuild", action="store_true", help="also draw each run's own report.html again")
-    return parser
-
-
-def sweep_parser() -> argparse.ArgumentParser:
-    """The command line that names a sweep, or all of them."""
-    parser = _parser()
-    parser.add_argument("words", nargs="+", metavar="KEY=VALUE", help="summary, or sweep=NAME; then as of train.py")
-    parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="FILE",
-        help="sweep=: write its drawing to FILE as SVG, which --markdown then shows; further ones to FILE-2, ...",
-    )
-    parser.add_argument("--brief", action="store_true", help="summary: no table of single entries in the files")
-    parser.add_argument("--json", action="store_true", help="count the verdicts by paper, as the last line")
-    return parser
-
-
-def _parser() -> argparse.ArgumentParser:
-    """What both have in common: the files to write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    add = parser.add_argument
-    add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE as Markdown")
-    section = "replace only what stands between <!-- table:NAME --> and <!-- /table:NAME --> in the Markdown FILE"
-    add("--section", metavar="NAME", help=section)
-    add("--latex", type=Path, metavar="FILE", help="write the tables to FILE as LaTeX (booktabs)")
-    add("--html", type=Path, metavar="FILE", help="write one self-contained page to FILE")
-    return parser
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
     """Mistakes of a resolved configuration that no single part can see."""
     states, reward, loss = _part(cfg, "states"), _part(cfg, "reward"), _part(cfg, "loss")
     turns = _value(cfg, "rollout", "turns")
-    mistakes = _predicted(cfg, turns)
+    mistakes = _seeded(cfg) + _predicted(cfg, turns)
     if reward in _LOCAL_REWARDS and states not in _DEMONSTRATED_STATES:
         mistakes.append(
             f"reward={_short(reward)}: compares with a demonstrated action, which {states} has none of; "
@@ -75,6 +75,13 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
             "set loss.kl_beta=0, or train an adapter"
         )
     return mistakes
+
+
+def _seeded(cfg: Mapping[str, Any]) -> list[str]:
+    """numpy and torch take whole numbers from 0 to 2^32 - 1 alike, and would say so in the middle of a run."""
+    seed = _value(cfg, "seed")
+    inside = not isinstance(seed, int) or 0 <= seed < 2**32
+    return [] if inside else [f"seed: set it from 0 to {2**32 - 1}, which every generator of a run takes; got {seed}"]
 
 
 def _served(cfg: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,8 @@ CONF = Path(__file__).parents[2] / "conf"
 @pytest.mark.parametrize(
     ("overrides", "keys"),
     [
+        (["method=sft", "seed=-1"], ["seed"]),
+        (["method=sft", f"seed={2**32}"], ["seed"]),
         (["method=local", "reward=outcome"], ["rollout.turns"]),
         (["method=grpo", "reward=exact"], ["reward=exact", "rollout.turns"]),
         (["method=pivotrl", "states=task_starts"], ["reward=functional"]),

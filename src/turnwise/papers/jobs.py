@@ -165,12 +165,15 @@ def seeds_of(text: str) -> tuple[int, ...]:
     """``0,1,2`` as seeds.
 
     Raises:
-        InputError: it is not whole numbers with commas between.
+        InputError: it is not whole numbers with commas between, or one of them is below 0.
     """
     try:
-        return tuple(int(part) for part in text.split(","))
+        seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"seed={text}: not whole numbers with commas between") from None
+    if min(seeds) < 0:
+        raise InputError(f"seed={text}: no generator takes {min(seeds)}; give seeds from 0")
+    return seeds
 
 
 def ask(arguments: Sequence[str], folder: Path) -> Asked:

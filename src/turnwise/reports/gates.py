@@ -38,6 +38,12 @@ class Groups:
         arms = [arm for arm, of in zip(self.arms, self.rows) if of == row] if self.rows else self.arms
         return sorted({result.seed for result in _results(arms)})
 
+    @property
+    def hashes(self) -> dict[str, str]:
+        """The configuration of each arm's first seed."""
+        firsts = {arm: min(_results((arm,)), key=lambda result: result.seed) for arm in self.arms}
+        return {arm.name: first.config_hash for arm, first in firsts.items()}
+
 
 def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
     """The groups of the sweep that an entry is computed from, of all seeds; None where no run that must be there is finished.

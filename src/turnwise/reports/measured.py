@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,14 @@ _EPISODES = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?(?:by_split\.(\w+)\.|
 _ANSWERS = re.compile(r"ood\.(?:(mean_change)|after(?:\.(\w+))?)")
 
 
+class Damaged(InputError):
+    """A file of a run cannot be read; ``folder`` is the run's."""
+
+    def __init__(self, folder: Path, said: str) -> None:
+        super().__init__(said)
+        self.folder = folder
+
+
 @dataclass(frozen=True)
 class Measured:
     """A finished run, or what was kept of one (:mod:`turnwise.reports.keep`).
@@ -30,7 +38,8 @@ class Measured:
     A metric is a path into ``result.json`` (``in_domain.after``), a key of ``metrics.jsonl`` as its mean over the training
     rows (``train/reward_std``; ``late train/...``: over the later half; ``spread train/...``: its standard deviation;
     ``last rollout/...``: of the last row; ``sum train/...``: over all), or one such divided by another (``in_domain.delta /
-    rollout_turns``).
+    rollout_turns``). Three are put together of what the result tells: ``profile_turns``, also of versions that wrote down only
+    how many actions of the profile were judged, ``sampled_turns`` (rollouts and profiles) and ``sampling_seconds`` (the same).
     """
 
     folder: Path
@@ -49,6 +58,8 @@ class Measured:
         how, _, key = metric.rpartition(" ")
         if how not in ("", "late", "spread", "last", "sum"):
             raise InputError(f"metric {metric!r}: {how!r} is none of late, spread, last, sum")
+        if key in _WITH_PROFILES:
+            return _WITH_PROFILES[key](self)
         if "/" not in key:
             return read_metric(self.result, key)
         found = [row[key] for row in self.training if row.get(key) is not None]
@@ -79,8 +90,12 @@ class Measured:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of ``metrics.jsonl``; empty where there is no such file."""
-        return list(_lines(self.folder / "metrics.jsonl"))
+        """Rows of ``metrics.jsonl``; empty where there is no such file.
+
+        Raises:
+            Damaged: it cannot be read, here and wherever single outcomes are.
+        """
+        return list(self._lines("metrics.jsonl"))
 
     @cached_property
     def training(self) -> list[dict[str, Any]]:
@@ -88,19 +103,64 @@ class Measured:
         return [row for row in self.rows if row.get("phase") == "train"]
 
     def _evaluation(self, when: str) -> Iterator[dict[str, Any]]:
-        return _lines(self.folder / "evaluation" / f"{when}.jsonl")
+        return self._lines(f"evaluation/{when}.jsonl")
+
+    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
+        path = self.folder / name
+        try:
+            for number, line in enumerate(each_line(path), 1):
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise InputError(
+                        f"{path}:{number}: not JSON ({error}); start the run again to rewrite it"
+                    ) from error
+                if isinstance(row, dict):
+                    yield row
+        except InputError as error:
+            raise Damaged(self.folder, str(error)) from error
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8
+            raise Damaged(self.folder, f"{path}: cannot be read ({error}); restore the file") from error
+
+
+def _profile_turns(run: Measured) -> float | None:
+    """Actions that the profiles of a run sampled; None where it made none, or nothing that is kept tells.
+
+    Where ``profile_turns`` was not written yet, every action of the base policy's profile was counted where it was judged. Of a
+    run that profiled again later that is a part, so nothing is said of it.
+    """
+    if run.result.profile_turns is not None:
+        return float(run.result.profile_turns)
+    judged = [found["profile"].get("judged") for found in run.result.verifier.values() if "profile" in found]
+    once = all(row.get("states/profiles", 1) == 1 for row in run.training)
+    return float(sum(judged)) if once and judged and None not in judged else None
+
+
+def _profiled(run: Measured) -> bool:
+    return "profile" in run.result.seconds or any("profile" in found for found in run.result.verifier.values())
+
+
+def _sampled_turns(run: Measured) -> float | None:
+    """Of rollouts and profiles; None where there was a profile of which nothing tells."""
+    turns = _profile_turns(run)
+    return None if turns is None and _profiled(run) else run.result.rollout_turns + (turns or 0.0)
+
+
+def _sampling_seconds(run: Measured) -> float | None:
+    """The same in seconds of wall-clock; None where an earlier start made the profile, or another run."""
+    rollouts = run.result.seconds.get("rollouts")
+    made = _profiled(run) or _profile_turns(run) is not None
+    profile = run.result.seconds.get("profile", None if made else 0.0)
+    return None if rollouts is None or profile is None else rollouts + profile
+
+
+_WITH_PROFILES: Mapping[str, Callable[[Measured], float | None]] = {
+    "profile_turns": _profile_turns,
+    "sampled_turns": _sampled_turns,
+    "sampling_seconds": _sampling_seconds,
+}
 
 
 def is_change(metric: str) -> bool:
     """Whether a metric is a change since the base policy, so that single outcomes can be held against the run's own base."""
     return metric.endswith((".delta", ".mean_change"))
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(each_line(path), 1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}:{number}: not JSON ({error}); start the run again to rewrite it") from error
-        if isinstance(row, dict):
-            yield row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import floor, log10
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
@@ -57,7 +58,11 @@ def run_table(env: str, scale: str, rows: Sequence[Row], interval: Interval, lab
         )
     tasks = sorted({r.in_domain.tasks for row in rows for r in row.results.values() if r.in_domain.tasks})
     over = f"Held-out success over {', '.join(map(str, tasks))} tasks a run. " if tasks else ""
+    hashes = ", ".join(
+        f"{labels.get(row.name, row.name)} `{row.first.config_hash}`" for row in rows if row.first.config_hash
+    )
     table.notes = [f"{over}{scale_sentence(rows[0].first)}", INTERVALS]
+    table.notes += [f"Configuration of the first seed: {hashes}."] if hashes else []
     return table
 
 
@@ -110,12 +115,21 @@ def provenance(results: Sequence[Result], command: str, machine: str | None = No
 
 
 def estimate_text(estimate: Estimate | None, show: Callable[[float], str] = signed) -> str:
-    """``12.3 +- 4.5``, or the mean alone where there is no interval."""
+    """``12.3 +- 4.5``, ``0.0179 +- 0.0031``, or the mean alone where there is no interval."""
     if estimate is None:
         return "-"
     if estimate.low is None or estimate.high is None:
         return show(estimate.mean)
-    return f"{show(estimate.mean)} +- {(estimate.high - estimate.low) / 2:.1f}"
+    mean, half = show(estimate.mean), (estimate.high - estimate.low) / 2
+    return f"{mean} +- {_half(half if half > 1e-9 * abs(estimate.mean) else 0.0, mean)}"  # less is rounding
+
+
+def _half(width: float, mean: str) -> str:
+    """Half an interval as wide as it is: two significant digits at least, and as many decimals as ``mean`` shows."""
+    if "e" in mean or 0 < width < 1e-5:
+        return f"{width:.2g}"
+    needed = 1 - floor(log10(width)) if width > 0 else 0
+    return f"{width:.{max(1, len(mean.partition('.')[2]), needed)}f}"
 
 
 def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from turnwise.papers.table import Comparison
@@ -30,16 +30,27 @@ class Decision:
     tasks: int = 0
     why: str = ""
     cannot: bool = False  # not run because it cannot be, rather than not yet
+    sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> its seeds that have the metric
+    one_seed: bool = False  # a side that is trained has a single seed in it: nothing is said of other seeds
 
 
 def decide(
-    claim: Comparison, metric: str, rows: Mapping[str, Runs], over_seeds: Interval, over_tasks: Paired
+    claim: Comparison,
+    metric: str,
+    rows: Mapping[str, Runs],
+    over_seeds: Interval,
+    over_tasks: Paired,
+    untrained: Collection[str] = (),
 ) -> Decision:
     """A claim on finished runs.
 
     Two intervals speak of two doubts: Student's t over seeds of the doubt that other seeds would have ended elsewhere, and a
     paired bootstrap over tasks (where the runs hold the outcomes of single tasks) of the doubt that other tasks would. The
-    decision takes the lower of the two lower ends and the higher of the two upper ends. A single seed has the second alone.
+    decision takes the lower of the two lower ends and the higher of the two upper ends. A single seed has the second alone, and
+    the decision says so (``one_seed``) unless all its rows are among those that are measured and never trained.
+
+    Raises:
+        Damaged: what a run left cannot be read.
     """
     absent = [row for row in claim.rows if not rows.get(row)]
     if absent:
@@ -48,21 +59,23 @@ def decide(
     first, second = (claim.below, claim.above) if flipped else (claim.above, claim.below)
     above, below = rows[str(first)], rows[second] if isinstance(second, str) else None
     seeds, differences = _differences(above, below, second, metric)
+    sides = {row: tuple(s for s in sorted(rows[row]) if rows[row][s].value(metric) is not None) for row in claim.rows}
+    found = Decision(claim, metric, "not_run", seeds=seeds, sides=sides)
     if not differences:
-        return Decision(claim, metric, "not_run", why=f"the runs have no common seed with {metric}")
+        return replace(found, why=f"the runs have no common seed with {metric}")
+    found = replace(found, one_seed=len(seeds) == 1 and not set(claim.rows) <= set(untrained))
     estimates = [over_seeds(differences)]
     if (single := _over_tasks(above, below, second, metric, seeds, over_tasks)) is not None:
         estimates.append(single)
     lows = [e.low for e in estimates if e.low is not None]
     highs = [e.high for e in estimates if e.high is not None]
     tasks = int(getattr(single, "n", 0)) if single is not None else 0
-    mean = sum(differences) / len(differences)
+    mean = sum(differences) / len(differences) * (-1 if flipped else 1)
+    found = replace(found, difference=mean, tasks=tasks)
     if not lows or not highs:
-        return Decision(claim, metric, "undecided", mean, None, None, seeds, tasks, "one seed, and no single outcomes")
-    low, high = min(lows), max(highs)
-    if flipped:
-        mean, low, high = -mean, -high, -low
-    return Decision(claim, metric, settled(low, high, claim.margin), mean, low, high, seeds, tasks)
+        return replace(found, verdict="undecided", why="one seed, and no single outcomes")
+    low, high = (-max(highs), -min(lows)) if flipped else (min(lows), max(highs))
+    return replace(found, verdict=settled(low, high, claim.margin), low=low, high=high)
 
 
 def settled(low: float, high: float, margin: float) -> Verdict:
@@ -83,6 +96,15 @@ def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
     if "fails" in verdicts:
         return "fails"
     return "holds" if verdicts == {"holds"} else "undecided"
+
+
+def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
+    """Whether an entry's verdict would not stand without claims that a single seed decided."""
+    verdict = entry_verdict(decisions)
+    counted = [one for one in decisions if one.verdict == verdict and not one.cannot and not one.claim.ours]
+    if verdict == "fails":
+        return all(one.one_seed for one in counted)
+    return verdict == "holds" and any(one.one_seed for one in counted)
 
 
 def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:

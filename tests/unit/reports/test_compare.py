@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,7 +15,7 @@ from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.compare import collect, read_metric
 from turnwise.reports.paper import pairs, read_paper
 from turnwise.reports.result import Result
-from turnwise.reports.tables import paper_tables, run_table, to_markdown
+from turnwise.reports.tables import estimate_text, paper_tables, run_table, to_markdown
 
 SWEEP = {
     "paper": "P",
@@ -207,3 +208,23 @@ def test_bad_folders_and_sweeps_say_what_to_do(tmp_path):
         path.write_text(text)
         with pytest.raises(InputError, match=words):
             read_paper(path)
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "show", "told"),
+    [
+        (33.9, 0.0, "{:.1f}", "33.9 +- 0.0"),
+        (55.23, 6.44, "{:.1f}", "55.2 +- 6.4"),
+        (55.23, 0.382, "{:.1f}", "55.2 +- 0.38"),
+        (0.0179, 0.0031, "{:.3g}", "0.0179 +- 0.0031"),
+        (-0.0329, 0.0124, "{:.3g}", "-0.0329 +- 0.0124"),
+        (0.00112, 0.000127, "{:.3g}", "0.00112 +- 0.00013"),
+        (0.000031, 0.0000042, "{:.3g}", "3.1e-05 +- 4.2e-06"),
+        (36864.0, 0.0, "{:.1f}", "36864.0 +- 0.0"),
+        (0.5, 1e-16, "{:.3g}", "0.5 +- 0.0"),  # what a sum leaves behind the last digit
+        (2.0, 0.0996, "{:.3g}", "2 +- 0.100"),
+    ],
+)
+def test_half_an_interval_has_the_digits_that_it_needs(mean, half, show, told):
+    estimate = SimpleNamespace(mean=mean, low=mean - half, high=mean + half)
+    assert estimate_text(estimate, show.format) == told

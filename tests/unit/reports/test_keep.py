@@ -14,10 +14,11 @@ from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.papers.jobs import ask, played
+from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.keep import each_line, finished, keep
 from turnwise.reports.measured import Measured
 from turnwise.reports.result import read_result
-from turnwise.reports.summary import entry_tables, read_entry, summary_table
+from turnwise.reports.summary import read_entry
 from turnwise.reports.tables import to_markdown
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -183,12 +184,18 @@ def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> No
         ]
         row = json.loads(groups("a")) | {"turns": turns}
         (run / "rollouts" / "train.jsonl").write_text(json.dumps(row) + "\n")
+        result = json.loads((run / "result.json").read_text()) | {"seed": seed, "config_hash": f"hash{seed}"}
+        (run / "result.json").write_text(json.dumps(result))
     found = entry()
     assert found.gates is not None and found.gates["groups"] == 2 and len(found.results) == 2
     told = to_markdown(entry_tables(found, mean_interval))
     assert (
         f"2 recorded groups (commit 0123456789ab): python scripts/gate_report.py data={outputs}/p/groups/never." in told
     )
+    assert "Configuration of the first seed: never `hash0`." in told
+    asked, places = ask(["sweep=p_tab8"], conf), [outputs]
+    checked = read_entry(asked, places, mean_interval, paired_mean_difference, None, lambda job: "hash0")
+    assert [(one.row, one.seed, one.kept) for one in checked.changed] == [("never", 1, "hash1")]
     (outputs / "p/groups/never/seed1").rename(outputs / "p/groups/never/seed1.old-1")  # put aside
     unfinished = save(outputs / "p/groups/never/seed2", 10)
     (unfinished / "rollouts").mkdir()
@@ -303,3 +310,10 @@ def test_the_command_keeps_names_and_leaves_out_what_it_cannot_keep(
     told = capsys.readouterr()
     assert "seed1: its code is not committed" in told.err and "1 runs kept" in told.out and "1 left out" in told.out
     assert script.main([str(tmp_path / "nothing"), *options]) == 2
+    assert capsys.readouterr() == (
+        "",
+        f"no finished run in {tmp_path / 'nothing'} (no such folder); give runs, or folders of them\n",
+    )
+    (tmp_path / "empty").mkdir()
+    assert script.main([str(tmp_path / "empty"), *options]) == 2
+    assert capsys.readouterr() == ("", f"no finished run in {tmp_path / 'empty'}; give runs, or folders of them\n")

@@ -39,6 +39,7 @@ def test_markdown_page_and_reports(script, runs, tmp_path, capsys):
     assert "### household, scale tiny" in text
     assert "| PivotRL | 0, 1 | 33.9 +- 0.0 | 55.2 +- 6.4 | +21.3 +- 6.4 |" in text  # t(0.975, 1) = 12.706
     assert "63.81" in text
+    assert "Configuration of the first seed: PivotRL `9f2c41d7a0b3`." in text
     assert "Machine: two cores." in text
     assert f"--markdown {notes}" in text
     assert "<svg" in page.read_text()
@@ -104,3 +105,57 @@ def test_bad_folders_end_with_one_message(script, tmp_path, capsys):
 def test_a_sweep_of_other_runs_is_noted(script, runs, capsys):
     assert script.main([str(runs), "--paper", str(ROOT / "conf" / "sweep" / "pivotrl_tab4.yaml")]) == 0
     assert "none of these runs is a row of it" in " ".join(capsys.readouterr().out.split())
+
+
+def refused(script, capsys, *words: str) -> str:
+    """What is said of a command line that ends with 2; one line, and no table."""
+    assert script.main(list(words)) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1, said
+    return said.err.strip()
+
+
+def test_words_that_no_report_takes_are_refused_with_the_nearest(script, runs, capsys):
+    asked = ("sweep=pivotrl_tab4", f"outputs={runs}")
+    assert refused(script, capsys, *asked, "foo=1").startswith("foo=1: there is no key 'foo'; it takes advantage,")
+    assert refused(script, capsys, *asked, "output=x") == "output=x: there is no key 'output'; did you mean 'outputs'?"
+    told = refused(script, capsys, *asked, "trainer.max_epoch=3")
+    assert told == "trainer.max_epoch=3: trainer has no key 'max_epoch'; did you mean 'max_epochs'?"
+    assert "--brief: is not for sweep=NAME" in refused(script, capsys, *asked, "--brief")
+    assert "--json: is not for folders" in refused(script, capsys, str(runs), "--json")
+
+
+def test_seeds_and_folders_that_are_not_there_are_told(script, runs, tmp_path, capsys, monkeypatch):
+    asked = ("sweep=pivotrl_tab4", "rows=full")
+    assert refused(script, capsys, *asked, f"outputs={runs}", "seed=99") == (
+        f"seed=99: no finished run of it in {runs}; there is none"
+    )
+    assert "nothere is no folder" in refused(script, capsys, *asked, f"outputs={runs},{tmp_path / 'nothere'}")
+    monkeypatch.chdir(tmp_path / "outputs")
+    told = refused(script, capsys, *asked)
+    assert told.startswith(f"no runs: neither {tmp_path}/outputs/outputs nor {tmp_path}/outputs/results is there;")
+    assert f"start it in {ROOT}, or give outputs=FOLDER" in told
+
+
+def test_a_seed_beside_one_that_is_there_is_told_too(script, make, tmp_path, capsys):
+    folder = tmp_path / "outputs" / "pivotrl" / "tab1" / "pivotrl" / "seed0"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl")))
+    asked = ("sweep=pivotrl_tab1", "rows=pivotrl", f"outputs={tmp_path / 'outputs'}")
+    assert "seed=7: no finished run" in refused(script, capsys, *asked, "seed=0,7")
+    assert script.main([*asked, "seed=0", "--json"]) == 0
+    *_, entry, counts = capsys.readouterr().out.splitlines()
+    assert json.loads(counts) == {"PivotRL": {"holds": 0, "fails": 0, "undecided": 0, "not_run": 1}}
+    (changed,) = json.loads(entry)["changed"]  # the hash of a run that was made up
+    assert (changed["row"], changed["seed"], changed["kept"]) == ("pivotrl", 0, "9f2c41d7a0b3")
+
+
+def test_one_help_tells_of_every_form(script, capsys):
+    with pytest.raises(SystemExit) as end:
+        script.main(["--help"])
+    assert end.value.code == 0
+    told = capsys.readouterr().out
+    for word in ("FOLDER ...", "sweep=NAME", "summary", "outputs=", "data=", "gated=", "rows=", "seed=", "scale="):
+        assert word in told
+    for option in ("--json", "--brief", "--paper", "--against", "--rebuild", "--figure", "--section", "--latex"):
+        assert option in told

@@ -1,0 +1,239 @@
+"""Tables of entries: a line each; and of one our numbers beside the paper's, its claims, and what training cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from turnwise.files import read_yaml
+from turnwise.papers.jobs import job_of
+from turnwise.reports.compare import Interval
+from turnwise.reports.gates import COMMAND, tier_table
+from turnwise.reports.headline import signed
+from turnwise.reports.measured import is_change
+from turnwise.reports.reach import reach_table
+from turnwise.reports.summary import VERDICTS, Changed, Entry
+from turnwise.reports.tables import Table, estimate_text
+from turnwise.reports.verdict import Decision, Runs
+
+INTERVAL_NOTE = (
+    "Intervals are 95 %: the wider, at each end, of Student's t over seeds and of a paired bootstrap over tasks (where the "
+    "runs hold single outcomes). holds: clear of the claim's margin on the paper's side; fails: on the other; undecided: "
+    "neither. (one seed): one seed was compared, so that the interval is over tasks alone."
+)
+EACH_NOTE = (
+    "Each claim is judged at 95 % on its own, nothing is corrected for the number of claims, and an entry holds only if all hold "
+    "and fails if one fails."
+)
+SIGN_NOTE = "ours: the side that the claim says is greater minus the other one, so that of `a < b` it is b - a."
+
+
+def summary_table(entries: Sequence[Entry]) -> Table:
+    """A line an entry: its verdict, and how many of its claims went which way."""
+    scale = entries[0].asked.scale if entries else "tiny"
+    table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
+    for entry in entries:
+        sweep = entry.asked.sweep
+        runs = str(len(entry.results)) if entry.results or not sweep.gate_report else "data"
+        name = f"{sweep.paper}, {sweep.entry}"
+        said = (entry.verdict or "-") + (" (one seed)" if entry.one_seed else "")
+        table.rows.append([name, sweep.name, said, _tally(entry.decisions), runs])
+    places = dict.fromkeys(place for entry in entries for place in entry.kept)
+    mixed = (
+        [f"Rows without a run of your own are those of {', '.join(f'{place}/' for place in places)}."] if places else []
+    )
+    left_out = dict.fromkeys(note for entry in entries for note in entry.notes)
+    changed = {one.folder: one for entry in entries for one in entry.changed}
+    table.notes = [INTERVAL_NOTE, EACH_NOTE, *mixed, *_changed_notes(changed.values()), *left_out]
+    return table
+
+
+def _tally(decisions: Sequence[Decision]) -> str:
+    told = []
+    for verdict in VERDICTS:
+        found = [d for d in decisions if d.verdict == verdict and not d.claim.ours]
+        alone = sum(d.one_seed for d in found) if verdict in ("holds", "fails") else 0
+        if found:
+            told.append(f"{len(found)} {verdict}" + (f" ({alone} on one seed)" if alone else ""))
+    return ", ".join(told) or "none"
+
+
+def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
+    """Our numbers beside the paper's, row by row, then each claim with what became of it."""
+    sweep = entry.asked.sweep
+    metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
+    printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
+    headers = [
+        "row",
+        "seeds",
+        *(f"ours, {metric}" for metric in metrics),
+        *(f"paper, {name}" for name in printed),
+    ]
+    table = Table(f"{sweep.title}, scale {entry.asked.scale}", headers, [])
+    for name, runs in entry.rows.items():
+        row = sweep.rows[name]
+        seeds = entry.groups.seeds(name) if entry.groups else sorted(runs)
+        ours = [
+            _gate_cell(metric, name, entry.gates) if sweep.gate_report else _cell(runs, metric, over_seeds)
+            for metric in metrics
+        ]
+        paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in printed]
+        table.rows.append([row.label or name, _listed(seeds), *ours, *paper])
+    table.notes = [note for note in (sweep.note, *_provenance(entry)) if note]
+    table.notes += [*_changed_notes(entry.changed), *entry.notes]
+    spent = [_reach(entry)] if sweep.reach and entry.results else []
+    spent += [costs] if (costs := _costs(entry)).rows else []
+    if entry.gates and entry.gates["source"] == "recorded" and "tier1" in sweep.rows:
+        spent.append(tier_table(entry.gates["tier1"]))
+    return [table, _claims(entry), *spent] if entry.decisions else [table, *spent]
+
+
+def _claims(entry: Entry) -> Table:
+    table = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", "verdict"], [])
+    for d in entry.decisions:
+        bounds = "-" if d.low is None or d.high is None else f"[{_number(d.low)}, {_number(d.high)}]"
+        alone = d.one_seed and d.verdict in ("holds", "fails")
+        said = d.verdict + (" (one seed)" if alone else "") + (", our claim" if d.claim.ours else "")
+        said += f": {d.why}" if d.why else ""
+        difference = "-" if d.difference is None else _number(d.difference)
+        table.rows.append([d.claim.text, d.metric, difference, bounds, _sides(d), str(d.tasks or "-"), said])
+    table.notes = [SIGN_NOTE, INTERVAL_NOTE, EACH_NOTE]
+    return table
+
+
+def _sides(decision: Decision) -> str:
+    """The seeds that were compared; those of each side where one has others too."""
+    if all(seeds == decision.seeds for seeds in decision.sides.values()):
+        return _listed(decision.seeds)
+    return "; ".join(f"{row} {_listed(seeds)}" for row, seeds in decision.sides.items())
+
+
+def _listed(seeds: Iterable[int]) -> str:
+    return ", ".join(map(str, seeds)) or "-"
+
+
+def _reach(entry: Entry) -> Table:
+    sweep = entry.asked.sweep
+    rows = {name: list(entry.rows.get(name, {}).values()) for name in sweep.rows}
+    return reach_table(sweep.reach, rows, {name: row.label or name for name, row in sweep.rows.items()})
+
+
+def _costs(entry: Entry) -> Table:
+    """What training cost each row, means over its seeds; its profiles stand apart, where a row made some."""
+    metrics = {
+        "turns": "rollout_turns",
+        "tokens": "rollout_tokens",
+        "trajectories": "last rollout/trajectories",
+        "CPU s": "cpu_seconds",
+    }
+    profiles = {
+        "profile turns": "profile_turns",
+        "profile CPU s": "profile_cpu_seconds",
+        "profile s": "seconds.profile",
+    }
+    labels = {name: entry.asked.sweep.rows[name].label or name for name in entry.rows}
+    profiled = [name for name, runs in entry.rows.items() if any(_mean(runs, metric) for metric in profiles.values())]
+    metrics |= profiles if profiled else {}
+    table = Table("What training cost, a run", ["row", "seeds", *metrics, "predictor, % of CPU"], [])
+    for name, runs in entry.rows.items():
+        cells = [_mean(runs, metric) for metric in metrics.values()]
+        share = _mean(runs, "cpu/predictor / cpu/iteration")
+        if any(cells):
+            shown = ["-" if value is None else f"{value:,.0f}" for value in cells]
+            predictor = "-" if share is None else f"{100 * share:.1f}"
+            table.rows.append([labels[name], _listed(sorted(runs)), *shown, predictor])
+    table.notes = [
+        "Trajectories are TRACE's units: a rollout from its state is 1, a continuation one half. CPU seconds are of the training "
+        "process, over rollouts, predictor and updates; what else runs on the machine moves them far less than wall-clock."
+    ]
+    if profiled:
+        table.notes.append(
+            "Profiles are in no other column. Profile turns are the actions that they sampled (of versions that did not count "
+            "them, those that were judged); profile s is wall-clock of the run's last start."
+        )
+    if unknown := [labels[name] for name in profiled if _mean(entry.rows[name], "profile_cpu_seconds") is None]:
+        table.notes.append(f"Made by a version that did not write down a profile's CPU seconds: {', '.join(unknown)}.")
+    if refilled := [labels[name] for name, runs in entry.rows.items() if _refills(runs)]:
+        table.notes.append(
+            f"{', '.join(refilled)}: turns, tokens and CPU seconds count what DAPO's filter threw away "
+            "(advantage.zero_variance=refill), trajectories do not: the same budget is one of kept trajectories."
+        )
+    return table
+
+
+def _refills(runs: Runs) -> bool:
+    """Whether groups that agree are thrown away and others played in their place."""
+    for run in runs.values():
+        try:
+            advantage = read_yaml(run.folder / "config.yaml").get("advantage") or {}
+        except (OSError, ValueError, AttributeError):
+            continue
+        return isinstance(advantage, Mapping) and advantage.get("zero_variance") == "refill"
+    return False
+
+
+def _mean(runs: Runs, metric: str) -> float | None:
+    values = [value for run in runs.values() if (value := run.value(metric)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _provenance(entry: Entry) -> list[str]:
+    sweep, scale = entry.asked.sweep, entry.asked.scale
+    if sweep.gate_report:
+        return [_groups_note(entry), *_hashes_note(entry.groups.hashes if entry.groups else {})]
+    reasons: dict[str, list[str]] = {}
+    for name in entry.rows:
+        cannot = job_of(entry.asked, name, sweep.seeds[0]).cannot
+        if cannot:
+            reasons.setdefault(cannot, []).append(name)
+    notes = [f"Not run at scale={scale}: {', '.join(rows)} ({reason})." for reason, rows in reasons.items()]
+    for place, names in entry.kept.items():
+        commits = {run.result.commit[:12] for name in names for run in entry.rows[name].values()}
+        notes.append(f"Runs of {place}/ (commit {', '.join(sorted(commits))}): {', '.join(names)}.")
+    hashes = {name: runs[min(runs)].result.config_hash for name, runs in entry.rows.items() if runs}
+    return [*notes, *_hashes_note(hashes)]
+
+
+def _hashes_note(hashes: Mapping[str, str]) -> list[str]:
+    told = ", ".join(f"{name} `{found}`" for name, found in hashes.items() if found)
+    return [f"Configuration of the first seed: {told}."] if told else []
+
+
+def _changed_notes(changed: Iterable[Changed]) -> list[str]:
+    """A note for each row: its numbers are not those of the row as it stands."""
+    rows: dict[str, list[Changed]] = {}
+    for one in changed:
+        rows.setdefault(str(one.folder.parent), []).append(one)
+    return [
+        f"Of another configuration than row {found[0].row} is now: {folder}, "
+        + ", ".join(f"seed {one.seed} (`{one.kept or 'none written down'}`, now `{one.now}`)" for one in found)
+        + "; `train.py` with `fresh=true` runs it again."
+        for folder, found in rows.items()
+    ]
+
+
+def _groups_note(entry: Entry) -> str:
+    if entry.gates is None:
+        return f"Computed from recorded groups: python train.py sweep={entry.asked.sweep.name}, or data=PATH."
+    commands = entry.groups.commands if entry.groups else (f"{COMMAND} data={entry.gates['data']}",)
+    commits = sorted({result.commit[:12] for result in entry.groups.results}) if entry.groups else []
+    of = f" (commit {', '.join(commits)})" if commits else ""
+    return f"Computed from {entry.gates['groups']} recorded groups{of}: {'; '.join(commands)}."
+
+
+def _cell(runs: Runs, metric: str, over_seeds: Interval) -> str:
+    values = [value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None]
+    if not values:
+        return "-"
+    return estimate_text(over_seeds(values), signed if is_change(metric) else _number)
+
+
+def _gate_cell(metric: str, row: str, gates: Mapping[str, Any] | None) -> str:
+    node: Any = gates
+    for part in metric.replace("{}", row).split("/"):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return _number(float(node)) if isinstance(node, int | float) else "-"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
