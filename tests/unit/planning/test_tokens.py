@@ -102,7 +102,9 @@ def test_what_nobody_knows_is_at_most_what_fits(composed) -> None:
     assert "nowhere.jsonl" in why
     assert found.reply == 4096 and found.source["reply"] == "at most rollout.sampling.max_tokens"
     turn = found.reply + found.observation
-    assert found.opening == found.observation == pytest.approx((65536 - 8 * 4096) / 9)  # replies take half of it at most
+    assert (
+        found.opening == found.observation == pytest.approx((65536 - 8 * 4096) / 9)
+    )  # replies take half of it at most
     assert found.opening + found.episode * turn == pytest.approx(65536)
     assert (found.episode, found.source["episode"]) == (8, "at most rollout.max_length")
     assert replace(found, reply=1.0).reply == 1.0
