@@ -50,10 +50,10 @@ class Row(_Part):
     """One row: what makes its runs, and the paper's numbers by column. Overrides are a list, or words in one string.
 
     A row has ``overrides`` of its own, or it is the ``same`` as a row of another sweep (``pivotrl_tab1/sft``), whose runs it
-    shares (``same_at``: as another one's at one scale); with neither, it is the paper's alone. ``needs`` says by scale what is missing for it to run; where it names keys as
-    ``data.file=...``, the row runs once they are given on the command line. ``trains`` is false of a base row, which is
-    measured and never trained: what a command line says of training does not reach it. ``starts`` is the row of this file from
-    whose runs, seed by seed, its own begin.
+    shares (``same_at``: as another one's at one scale); with neither, it is the paper's alone. ``needs`` says by scale what is
+    missing for it to run; where it names keys as ``data.file=...``, the row runs once they are given on the command line.
+    ``trains`` is false of a base row, which is measured and never trained: what a command line says of training does not reach
+    it. ``starts`` is the row of this file from whose runs, seed by seed, its own begin.
     """
 
     label: str = ""
