@@ -6,8 +6,8 @@ python tests/faults/report.py                            writes docs/reliability
 
 What a run piles up, it piles up by events, not by the clock: collections, updates, checkpoints, evaluations, questions to a
 judge, lines of metrics and of rollouts. So the run is train.py itself, at the smallest size, and makes as many events as 48
-hours at the size of a paper would: an hour is 20 iterations with a checkpoint each, and one evaluation. The planner puts an
-iteration of `method=pivotrl scale=paper` at 3.2 minutes on eight H100, 19 an hour (`scripts/plan.py`); other papers' take longer.
+hours at the size of a paper would, or more: an hour is 20 iterations, a checkpoint each, and one evaluation. The planner puts
+an iteration of `method=pivotrl scale=paper` at 5.4 minutes on eight H100, 11 an hour (`scripts/plan.py`); those of others longer.
 What is not compressed: an iteration here has 16 or 8 rollouts and not 1,024, so what grows by the rollout or by the token grows
 more slowly here than there.
 

@@ -38,7 +38,8 @@ _OF_TRAINING = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of a sweep. ``cannot`` says why it cannot be, where it cannot; ``starts`` names the run that comes before it."""
+    """One run of a sweep. ``cannot`` says why it cannot be, where it cannot; ``starts`` names the run that comes before it, and
+    ``begin`` is the override that gives it that run's weights."""
 
     row: str
     seed: int
@@ -46,6 +47,7 @@ class Job:
     overrides: tuple[str, ...]
     cannot: str | None = None
     starts: str | None = None
+    begin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +118,12 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     tail += sorted(item for item in extra if _key(item) not in _NAMELESS)
     name = run_name(_preset(owner, owned), ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
     first = job_of(replace(asked, sweep=owner), source.starts, seed).name if source.starts else None
-    begin = (f"policy.start='outputs/{first}/seed${{seed}}/adapter'",) if first else ()
-    overrides = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()), *begin, *extra)
-    return Job(row, seed, name, (*overrides, f"name='{name}'", f"seed={seed}"), cannot, first)
+    left = owner.leaves.get(asked.scale, "adapter")
+    key = "policy.start" if left == "adapter" else "policy.model"
+    begin = f"{key}='outputs/{first}/seed${{seed}}/{left}'" if first else None
+    own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
+    overrides = (*own, *((begin,) if begin else ()), *extra, f"name='{name}'", f"seed={seed}")
+    return Job(row, seed, name, overrides, cannot, first, begin)
 
 
 def _key(override: str) -> str:
@@ -138,7 +143,7 @@ def origin(
         InputError: a row refers to one that is not there, or in a circle.
     """
     here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale, given), {(sweep.name, row)}
-    while (same := here.rows[name].same) is not None:
+    while (same := here.rows[name].shares(scale)) is not None:
         there, _, name = same.partition("/")
         referring = here
         here = find_sweep(there, folder)

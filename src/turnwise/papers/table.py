@@ -50,16 +50,17 @@ class Row(_Part):
     """One row: what makes its runs, and the paper's numbers by column. Overrides are a list, or words in one string.
 
     A row has ``overrides`` of its own, or it is the ``same`` as a row of another sweep (``pivotrl_tab1/sft``), whose runs it
-    shares; with neither, it is the paper's alone. ``needs`` says by scale what is missing for it to run; where it names keys as
-    ``data.file=...``, the row runs once they are given on the command line. ``trains`` is false of a base row, which is
-    measured and never trained: what a command line says of training does not reach it. ``starts`` is the row of this file from
-    whose runs, seed by seed, its own begin.
+    shares (``same_at``: as another one's at one scale); with neither, it is the paper's alone. ``needs`` says by scale what is
+    missing for it to run; where it names keys as ``data.file=...``, the row runs once they are given on the command line.
+    ``trains`` is false of a base row, which is measured and never trained: what a command line says of training does not reach
+    it. ``starts`` is the row of this file from whose runs, seed by seed, its own begin.
     """
 
     label: str = ""
     trains: bool = True
     overrides: Words | None = None
     same: str | None = None
+    same_at: dict[Scale, str] = Field(default_factory=dict)
     starts: str | None = None
     at: dict[Scale, Words] = Field(default_factory=dict)  # more overrides, at one scale
     needs: dict[Scale, str] = Field(default_factory=dict)
@@ -69,7 +70,13 @@ class Row(_Part):
     def _one_origin(self) -> Self:
         if self.same is not None and (self.overrides is not None or self.at):
             raise ValueError("a row that is the same as another has no overrides of its own")
+        if self.same_at and self.same is None:
+            raise ValueError("same_at says what `same` is at one scale, and there is no `same`")
         return self
+
+    def shares(self, scale: Scale) -> str | None:
+        """The row whose runs it has at a scale, if they are another's."""
+        return self.same_at.get(scale, self.same)
 
 
 class Sweep(_Part):
@@ -84,6 +91,7 @@ class Sweep(_Part):
     columns: dict[str, str | None] = Field(default_factory=dict)  # the paper's column -> our metric; null: none
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)  # columns that differ at one scale
     rows: dict[str, Row]
+    leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)  # for rows that `start` from others
     needs: dict[Scale, str] = Field(default_factory=dict)  # what is missing for all rows
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
     also: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # claims that are not the paper's: told, not counted

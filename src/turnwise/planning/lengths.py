@@ -62,12 +62,12 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
     """
     limit, longest = int(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
     seen, why = _demonstrations(cfg, policy)
-    source = dict.fromkeys(seen, "demonstrations")
+    source = dict.fromkeys(seen, "demonstrations" if cfg.data.file else "demonstrations of the world")
     shipped = policy is not None and policy.model in WORLDS
     found: dict[str, float] = dict(seen)
     found.setdefault("spoken", float(limit))
     if shipped and seen:
-        found["reply"], source["reply"] = min(seen["spoken"], limit), "demonstrations"
+        found["reply"], source["reply"] = min(seen["spoken"], limit), source["spoken"]
     else:
         found["reply"], source["reply"] = float(limit), f"{AT_MOST} rollout.sampling.max_tokens"
     limits = [
@@ -82,19 +82,30 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
         found["episode"], source["episode"] = seen["demonstrated"], "as long as a demonstration"
     told = {key: value for key, value in given.items() if value is not None}
     found, source = found | told, source | dict.fromkeys(told, "given")
-    if "opening" not in found:  # nothing is known but the longest history there may be
-        episode = found.setdefault("episode", max(1.0, longest // (2 * limit)))
-        room = max(0.0, longest - episode * found["reply"])
-        found["opening"] = found["observation"] = room / (1 + episode)
-        found["demonstrated"] = episode
-        bound = f"{AT_MOST} rollout.max_length"
-        source |= {key: bound for key in ("opening", "observation", "demonstrated", "episode") if key not in source}
+    if not seen:
+        _bounded(found, source, longest)
     found.setdefault("episode", found["demonstrated"])
     turn = found["reply"] + found["observation"]
     fits = max(1.0, (longest - found["opening"]) / turn) if turn else 1.0
     if fits < found["episode"]:
         found["episode"], source["episode"] = fits, f"{AT_MOST} rollout.max_length"
     return Lengths(**found, source=source), why
+
+
+def _bounded(found: dict[str, float], source: dict[str, str], longest: int) -> None:
+    """What is unknown of a world without demonstrations: of the longest history there may be, replies take half at most, and
+    the opening and the world's answers share what those leave, as long as one another."""
+    bound = f"{AT_MOST} rollout.max_length"
+    found["spoken"] = found["reply"]
+    turns = max(1.0, longest // (2 * found["reply"]))
+    if source.get("episode") != "given" and found.get("episode", turns + 1) > turns:
+        found["episode"], source["episode"] = turns, bound
+    taken = found.get("opening", 0.0) + found["episode"] * (found["reply"] + found.get("observation", 0.0))
+    sharing = ("opening" not in found) + ("observation" not in found) * found["episode"]
+    share = max(0.0, longest - taken) / sharing if sharing else 0.0
+    for key, value in {"opening": share, "observation": share, "demonstrated": found["episode"]}.items():
+        if key not in found:
+            found[key], source[key] = value, bound
 
 
 def trajectories(cfg: DictConfig) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.hours import Gpu
+from turnwise.planning.lengths import Lengths
 from turnwise.planning.memory import Memory, gpus_of, sharding
 from turnwise.planning.nested import settings_of
 from turnwise.planning.shape import Shape
@@ -19,17 +21,25 @@ SMALLEST_STEP = 2.0**-9  # relative; a smaller one is rounded away in a bfloat16
 
 
 def missing(
-    cfg: DictConfig, models: dict[str, Architecture], shape: Shape | None, memory: Memory | None, gpu: Gpu, world: str
+    cfg: DictConfig,
+    models: dict[str, Architecture],
+    lengths: Lengths,
+    shape: Shape | None,
+    memory: Memory | None,
+    gpu: Gpu,
+    world: str,
 ) -> list[str]:
     """Reasons, each with its remedy.
 
     Args:
         models: by the key that names them.
+        lengths: that the run is reckoned with.
         world: why no demonstration of the world could be had; empty where they could.
     """
     found = list(_files(cfg))
     if world and not found:
-        found.append(f"env: {world}")
+        found.append(world if world.startswith("env") else f"env: {world}")
+    found += _room(cfg, lengths)
     for key, source in models.items():
         found += _checkpoint(key, source)
     found += _credentials(cfg)
@@ -46,6 +56,18 @@ def _files(cfg: DictConfig) -> Iterator[str]:
             yield f"{key}: {value} is not there"
 
 
+def _room(cfg: DictConfig, lengths: Lengths) -> Iterator[str]:
+    """A history and the longest reply have to fit; else its state is left out, and an episode ends before its first turn."""
+    limit, reply = int(cfg.rollout.max_length), int(cfg.rollout.sampling.max_tokens)
+    needed = ceil(lengths.opening) + reply
+    if needed > limit:
+        yield (
+            f"rollout.max_length: an opening of {lengths.opening:,.0f} tokens ({lengths.source['opening']}) and a reply of up to "
+            f"{reply:,} are more than {limit:,}, so that such episodes end before their first turn and such states are left out; "
+            f"set rollout.max_length to {needed:,} or more, or lower rollout.sampling.max_tokens"
+        )
+
+
 def _checkpoint(key: str, source: Architecture) -> Iterator[str]:
     folder = source.folder
     if folder is None or not any(folder.glob("*.safetensors")):
@@ -54,9 +76,12 @@ def _checkpoint(key: str, source: Architecture) -> Iterator[str]:
 
 
 def _credentials(cfg: DictConfig) -> Iterator[str]:
-    variable = OmegaConf.select(cfg, "judge.client.key_variable")
-    if variable and not os.environ.get(variable):
-        yield f"judge: {variable} is not set, so {cfg.judge.client.url} is asked without a key"
+    users = [".".join(keys[:-1]) for keys, value in settings_of(cfg) if keys[-1] == "user" and value == "endpoint"]
+    for asked in ("judge", *(f"{world}.endpoint" for world in users)):
+        variable = OmegaConf.select(cfg, f"{asked}.client.key_variable")
+        if variable and not os.environ.get(variable):
+            url = OmegaConf.select(cfg, f"{asked}.client.url")
+            yield f"{asked}: {variable} is not set, so {url} is asked without a key"
 
 
 def _memory(memory: Memory, gpu: Gpu, sharded: bool) -> Iterator[str]:

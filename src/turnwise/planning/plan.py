@@ -89,7 +89,7 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
         critic = _critic(cfg, models["predictor.model"]) if "predictor.model" in models else None
         held = memory(cfg, policy, shape, tokens, beside, critic)
         taken = work(cfg, shape, tokens, beside, gpu, critic, known.reply)
-    reasons = (*unknown, *missing(cfg, models, shape, held, gpu, why))
+    reasons = (*unknown, *missing(cfg, models, known, shape, held, gpu, why))
     steps = int(cfg.trainer.max_epochs)
     return Plan(
         str(cfg.policy.model), steps, collections(cfg), gpus_of(cfg), known, tokens, beside, shape, held, taken, reasons

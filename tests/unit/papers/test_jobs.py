@@ -40,6 +40,28 @@ def test_a_row_that_is_the_same_has_the_others_runs(conf: Path) -> None:
     assert job_of(given, "big", 0).cannot is None
 
 
+def test_a_row_may_be_the_same_as_another_one_at_a_scale(conf: Path) -> None:
+    path = conf / "sweep" / "p_fig1.yaml"
+    path.write_text(path.read_text() + "  either: {same: p_tab1/ours, same_at: {paper: p_tab1/base}}\n")
+    tiny, paper = (ask(["sweep=p_fig1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
+    assert job_of(tiny, "either", 0).name == "p/tab1/ours"
+    assert job_of(paper, "either", 0).name == "p/tab1/base/scale=paper"
+    path.write_text(path.read_text() + "  none: {same_at: {paper: p_tab1/base}}\n")
+    with pytest.raises(InputError, match="there is no `same`"):
+        ask(["sweep=p_fig1"], conf)
+
+
+def test_a_row_starts_from_what_the_other_leaves(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    after = "  after: {overrides: method=toolrl, starts: ours}\ndirections:"
+    path.write_text(path.read_text().replace("directions:", after) + "leaves: {paper: model}\n")
+    tiny, paper = (job_of(ask(["sweep=p_tab1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
+    assert tiny.starts == "p/tab1/ours" and tiny.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
+    assert paper.starts == "p/tab1/ours/scale=paper"
+    assert paper.begin == "policy.model='outputs/p/tab1/ours/scale=paper/seed${seed}/model'"  # all weights were trained
+    assert tiny.begin in tiny.overrides and paper.begin in paper.overrides
+
+
 @pytest.mark.parametrize("same", ["p_tab1/nothing", "p_fig1/loop"])
 def test_a_row_that_is_the_same_as_none_is_told(conf: Path, same: str) -> None:
     path = conf / "sweep" / "p_fig1.yaml"

@@ -69,7 +69,8 @@ def test_hours_are_work_over_what_the_gpu_gives(composed, gpu) -> None:
 
 def test_a_step_of_decoding_reads_the_weights_at_least(composed, gpu) -> None:
     """One history at a time: as many steps as there are tokens to write, each with all weights."""
-    cfg = composed("method=grpo", "scale=paper", "policy=qwen3_4b", "engine.memory_gb=0.1", "trainer.max_epochs=1")
+    small = ["policy=qwen3_4b", "trainer=gpu", "engine=tree", "engine.memory_gb=0.1", "trainer.max_epochs=1"]
+    cfg = composed("method=grpo", "scale=paper", *small)
     found = plan(cfg, gpu)
     assert found.work is not None and found.shape is not None
     rounds = found.tokens.histories * found.tokens.depth * found.lengths.reply
@@ -86,7 +87,7 @@ def test_a_base_row_trains_nothing(composed, gpu) -> None:
 def test_what_is_missing_is_told_with_the_way_out(composed, gpu, monkeypatch, tmp_path) -> None:
     monkeypatch.delenv("TURNWISE_JUDGE_KEY", raising=False)
     overrides = ["method=awpo", "scale=paper_awpo", "judge=endpoint", "data.file=nowhere.jsonl", "trainer.devices=8"]
-    overrides += ["rollout.states=4", "update.recompute=false"]
+    overrides += ["rollout.states=4", "update.recompute=false", "policy.dtype=bfloat16"]
     told = "\n".join(plan(composed(*overrides), gpu).missing)
     assert "data.file: nowhere.jsonl is not there" in told
     assert "policy.model: the weights of Qwen/Qwen3-4B are not on this machine; hf download Qwen/Qwen3-4B" in told
@@ -94,6 +95,23 @@ def test_what_is_missing_is_told_with_the_way_out(composed, gpu, monkeypatch, tm
     assert "on a GPU of 80 GB; most of it" in told and "lower update.batch_tokens" in told
     assert "set policy.dtype=float32" in told
     assert "set rollout.states to at least 8" in told
+
+
+def test_an_opening_that_leaves_no_room_for_a_reply_is_told(composed, gpu) -> None:
+    limits = ["rollout.max_length=2048", "rollout.sampling.max_tokens=1000"]
+    told = plan(composed("method=grpo", *limits, *SMALL), gpu, {"opening": 1048.4}).missing
+    assert [reason for reason in told if reason.startswith("rollout.max_length: an opening of 1,048 tokens (given)")]
+    assert "set rollout.max_length to 2,049 or more" in told[0]
+    assert plan(composed("method=grpo", *limits, *SMALL), gpu, {"opening": 1048.0}).missing == ()
+
+
+def test_a_user_behind_an_endpoint_is_asked_with_a_key(composed, gpu, monkeypatch) -> None:
+    monkeypatch.delenv("TURNWISE_USER_KEY", raising=False)
+    asked = ["method=grpo", "env=tau2", "env.user=endpoint", *SMALL]
+    told = [reason for reason in plan(composed(*asked), gpu).missing if reason.startswith("env.endpoint: ")]
+    assert told == ["env.endpoint: TURNWISE_USER_KEY is not set, so http://127.0.0.1:8001/v1 is asked without a key"]
+    monkeypatch.setenv("TURNWISE_USER_KEY", "x")
+    assert not any(reason.startswith("env.endpoint") for reason in plan(composed(*asked), gpu).missing)
 
 
 def test_a_world_inside_another_one_is_planned_by_its_own_settings(composed, gpu) -> None:

@@ -79,7 +79,7 @@ def test_lengths_are_read_from_demonstrations_and_a_person_knows_better(composed
     cfg = composed("method=local")
     found, why = lengths(cfg, None, {"reply": 33.0})
     assert why == "" and found.reply == 33.0 and found.source["reply"] == "given"
-    assert found.source["opening"] == "demonstrations" and 50 < found.opening < 200
+    assert found.source["opening"] == "demonstrations of the world" and 50 < found.opening < 200
     assert (found.episode, found.source["episode"]) == (30.0, "at most env.horizon")
     longer, _ = lengths(cfg, None, {"reply": 321.0})  # so many turns of 321 tokens and an answer fit into 4,096
     assert longer.episode == pytest.approx((4096 - longer.opening) / (321 + longer.observation))
@@ -102,5 +102,18 @@ def test_what_nobody_knows_is_at_most_what_fits(composed) -> None:
     assert "nowhere.jsonl" in why
     assert found.reply == 4096 and found.source["reply"] == "at most rollout.sampling.max_tokens"
     turn = found.reply + found.observation
-    assert found.opening + found.episode * turn <= 65536 * 1.0001
+    assert (
+        found.opening == found.observation == pytest.approx((65536 - 8 * 4096) / 9)
+    )  # replies take half of it at most
+    assert found.opening + found.episode * turn == pytest.approx(65536)
+    assert (found.episode, found.source["episode"]) == (8, "at most rollout.max_length")
     assert replace(found, reply=1.0).reply == 1.0
+
+
+def test_what_a_person_knows_of_an_unknown_world_leaves_the_rest_of_the_room(composed) -> None:
+    cfg = composed("method=grpo", "scale=paper", "data.file=nowhere.jsonl", "env.horizon=30")
+    found, _ = lengths(cfg, None, {"opening": 5536.0, "reply": 1000.0})
+    assert (found.opening, found.reply, found.spoken, found.episode) == (5536, 1000, 1000, 30)
+    assert found.observation == pytest.approx((65536 - 5536 - 30 * 1000) / 30)
+    told, _ = lengths(cfg, None, {"opening": 5536.0, "reply": 1000.0, "observation": 200.0, "episode": 12.0})
+    assert (told.observation, told.episode, told.demonstrated) == (200, 12, 12)
