@@ -26,7 +26,8 @@ function answer(svg, tip) {
     title.remove();
   }
   const hide = () => {
-    on?.classList.remove("on");
+    if (!on) return; // the figure's other drawing has the tip
+    on.classList.remove("on");
     on = null;
     tip.hidden = true;
   };
