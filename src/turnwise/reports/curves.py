@@ -6,17 +6,18 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from textwrap import shorten
 from typing import Any
 
+from matplotlib.ticker import MaxNLocator
+
 from turnwise.reports.reach import Curve
-from turnwise.reports.svg import GRID, INK, NARROW, SERIES, Drawing, Figure, canvas, to_svg
+from turnwise.reports.svg import GRID, INK, NARROW, SERIES, Drawing, Figure, canvas, label, to_svg
 
 COSTS = {"cpu": "CPU seconds, profiles included", "turns": "turns played, profiles included"}
 STROKES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))  # of each, a round of the colours
 MARKS = "osD^vPXp*<>"  # eleven, so that no two rounds of the colours share one
 LABEL_INCHES = 0.185  # from one label to the next
-LETTERS = 44  # of a label
+LETTERS = 44  # of a line of a label
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +118,21 @@ def lines_figure(
     )
     of = "CPU seconds" if first == "cpu" else unit
     alt = f"{title}. Where the lines end in {of}: {said}. {told}"
-    height = max(2.9, LABEL_INCHES * (len(drawn) + 2))
+    gap = LABEL_INCHES * max(label(labels.get(name, name), LETTERS).count("\n") + 1 for name in drawn)
+    height = max(2.9, gap * (len(drawn) + 2))
     with canvas(9.4, len(costs) * (height + 0.45)) as figure:
         grid = figure.add_gridspec(len(costs), 2, width_ratios=(2, 1))
         for number, (cost, axis) in enumerate(costs.items()):
             axes = figure.add_subplot(grid[number, 0])
             names = figure.add_subplot(grid[number, 1], sharey=axes)
-            _panel(figure, axes, names, bands[cost], labels, axis, height)
+            _panel(figure, axes, names, bands[cost], labels, axis, gap, height)
         wide = to_svg(figure, key, alt)
-    listed = LABEL_INCHES * (len(drawn) + 1)
+    listed = gap * (len(drawn) + 1)
     with canvas(NARROW, len(costs) * (3.0 + listed)) as figure:
         grid = figure.add_gridspec(2 * len(costs), 1, height_ratios=(3.0, listed) * len(costs))
         for number, (cost, axis) in enumerate(costs.items()):
             axes = figure.add_subplot(grid[2 * number, 0])
-            _panel(figure, axes, figure.add_subplot(grid[2 * number + 1, 0]), bands[cost], labels, axis, None)
+            _panel(figure, axes, figure.add_subplot(grid[2 * number + 1, 0]), bands[cost], labels, axis, gap, None)
         narrow = to_svg(figure, f"{key}-narrow", alt)
     return Figure(title, wide, alt, wide=True, narrow=narrow)
 
@@ -142,15 +144,24 @@ def _panel(
     bands: Mapping[str, Band],
     labels: Mapping[str, str],
     axis: str,
+    gap: float,
     height: float | None,
 ) -> None:
-    """Lines in ``axes`` and their labels in ``names``, beside the ends where a ``height`` in inches is given, else in a list."""
+    """Lines in ``axes``, and labels in ``names``: beside the ends where a ``height`` is given, else in a list.
+
+    Args:
+        gap: inches from one label to the next.
+        height: inches of the panel.
+    """
     right = 1.02 * max(one.cost[-1] for one in bands.values()) or 1.0
     top = 1.06 * max(max(one.high) for one in bands.values()) or 1.0
     order = sorted(bands, key=lambda name: bands[name].mean[-1])
     ends = [bands[name].mean[-1] for name in order]
-    gap = LABEL_INCHES * top / height if height else 1.0
-    found = apart(ends, gap, 0.02 * top, 0.98 * top) if height else [float(place) for place in range(len(order))]
+    found = (
+        apart(ends, gap * top / height, 0.02 * top, 0.98 * top)
+        if height
+        else [float(place) for place in range(len(order))]
+    )
     places = dict(zip(order, found, strict=True))
     for number, (name, one) in enumerate(bands.items()):
         colour, mark = SERIES[number % len(SERIES)], MARKS[number % len(MARKS)]
@@ -165,8 +176,7 @@ def _panel(
             drawn += axes.plot([one.cost[-1], right], [one.mean[-1], place], color=colour, lw=0.7, alpha=0.4, zorder=1)
         drawn += names.plot([0, 0.13], [place, place], color=colour, ls=stroke)
         drawn += names.plot([0.065], [place], mark, color=colour)
-        short = shorten(called, LETTERS, placeholder="...")
-        drawn.append(names.text(0.17, place, short, va="center", color=INK, fontsize=9))
+        drawn.append(names.text(0.17, place, label(called, LETTERS), va="center", color=INK, fontsize=9))
         figure.belongs(called, colour, *drawn)
         for x, y, low, high in zip(one.cost, one.mean, one.low, one.high, strict=True):
             seeds = f", seeds {low:.1f} to {high:.1f}" if low != high else ""
@@ -175,6 +185,7 @@ def _panel(
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.spines["right"].set(visible=True, color=GRID)
     if not height:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         names.set_ylim(-0.7, len(order) - 0.3)
     names.set_xlim(0, 1)
     names.axis("off")
