@@ -25,7 +25,7 @@ from turnwise.papers.jobs import Asked, ask
 from turnwise.papers.table import sweep_names
 from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
 from turnwise.reports.compare import Collection, collect
-from turnwise.reports.entry_figures import entry_figures
+from turnwise.reports.entry_figures import entry_figures, run_folders
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.html import comparison_figures, comparison_page, tables_page, write_page
 from turnwise.reports.latex import to_latex
@@ -72,7 +72,7 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
         console.print(to_rich(table))
     console.print(*lines, sep="\n", markup=False, highlight=False)
     drawn = swept(collection, args.against, mean_interval) if args.against else {}
-    page = comparison_page(collection, tables, lines, mean_interval, list(drawn.values()))
+    page = comparison_page(collection, tables, lines, mean_interval, list(drawn.values()), args.html)
     pictures = drawings(args.figure, drawn, collection) if args.figure else {}
     save(args, tables, lines, page, pictures, console)
     for path, figure in pictures.items():
@@ -107,7 +107,10 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
     pictures = [] if whole else entry_figures(entries[0], mean_interval)
     shown = {args.figure: pictures[0]} if args.figure and pictures else {}
-    save(args, kept, lines, tables_page(title, kept, lines, pictures), shown, console)
+    runs = {} if whole else run_folders(entries[0])
+    save(args, kept, lines, tables_page(title, kept, lines, pictures, runs, args.html), shown, console)
+    if args.figure and not pictures:
+        console.print(f"No figure: {args.figure} is not written, for no run here has a number to draw.", markup=False)
     for number, picture in enumerate(pictures if args.figure else ()):
         path = args.figure.with_stem(f"{args.figure.stem}-{number + 1}") if number else args.figure
         write_page(path, standalone(picture))

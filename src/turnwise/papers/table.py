@@ -99,6 +99,7 @@ class Sweep(_Part):
     reach: tuple[
         float | str, ...
     ] = ()  # levels of held-out success, %, or a row's own: what each row spent until there is told
+    curve: Literal["updates"] | None = None  # draws held-out success during training against this
     note: str = ""
 
     @model_validator(mode="after")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from turnwise.reports.html import BROWSER, environment, write_page
+from turnwise.reports.html import BROWSER, environment, script, write_page
 from turnwise.reports.result import ResultError, read_result
 from turnwise.reports.run import line_counts, spaced_trees
 from turnwise.reports.views import clip
@@ -32,16 +28,13 @@ def write_browser(folder: Path | str) -> Path | None:
     found, total = packed(folder)
     if not found:
         return None
-    script = (files("turnwise.reports") / "templates" / "rollouts.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text = json.dumps(found, separators=(",", ":"), allow_nan=False)
     page = environment().get_template("rollouts.html.jinja").render(
         title=f"Rollouts of {_title(folder)}",
         folder=folder.name,
         total=total,
         left_out=total - len(found),
-        script=Markup(script),
-        script_hash=f"sha256-{digest}",
+        **script("rollouts.js"),
         data=base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode(),
     )  # fmt: skip
     path = folder / BROWSER

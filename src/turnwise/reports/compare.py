@@ -37,6 +37,7 @@ class Row:
     name: str
     results: dict[int, Result]  # by seed
     config: Mapping[str, object] = field(default_factory=dict)  # of the first seed, by dotted key
+    folders: Mapping[int, Path] = field(default_factory=dict)  # of the runs, by seed
 
     @property
     def seeds(self) -> list[int]:
@@ -70,7 +71,7 @@ def collect(paths: Iterable[Path | str]) -> Collection:
     roots = [Path(path) for path in paths]
     if missing := [path for path in roots if not path.is_dir()]:
         raise InputError(f"{missing[0]}: no such folder; give run folders or folders of them, e.g. outputs/pivotrl")
-    collection, configs = Collection(), {}
+    collection, configs, places = Collection(), {}, {}
     newest: dict[tuple[str, str, str, int], float] = {}
     found: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}
     folders = {
@@ -95,13 +96,19 @@ def collect(paths: Iterable[Path | str]) -> Collection:
                 continue
         newest[key] = written
         found.setdefault(key[:2], {}).setdefault(name, {})[result.seed] = result
-        configs[key] = _flat(config)
+        configs[key], places[key] = _flat(config), folder
     if not found:
         said = "\n".join(collection.notes)
         raise InputError(f"no finished run under {', '.join(map(str, roots))}; finish one with python train.py\n{said}")
     for section, rows in sorted(found.items()):
         collection.sections[section] = [
-            Row(name, results, configs[*section, name, min(results)]) for name, results in sorted(rows.items())
+            Row(
+                name,
+                results,
+                configs[*section, name, min(results)],
+                {seed: places[*section, name, seed] for seed in results},
+            )
+            for name, results in sorted(rows.items())
         ]
         for row in collection.sections[section]:
             collection.notes += _drift(row, [configs[*section, row.name, seed] for seed in row.seeds])

@@ -6,17 +6,18 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from textwrap import shorten
 from typing import Any
 
+from matplotlib.ticker import MaxNLocator
+
 from turnwise.reports.reach import Curve
-from turnwise.reports.svg import GRID, INK, SERIES, Figure, canvas, to_svg
+from turnwise.reports.svg import GRID, INK, NARROW, SERIES, Drawing, Figure, canvas, label, to_svg
 
 COSTS = {"cpu": "CPU seconds, profiles included", "turns": "turns played, profiles included"}
 STROKES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))  # of each, a round of the colours
 MARKS = "osD^vPXp*<>"  # eleven, so that no two rounds of the colours share one
 LABEL_INCHES = 0.185  # from one label to the next
-LETTERS = 44  # of a label
+LETTERS = 44  # of a line of a label
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Band:
     high: list[float]
 
 
-def band(seeds: Sequence[Curve], cost: str) -> Band:
+def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
     """The mean, lowest and highest seed wherever any seed was measured, as far as all seeds went.
 
     Each seed starts at no cost with the success of its base, stays there while it is profiled, and is a straight line between
@@ -37,7 +38,7 @@ def band(seeds: Sequence[Curve], cost: str) -> Band:
 
     Args:
         seeds: at least one.
-        cost: a field of :class:`turnwise.reports.reach.Cost`.
+        cost: a field of what stands before each success, such as :class:`turnwise.reports.reach.Cost`.
     """
     lines = [[(0.0, points[0][1]), *((getattr(spent, cost), success) for spent, success in points)] for points in seeds]
     end = min(line[-1][0] for line in lines)
@@ -75,8 +76,6 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
 def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labels: Mapping[str, str]) -> Figure | None:
     """A panel for CPU seconds and one for turns: a row's mean over its seeds, in a band from its lowest to its highest.
 
-    Labels stand to the right in the order in which the lines end.
-
     Args:
         key: of the drawing's ids on its page.
         rows: the curves of their seeds; a row without any is left out.
@@ -85,49 +84,108 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
     Returns:
         None where no row has a curve.
     """
+    told = "Flat beginnings are profiles. Bands go from the lowest to the highest seed, as far as all seeds went."
+    return lines_figure(title, key, rows, labels, COSTS, told)
+
+
+def lines_figure(
+    title: str,
+    key: str,
+    rows: Mapping[str, Sequence[Sequence[tuple[Any, float]]]],
+    labels: Mapping[str, str],
+    costs: Mapping[str, str],
+    told: str,
+) -> Figure | None:
+    """A panel for each of ``costs``, fields of what stands before each success, and what they are called on its axis.
+
+    Labels stand to the right in the order in which the lines end; on a phone below their panel, in the same order.
+
+    Args:
+        told: what there is to know of the lines, after where they end.
+
+    Returns:
+        None where no row has a curve.
+    """
     drawn = {name: seeds for name, seeds in rows.items() if seeds}
     if not drawn:
         return None
-    height = max(2.9, LABEL_INCHES * (len(drawn) + 2))
-    bands = {cost: {name: band(seeds, cost) for name, seeds in drawn.items()} for cost in COSTS}
-    with canvas(9.4, 2 * height + 0.9) as figure:
-        grid = figure.add_gridspec(2, 2, width_ratios=(2, 1))
-        for number, (cost, told) in enumerate(COSTS.items()):
+    bands = {cost: {name: band(seeds, cost) for name, seeds in drawn.items()} for cost in costs}
+    first, axis = next(iter(costs.items()))
+    unit = {"cpu": "s"}.get(first, axis.partition(",")[0])
+    ends = sorted(bands[first].items(), key=lambda end: -end[1].mean[-1])
+    said = "; ".join(
+        f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} {unit}" for name, end in ends
+    )
+    of = "CPU seconds" if first == "cpu" else unit
+    alt = f"{title}. Where the lines end in {of}: {said}. {told}"
+    gap = LABEL_INCHES * max(label(labels.get(name, name), LETTERS).count("\n") + 1 for name in drawn)
+    height = max(2.9, gap * (len(drawn) + 2))
+    with canvas(9.4, len(costs) * (height + 0.45)) as figure:
+        grid = figure.add_gridspec(len(costs), 2, width_ratios=(2, 1))
+        for number, (cost, axis) in enumerate(costs.items()):
             axes = figure.add_subplot(grid[number, 0])
             names = figure.add_subplot(grid[number, 1], sharey=axes)
-            _panel(axes, names, bands[cost], labels, height)
-            axes.set(xlabel=told, ylabel="held-out success, %")
-        ends = sorted(bands["cpu"].items(), key=lambda end: -end[1].mean[-1])
-        said = "; ".join(
-            f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} s" for name, end in ends
-        )
-        alt = f"{title}. Where the lines end in CPU seconds: {said}. "
-        alt += "Flat beginnings are profiles. Bands go from the lowest to the highest seed, as far as all seeds went."
-        return Figure(title, to_svg(figure, key, alt), alt, wide=True)
+            _panel(figure, axes, names, bands[cost], labels, axis, gap, height)
+        wide = to_svg(figure, key, alt)
+    listed = gap * (len(drawn) + 1)
+    with canvas(NARROW, len(costs) * (3.0 + listed)) as figure:
+        grid = figure.add_gridspec(2 * len(costs), 1, height_ratios=(3.0, listed) * len(costs))
+        for number, (cost, axis) in enumerate(costs.items()):
+            axes = figure.add_subplot(grid[2 * number, 0])
+            _panel(figure, axes, figure.add_subplot(grid[2 * number + 1, 0]), bands[cost], labels, axis, gap, None)
+        narrow = to_svg(figure, f"{key}-narrow", alt)
+    return Figure(title, wide, alt, wide=True, narrow=narrow)
 
 
-def _panel(axes: Any, names: Any, bands: Mapping[str, Band], labels: Mapping[str, str], height: float) -> None:
+def _panel(
+    figure: Drawing,
+    axes: Any,
+    names: Any,
+    bands: Mapping[str, Band],
+    labels: Mapping[str, str],
+    axis: str,
+    gap: float,
+    height: float | None,
+) -> None:
+    """Lines in ``axes``, and labels in ``names``: beside the ends where a ``height`` is given, else in a list.
+
+    Args:
+        gap: inches from one label to the next.
+        height: inches of the panel.
+    """
     right = 1.02 * max(one.cost[-1] for one in bands.values()) or 1.0
     top = 1.06 * max(max(one.high) for one in bands.values()) or 1.0
     order = sorted(bands, key=lambda name: bands[name].mean[-1])
     ends = [bands[name].mean[-1] for name in order]
-    places = dict(zip(order, apart(ends, LABEL_INCHES * top / height, 0.02 * top, 0.98 * top), strict=True))
+    found = (
+        apart(ends, gap * top / height, 0.02 * top, 0.98 * top)
+        if height
+        else [float(place) for place in range(len(order))]
+    )
+    places = dict(zip(order, found, strict=True))
     for number, (name, one) in enumerate(bands.items()):
         colour, mark = SERIES[number % len(SERIES)], MARKS[number % len(MARKS)]
         stroke = STROKES[number // len(SERIES) % len(STROKES)]
-        place = places[name]
+        place, called = places[name], labels.get(name, name)
+        drawn: list[Any] = []
         if one.low != one.high:
-            axes.fill_between(one.cost, one.low, one.high, color=colour, alpha=0.12, lw=0)
-        axes.plot(one.cost, one.mean, color=colour, ls=stroke)
-        axes.plot(one.cost[-1], one.mean[-1], mark, color=colour, clip_on=False)
-        axes.plot([one.cost[-1], right], [one.mean[-1], place], color=colour, lw=0.7, alpha=0.4, zorder=1)
-        names.plot([0, 0.13], [place, place], color=colour, ls=stroke)
-        names.plot([0.065], [place], mark, color=colour)
-        names.text(
-            0.17, place, shorten(labels.get(name, name), LETTERS, placeholder="..."), va="center", color=INK, fontsize=9
-        )
-    axes.set(xlim=(0, right), ylim=(0, top))
+            drawn.append(axes.fill_between(one.cost, one.low, one.high, color=colour, alpha=0.12, lw=0))
+        drawn += axes.plot(one.cost, one.mean, color=colour, ls=stroke)
+        drawn += axes.plot(one.cost[-1], one.mean[-1], mark, color=colour, clip_on=False)
+        if height:
+            drawn += axes.plot([one.cost[-1], right], [one.mean[-1], place], color=colour, lw=0.7, alpha=0.4, zorder=1)
+        drawn += names.plot([0, 0.13], [place, place], color=colour, ls=stroke)
+        drawn += names.plot([0.065], [place], mark, color=colour)
+        drawn.append(names.text(0.17, place, label(called, LETTERS), va="center", color=INK, fontsize=9))
+        figure.belongs(called, colour, *drawn)
+        for x, y, low, high in zip(one.cost, one.mean, one.low, one.high, strict=True):
+            seeds = f", seeds {low:.1f} to {high:.1f}" if low != high else ""
+            figure.tell(axes, x, y, f"{called}: {y:.1f} % at {x:,.0f} {axis.partition(',')[0]}{seeds}", called)
+    axes.set(xlim=(0, right), ylim=(0, top), xlabel=axis, ylabel="held-out success, %")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.spines["right"].set(visible=True, color=GRID)
+    if not height:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        names.set_ylim(-0.7, len(order) - 0.3)
     names.set_xlim(0, 1)
     names.axis("off")

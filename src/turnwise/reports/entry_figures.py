@@ -2,83 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from turnwise.reports.compare import Interval
 from turnwise.reports.curves import reach_figure
+from turnwise.reports.dots import Side, Spot, dots, plain
+from turnwise.reports.during import during_figure
+from turnwise.reports.headline import signed
 from turnwise.reports.measured import is_change
 from turnwise.reports.reach import curves
 from turnwise.reports.summary import Entry
-from turnwise.reports.svg import MUTED, SERIES, Figure, canvas, label, to_svg
-
-MARKS = "oDs^vP"
+from turnwise.reports.svg import SERIES, Figure
+from turnwise.reports.tables import estimate_text
 
 
 def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
     """A drawing for each metric of the entry that runs have: every seed, the mean with its interval over seeds, and beside them
     what the paper has in the columns of this metric. The two sides have scales of their own: sizes are not to be compared.
-    Before them, of a sweep with ``reach``, success against what it cost."""
+    Of an entry that is computed from recorded groups each number stands alone, with the interval that was computed for it.
+    Before them, of a sweep with ``reach``, success against what it cost; of one with ``curve``, success during training."""
     sweep = entry.asked.sweep
     metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
     drawn = (_figure(entry, metric, number, over_seeds) for number, metric in enumerate(metrics))
-    return [] if sweep.gate_report else [figure for figure in (_reach(entry), *drawn) if figure is not None]
+    return [figure for figure in (_reach(entry), _during(entry), *drawn) if figure is not None]
+
+
+def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
+    """The folders of an entry's runs by seed, under what its tables call their row; rows of one name are left out."""
+    labels = _labels(entry)
+    names = Counter(labels[name] for name in entry.rows)
+    return {
+        labels[name]: {seed: run.folder for seed, run in runs.items()}
+        for name, runs in entry.rows.items()
+        if names[labels[name]] == 1
+    }
 
 
 def _reach(entry: Entry) -> Figure | None:
     sweep = entry.asked.sweep
     found, _ = curves({name: list(runs.values()) for name, runs in entry.rows.items()} if sweep.reach else {})
     title = f"{sweep.title}: held-out success by what it cost, scale {entry.asked.scale}"
-    return reach_figure(
-        title, f"reach-{sweep.name}", found, {name: row.label or name for name, row in sweep.rows.items()}
-    )
+    return reach_figure(title, f"reach-{sweep.name}", found, _labels(entry))
+
+
+def _during(entry: Entry) -> Figure | None:
+    sweep = entry.asked.sweep
+    if sweep.curve is None:
+        return None
+    title = f"{sweep.title}: held-out success by update, scale {entry.asked.scale}"
+    return during_figure(title, f"during-{sweep.name}", entry.rows, _labels(entry))
+
+
+def _labels(entry: Entry) -> dict[str, str]:
+    return {name: row.label or name for name, row in entry.asked.sweep.rows.items()}
 
 
 def _figure(entry: Entry, metric: str, number: int, over_seeds: Interval) -> Figure | None:
-    sweep = entry.asked.sweep
-    ours = {name: _values(runs, metric) for name, runs in entry.rows.items()}
+    sweep, labels = entry.asked.sweep, _labels(entry)
+    columns = [column for column, of in sweep.columns.items() if of == metric]
+    paper = {
+        name: {c: sweep.rows[name].numbers[c] for c in columns if c in sweep.rows[name].numbers} for name in entry.rows
+    }
+    ours = {name: _ours(entry, name, metric, over_seeds) for name in entry.rows}
+    names = [name for name in entry.rows if ours[name] or paper[name]]
     if not any(ours.values()):
         return None
-    columns = [column for column, of in sweep.columns.items() if of == metric]
-    paper = {name: {c: row.numbers[c] for c in columns if c in row.numbers} for name, row in sweep.rows.items()}
-    names = [name for name in entry.rows if ours[name] or paper[name]][::-1]
-    sides = 1 + any(paper.values())
-    told = []
-    with canvas(4.2 + 3.4 * (sides - 1), 1.2 + 0.32 * len(names)) as figure:
-        left = figure.add_subplot(1, sides, 1)
-        for y, name in enumerate(names):
-            if not ours[name]:
-                continue
-            estimate = over_seeds(ours[name])
-            left.plot(ours[name], [y] * len(ours[name]), "o", color=SERIES[0], alpha=0.35, markersize=3.5)
-            if estimate.low is not None and estimate.high is not None:
-                left.plot([estimate.low, estimate.high], [y, y], color=SERIES[0], lw=1.8)
-            left.plot([estimate.mean], [y], "o", color=SERIES[0])
-            told.append(f"{sweep.rows[name].label or name} {estimate.mean:.3g}")
-        left.set_title(f"ours, scale {entry.asked.scale}")
-        left.set_xlabel(label(metric, 44))
-        panels = [left]
-        if sides == 2:
-            right = figure.add_subplot(1, 2, 2, sharey=left)
-            for column, colour, mark in zip(columns, [*SERIES[1:], *SERIES], MARKS, strict=False):
-                points = [(paper[name][column], y) for y, name in enumerate(names) if column in paper[name]]
-                if points:
-                    right.plot(*zip(*points, strict=True), mark, color=colour, label=column, ls="")
-            right.set_title("paper")
-            right.tick_params(axis="y", labelleft=False)
-            right.legend(loc="best", fontsize=8.5)
-            panels.append(right)
-        for axes in panels:
-            axes.set_ylim(-0.6, len(names) - 0.4)
-            axes.tick_params(axis="y", length=0)
-            if is_change(metric):
-                axes.axvline(0, color=MUTED, lw=1.1)
-        left.set_yticks(range(len(names)), [label(sweep.rows[name].label or name) for name in names])
-        alt = f"{sweep.title}, {metric}, ours at scale {entry.asked.scale}: {', '.join(told[::-1])}. "
-        alt += "Faint dots are seeds, lines 95 % intervals over seeds."
-        title = f"{sweep.paper}, {sweep.entry}: {metric}"
-        return Figure(title, to_svg(figure, f"entry-{sweep.name}-{number}", alt), alt, wide=sides == 2)
+    spots = [Spot(row, *found) for row, name in enumerate(names) if (found := ours[name])]
+    sides = [Side(f"ours, scale {entry.asked.scale}", spots, metric, is_change(metric))]
+    theirs = [
+        Spot(row, value, f"{labels[name]}: {value:g}, paper, {column}", column)
+        for column in columns
+        for row, name in enumerate(names)
+        if (value := paper[name].get(column)) is not None
+    ]
+    if theirs:
+        sides.append(Side("paper", theirs, "", is_change(metric), [*SERIES[1:], *SERIES], legend=True))
+    told = ", ".join(f"{labels[names[spot.row]]} {spot.at:.3g}" for spot in spots)
+    alt = f"{sweep.title}, {metric}, ours at scale {entry.asked.scale}: {told}. {_key(spots, bool(sweep.gate_report))}"
+    return dots(
+        f"{sweep.paper}, {sweep.entry}: {metric}", f"entry-{sweep.name}-{number}", alt, [labels[name] for name in names], sides
+    )  # fmt: skip
 
 
-def _values(runs: Mapping[int, Any], metric: str) -> list[float]:
-    return [value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None]
+Found = tuple[float, str, str, float | None, float | None, Mapping[int, float]]
+
+
+def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found | None:
+    """All of a row's spot but its place; None where there is no number."""
+    said = _labels(entry)[name]
+    if entry.asked.sweep.gate_report:
+        found = _recorded(metric.replace("{}", name), entry.gates)
+        if found is None:
+            return None
+        value, low, high = found
+        bounds = "" if low is None or high is None else f", 95 % [{plain(low)}, {plain(high)}]"
+        return value, f"{said}: {plain(value)}{bounds}", "ours", low, high, {}
+    runs: Mapping[int, Any] = entry.rows[name]
+    seeds = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
+    if not seeds:
+        return None
+    estimate = over_seeds(list(seeds.values()))
+    cell = estimate_text(estimate, signed if is_change(metric) else plain)
+    over = f"mean of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {min(seeds)} alone"
+    return estimate.mean, f"{said}: {cell}, {over}", "ours", estimate.low, estimate.high, seeds
+
+
+def _recorded(path: str, gates: Any) -> tuple[float, float | None, float | None] | None:
+    """A number of the gate report with its 95 % interval, where it has one."""
+    *folders, last = path.split("/")
+    node: Any = gates
+    for part in folders:
+        node = node.get(part) if isinstance(node, Mapping) else None
+    value = node.get(last) if isinstance(node, Mapping) else None
+    if not isinstance(value, int | float):
+        return None
+    low, high = node.get(f"{last}_ci95") or (node.get("ci95") if last == "saved_pct" else None) or (None, None)
+    return float(value), low, high
+
+
+def _key(spots: Sequence[Spot], groups: bool) -> str:
+    """What the signs of our side are, of those that are drawn."""
+    if groups:
+        ends = [spot.low is not None for spot in spots]
+        if not any(ends):
+            return "Computed from recorded groups, without intervals."
+        some = "" if all(ends) else "; a dot without one has none"
+        return f"Computed from recorded groups; lines are 95 % intervals{some}."
+    alone = [spot for spot in spots if len(spot.seeds) == 1]
+    if len(alone) == len(spots):
+        return "A dot is one seed; there is no interval over seeds."
+    some = "; a dot without them is one seed" if alone else ""
+    return f"Faint dots are seeds, lines 95 % intervals over seeds{some}."

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from turnwise.reports.headline import duration, signed
+from turnwise.reports.dots import Side, Spot, dots
+from turnwise.reports.headline import duration, interval, signed
 from turnwise.reports.result import OutOfDomain
 from turnwise.reports.run import Profile, Run
-from turnwise.reports.svg import DOWN, INK, MUTED, SERIES, UP, Figure, canvas, label, to_svg, whole_iterations
+from turnwise.reports.svg import DOWN, INK, MUTED, NARROW, SERIES, UP, Figure, canvas, label, to_svg, whole_iterations
 
 DIAGNOSTICS = {
     "train/kl_ref": "KL to the reference",
@@ -45,7 +46,9 @@ def success(run: Run) -> Figure | None:
     with canvas() as figure:
         axes = figure.add_subplot()
         for (split, (x, y)), colour, marker in zip(lines.items(), SERIES, "osD^", strict=False):
-            axes.plot(x, y, marker=marker, color=colour, label=label(split))
+            line = axes.plot(x, y, marker=marker, color=colour, label=label(split))
+            figure.belongs(split, colour, *line)
+            figure.tell_line(axes, x, y, _by_iteration(split, "{:.1f} %"), split)
         axes.set_ylabel("solved, %")
         axes.set_ylim(bottom=0)
         whole_iterations(axes)
@@ -65,10 +68,11 @@ def reward(run: Run) -> Figure | None:
     with canvas() as figure:
         axes = figure.add_subplot()
         if np.isfinite(std).any():
-            axes.fill_between(
-                x, mean - std, mean + std, color=SERIES[0], alpha=0.18, lw=0, label="one standard deviation"
-            )
-        axes.plot(x, mean, color=SERIES[0], label="mean")
+            spread_name = "one standard deviation"
+            band = axes.fill_between(x, mean - std, mean + std, color=SERIES[0], alpha=0.18, lw=0, label=spread_name)
+            figure.belongs(spread_name, SERIES[0], band)
+        figure.belongs("mean", SERIES[0], *axes.plot(x, mean, color=SERIES[0], label="mean"))
+        figure.tell_line(axes, x, mean, _by_iteration("mean reward", "{:.3f}"), "mean")
         axes.set_ylabel("reward")
         whole_iterations(axes)
         axes.legend(loc="best")
@@ -84,21 +88,25 @@ def diagnostics(run: Run) -> Figure | None:
     silent = [name for name in logged if name not in drawn]
     if not drawn:
         return None
-    columns = min(3, len(drawn))
+    ends = [f"{name} {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in drawn.items()]
+    alt = f"First to last iteration: {'; '.join(ends)}." + (f" Zero all along: {', '.join(silent)}." if silent else "")
+    wide, narrow = _multiples(drawn, 3, alt, "diagnostics"), _multiples(drawn, 1, alt, "diagnostics-narrow")
+    return Figure("Diagnostics by iteration", wide, alt, wide=True, narrow=narrow)
+
+
+def _multiples(drawn: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int, alt: str, key: str) -> str:
+    columns = min(most, len(drawn))
     rows = -(-len(drawn) // columns)
-    with canvas(10.6, 1.95 * rows) as figure:
+    with canvas(10.6 if most > 1 else NARROW, 1.95 * rows) as figure:
         for index, (name, (x, y)) in enumerate(drawn.items(), 1):
             axes = figure.add_subplot(rows, columns, index)
             axes.plot(x, y, color=SERIES[(index - 1) % len(SERIES)])
+            figure.tell_line(axes, x, y, _by_iteration(name, "{:.3g}"))
             axes.set_title(name)
             axes.margins(y=0.15)
             whole_iterations(axes)
             axes.set_xlabel("")
-        ends = [f"{name} {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in drawn.items()]
-        alt = f"First to last iteration: {'; '.join(ends)}." + (
-            f" Zero all along: {', '.join(silent)}." if silent else ""
-        )
-        return Figure("Diagnostics by iteration", to_svg(figure, "diagnostics", alt), alt, wide=True)
+        return to_svg(figure, key, alt)
 
 
 def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
@@ -110,6 +118,9 @@ def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
     with canvas() as figure:
         axes = figure.add_subplot()
         axes.plot(grid, share, color=SERIES[1], drawstyle="steps-post")
+        figure.tell_line(
+            axes, grid[::5], share[::5], lambda at, value: f"{value:.1f} % of turns kept at lambda {at:.3g}"
+        )
         if threshold is not None and 0 <= threshold <= 1:
             axes.axvline(threshold, color=MUTED, lw=1.1, ls=(0, (4, 3)))
             axes.plot([threshold], [kept], "o", color=INK)
@@ -136,8 +147,17 @@ def state_means(profile: Profile) -> Figure:
     silent = 100 * (~profile.mixed).mean()
     with canvas() as figure:
         axes = figure.add_subplot()
-        axes.bar(at, flat, width, color=MUTED, alpha=0.45, label=f"no signal ({silent:.0f} %)")
-        axes.bar(at, mixed, width, bottom=flat, color=SERIES[2], label=f"mixed outcomes ({100 - silent:.0f} %)")
+        for name, counts, below, colour in (
+            (f"no signal ({silent:.0f} %)", flat, np.zeros_like(flat), MUTED),
+            (f"mixed outcomes ({100 - silent:.0f} %)", mixed, flat, SERIES[2]),
+        ):
+            bars = axes.bar(
+                at, counts, width, bottom=below, color=colour, alpha=0.45 if colour == MUTED else None, label=name
+            )
+            figure.belongs(name, colour, *bars)
+            for x, count, start in zip(at, counts, below, strict=True):
+                if count:
+                    figure.tell(axes, x, start + count / 2, f"{name}: {count} turns at a mean of {x:.3g}", name)
         axes.set(xlabel=f"mean reward of {profile.samples} sampled actions", ylabel="expert turns")
         axes.legend(loc="best")
         alt = f"Mean reward of {len(profile.mean)} profiled turns: {silent:.1f} % carry no signal (all actions alike)."
@@ -162,6 +182,7 @@ def ood_changes(ood: OutOfDomain) -> Figure | None:
             if bounds is not None:
                 axes.plot(bounds, [y, y], color=colour, lw=1.6, solid_capstyle="round")
             axes.plot([change], [y], "D" if name == "mean" else "o", color=colour)
+            figure.tell(axes, change, y, f"{name}: {signed(change)} points{within(bounds)}")
         axes.set_yticks(range(len(rows)), [label(name) for name, *_ in reversed(rows)])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
@@ -183,6 +204,7 @@ def seconds(phases: Mapping[str, float]) -> Figure | None:
         axes.barh(range(len(rows)), [s for _, s in rows], 0.62, color=SERIES[3])
         for y, (_, s) in enumerate(rows):
             axes.annotate(f"{duration(s)} ({s / total:.0%})", (s, y), (5, 0), textcoords="offset points", va="center")
+            figure.tell(axes, s / 2, y, f"{rows[y][0]}: {duration(s)}, {s / total:.1%}")
         axes.set_yticks(range(len(rows)), [label(phase) for phase, _ in rows])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
@@ -196,20 +218,21 @@ def seconds(phases: Mapping[str, float]) -> Figure | None:
 
 def comparison(rows: list[tuple[str, float, tuple[float, float] | None]], title: str, key: str) -> Figure:
     """Changes of several rows with their intervals, one under the other; the drawing of a comparison page."""
-    with canvas(5.2, 0.9 + 0.32 * len(rows)) as figure:
-        axes = figure.add_subplot()
-        axes.axvline(0, color=MUTED, lw=1.1)
-        for y, (_, value, bounds) in enumerate(reversed(rows)):
-            if bounds is not None:
-                axes.plot(bounds, [y, y], color=SERIES[0], lw=1.8)
-            axes.plot([value], [y], "o", color=SERIES[0])
-        axes.set_yticks(range(len(rows)), [label(name) for name, *_ in reversed(rows)])
-        axes.set_ylim(-0.6, len(rows) - 0.4)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel("change, points")
-        alt = f"{title}: " + ", ".join(f"{name} {signed(value)}" for name, value, _ in rows) + " points."
-        return Figure(title, to_svg(figure, key, alt), alt)
+    spots = [
+        Spot(row, value, f"{name}: {signed(value)} points{within(bounds)}", "change", *(bounds or ()))
+        for row, (name, value, bounds) in enumerate(rows)
+    ]
+    alt = f"{title}: " + ", ".join(f"{name} {signed(value)}" for name, value, _ in rows) + " points."
+    return dots(title, key, alt, [name for name, *_ in rows], [Side("", spots, "change, points", zero=True)])
+
+
+def _by_iteration(name: str, form: str) -> Callable[[float, float], str]:
+    return lambda at, value: f"{name}: {form.format(value)} at iteration {at:g}"
+
+
+def within(bounds: tuple[float, float] | None) -> str:
+    """The 95 % interval as the end of a sentence; nothing where there is none."""
+    return f", 95 % {interval(bounds)}" if bounds else ""
 
 
 def _threshold(config: Mapping[str, object]) -> float | None:

@@ -1,8 +1,11 @@
-"""``report.html``: one self-contained page a run, with inline style and drawings and nothing fetched from anywhere."""
+"""``report.html``: one self-contained page a run, with inline style, drawings and script and nothing fetched from anywhere."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +15,7 @@ from markupsafe import Markup
 
 from turnwise.files import whole
 from turnwise.reports import headline
+from turnwise.reports.boxes import Runs, box, tally, with_verdicts
 from turnwise.reports.compare import Collection, Interval, Row
 from turnwise.reports.figures import comparison, run_figures
 from turnwise.reports.run import Run, read_run
@@ -74,16 +78,44 @@ def comparison_page(
     lines: Sequence[str],
     interval: Interval,
     first: Sequence[Figure] = (),
+    page: Path | None = None,
 ) -> str:
-    """Runs side by side as HTML text: the tables, and the changes of every row with their intervals drawn, after ``first``."""
-    runs = sum(len(row.results) for rows in collection.sections.values() for row in rows)
-    return tables_page(f"{runs} runs compared", tables, lines, [*first, *comparison_figures(collection, interval)])
+    """Runs side by side as HTML text: the tables, and the changes of every row with their intervals drawn, after ``first``.
+
+    Args:
+        page: where the text will lie, for links to the runs; None: no links.
+    """
+    rows = [row for found in collection.sections.values() for row in found]
+    names = Counter(row.name for row in rows)
+    runs = {row.name: row.folders for row in rows if names[row.name] == 1}
+    number = sum(len(row.results) for row in rows)
+    return tables_page(
+        f"{number} runs compared", tables, lines, [*first, *comparison_figures(collection, interval)], runs, page
+    )
 
 
-def tables_page(title: str, tables: Sequence[Table], lines: Sequence[str], figures: Sequence[Figure] = ()) -> str:
-    """Tables, drawings and closing lines as HTML text."""
-    template = environment().get_template("comparison.html.jinja")
-    return template.render(title=title, tables=tables, figures=figures, lines=lines)
+def tables_page(
+    title: str,
+    tables: Sequence[Table],
+    lines: Sequence[str],
+    figures: Sequence[Figure] = (),
+    runs: Runs | None = None,
+    page: Path | None = None,
+) -> str:
+    """Tables, drawings and closing lines as HTML text: verdicts first, then drawings, then what they are drawn from.
+
+    Args:
+        runs: the folders of the runs by row and seed; ``page`` is where the text will lie, for links to them.
+    """
+    first = with_verdicts(tables)
+    return environment().get_template("comparison.html.jinja").render(
+        title=title,
+        tally=tally(first),
+        first=None if first is None else box(first, runs or {}, page),
+        tables=[box(table, runs or {}, page) for table in tables if table is not first],
+        figures=figures,
+        lines=lines,
+    )  # fmt: skip
 
 
 def comparison_figures(collection: Collection, interval: Interval) -> list[Figure]:
@@ -103,6 +135,13 @@ def _drawn(row: Row, metric: str, interval: Interval) -> tuple[str, float, tuple
     return row.name, estimate.mean, bounds
 
 
+def script(name: str) -> dict[str, str]:
+    """A script of ``templates/`` as a page carries it, with the hash by which its policy lets this very text run."""
+    text = (files("turnwise.reports") / "templates" / name).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"script": Markup(text), "script_hash": f"sha256-{digest}"}
+
+
 def environment() -> Environment:
     """Templates with autoescaping on: what a model wrote is text on the page, never markup."""
     folder = files("turnwise.reports") / "templates"
@@ -114,6 +153,7 @@ def environment() -> Environment:
         env.filters[name] = getattr(headline, name)
     env.filters["drawing"] = Markup  # only ever given SVG drawn by reports.svg, whose text is escaped there
     env.globals.update(
+        **script("figures.js"),
         ood_sentence=headline.ood_sentence,
         cost_sentence=headline.cost_sentence,
         judge_sentence=headline.judge_sentence,

@@ -2,18 +2,24 @@
 
 Figures are drawn in marker colours; on the way out each marker becomes a CSS variable, so one drawing serves a light
 and a dark page. Ids are prefixed, since several drawings share one document; nothing in the output points outside it.
+
+What a mark stands for lies over it as a circle without ink whose ``<title>`` says it: a browser shows it under the mouse
+by itself, ``templates/figures.js`` by touch and keyboard too, and hides and shows the parts that :meth:`Drawing.belongs` named.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
+from html import escape, unescape
+from math import isfinite
+from textwrap import wrap
 from typing import Any
 
+import numpy as np
 from cycler import cycler
 from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -63,26 +69,68 @@ STYLE: dict[Any, Any] = {
 }
 
 
+NARROW = 3.6  # inches: a phone's width at the size of its text
+MARKS = 200  # of one line that say what they stand for
+REACH = 7  # page units: the radius around a mark that is the mark's
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing ready for the page: inline SVG, and the text that says what it shows."""
+    """A drawing ready for the page: inline SVG, and the text that says what it shows.
+
+    ``narrow`` is the same drawing for a phone, where ``svg`` would be too wide for one; empty where it is not.
+    """
 
     title: str
     svg: str
     alt: str
     wide: bool = False
+    narrow: str = ""
+
+
+class Drawing(Canvas):
+    """A figure that knows what its marks say, and which of its parts are of which series."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.told: list[tuple[Any, float, float, str, str]] = []
+        self.colours: dict[str, str] = {}
+
+    def tell(self, axes: Any, x: float, y: float, text: str, series: str = "") -> None:
+        """Say what the mark at a point of ``axes``, in its data's units, stands for."""
+        if isfinite(x) and isfinite(y):
+            self.told.append((axes, float(x), float(y), text, series))
+
+    def tell_line(
+        self,
+        axes: Any,
+        x: Sequence[float] | np.ndarray,
+        y: Sequence[float] | np.ndarray,
+        said: Callable[[float, float], str],
+        series: str = "",
+    ) -> None:
+        """Say it of the points of a line; of ``MARKS`` evenly spaced ones, with both ends, where there are more."""
+        step = max(1, -(-(len(x) - 1) // (MARKS - 1)))
+        for i in sorted({*range(0, len(x), step), len(x) - 1}):
+            self.tell(axes, x[i], y[i], said(x[i], y[i]), series)
+
+    def belongs(self, series: str, colour: str, *artists: Any) -> None:
+        """Parts that are hidden and shown together under one name, whose sign is ``colour``."""
+        self.colours.setdefault(series, colour)
+        for artist in artists:
+            artist.set_gid(f"series:{series}")
 
 
 @contextmanager
-def canvas(width: float = 5.2, height: float = 2.9) -> Iterator[Canvas]:
+def canvas(width: float = 5.2, height: float = 2.9) -> Iterator[Drawing]:
     """A figure in the report's style; sizes in inches of 72 page units."""
     with rc_context(STYLE):
-        yield Canvas(figsize=(width, height))
+        yield Drawing(figsize=(width, height))
 
 
 def label(text: str, limit: int = 28) -> str:
-    """A name short enough to stand beside an axis."""
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+    """A name in lines short enough to stand beside an axis; nothing of it is left out."""
+    return "\n".join(wrap(text, limit)) or text
 
 
 def whole_iterations(axes: object) -> None:
@@ -91,7 +139,7 @@ def whole_iterations(axes: object) -> None:
     axes.set_xlabel("iteration")  # type: ignore[attr-defined]
 
 
-def to_svg(figure: Canvas, key: str, alt: str) -> str:
+def to_svg(figure: Drawing, key: str, alt: str) -> str:
     """The drawing as an accessible ``<svg>`` element whose ids all start with ``key``."""
     FigureCanvasSVG(figure)
     buffer = io.StringIO()
@@ -101,12 +149,29 @@ def to_svg(figure: Canvas, key: str, alt: str) -> str:
     text = buffer.getvalue()
     body = text[text.index(">", text.index("<svg")) + 1 :]
     width, height = figure.get_size_inches() * 72
+    body = body[: body.rindex("</svg>")].strip() + _marks(figure, height)
+    body = re.sub(r'\bid="series:([^"]*)"', lambda found: _series(found[1], figure.colours[unescape(found[1])]), body)
     body = re.sub(r'\bid="', f'id="{key}-', body)
     body = re.sub(r'(xlink:)?href="#', f'href="#{key}-', body)
     body = body.replace("url(#", f"url(#{key}-")
     body = re.sub(r"#0[1-9a]0[1-9a]0[1-9a]\b", lambda found: VARIABLES.get(found[0], found[0]), body)
     head = f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(alt)}">'
-    return head + body[: body.rindex("</svg>")].strip() + "</svg>"
+    return f"{head}{body}</svg>"
+
+
+def _series(name: str, colour: str) -> str:
+    return f'data-series="{name}" data-colour="{colour}"'
+
+
+def _marks(figure: Drawing, height: float) -> str:
+    """Circles without ink over the marks, in page units, once the layout is done."""
+    circles = []
+    for axes, x, y, text, series in figure.told:
+        across, up = axes.transData.transform((x, y)) * 72 / figure.dpi
+        of = f' data-series="{escape(series)}"' if series else ""
+        place = f'cx="{across:.1f}" cy="{height - up:.1f}" r="{REACH}"'
+        circles.append(f'<circle class="mark" {place}{of}><title>{escape(text)}</title></circle>')
+    return f'<g fill="none" pointer-events="all">{"".join(circles)}</g>' if circles else ""
 
 
 ALONE = (

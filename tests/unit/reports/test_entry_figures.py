@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,8 @@ import pytest
 
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.papers.jobs import ask
-from turnwise.reports.entry_figures import entry_figures
+from turnwise.reports.dots import Side, Spot, dots
+from turnwise.reports.entry_figures import entry_figures, run_folders
 from turnwise.reports.summary import Entry, read_entry
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,6 +81,70 @@ def test_rows_that_have_a_number_are_drawn_beside_the_papers(entry: Entry) -> No
     assert not change.wide and "Base 0, Ours & more 30." in change.alt  # the paper has no column for it
 
 
+def test_marks_say_what_the_table_says_and_names_are_whole(entry: Entry) -> None:
+    after, _ = entry_figures(entry, mean_interval)
+    for drawing in (after.svg, after.narrow):
+        said = [
+            node.text for node in ET.fromstring(drawing.replace("xlink:href", "href")).iter() if node.tag == "title"
+        ]
+        assert sorted(said) == sorted(
+            [
+                *("seed 0: 50.0", "seed 1: 60.0", "seed 2: 70.0"),
+                *("Base: 30.0, seed 0 alone", "Ours & more: 60.0 +- 24.8, mean of 3 seeds"),
+                *("Base: 10, paper, score", "Ours & more: 20, paper, score", "Not run: 15, paper, score"),
+            ]
+        )
+        assert set(re.findall(r'<g data-series="([^"]*)"', drawing)) == {"ours", "score"}
+    name = "a name of a row that is much longer than what there is room for beside an axis"
+    texts = dots("T", "k", "a", [name], [Side("", [Spot(0, 1.0, "s", "ours")])])
+    for drawing in (texts.svg, texts.narrow):
+        assert all(word in drawing for word in name.split()) and "..." not in drawing
+
+
+def test_only_what_is_drawn_is_explained(entry: Entry, tmp_path: Path) -> None:
+    after, _ = entry_figures(entry, mean_interval)
+    assert after.alt.endswith("Faint dots are seeds, lines 95 % intervals over seeds; a dot without them is one seed.")
+    for row, told in (
+        ("base", "A dot is one seed; there is no interval over seeds."),
+        ("ours", "Faint dots are seeds, lines 95 % intervals over seeds."),
+    ):
+        asked = ask(["sweep=p_tab1", f"rows={row}"], tmp_path / "conf")
+        one = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+        assert entry_figures(one, mean_interval)[0].alt.endswith(f"{told}")
+
+
+GATES = """
+paper: P
+entry: Table 7
+title: P Table 7
+gate_report: p_tab7
+columns: {k10: "t7/10/{}/rho", saved: "{}/saved_pct", absent: "t7/5/{}/rho"}
+rows:
+  first: {numbers: {k10: 0.37}}
+  second: {label: The other, numbers: {k10: -0.1}}
+"""
+
+
+def test_what_is_computed_from_groups_is_drawn_too(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    (tmp_path / "conf" / "sweep" / "p_tab7.yaml").write_text(GATES)
+    gates = {
+        "source": "recorded",
+        "groups": 8,
+        "data": "d",
+        "t7": {"10": {"first": {"rho": 0.25, "rho_ci95": [0.125, 0.375]}, "second": {"rho": 0.5, "rho_ci95": None}}},
+        "first": {"saved_pct": 12.5, "ci95": [10.0, 15.0]},
+    }
+    asked = ask(["sweep=p_tab7"], tmp_path / "conf")
+    rho, saved = entry_figures(read_entry(asked, [], mean_interval, paired_mean_difference, gates), mean_interval)
+    assert rho.title == "P, Table 7: t7/10/{}/rho"
+    assert "first: 0.25, 95 % [0.125, 0.375]" in rho.svg and "The other: 0.5<" in rho.svg and "paper, k10" in rho.svg
+    assert rho.alt.endswith("lines are 95 % intervals; a dot without one has none.")
+    assert "first: 12.5, 95 % [10.0, 15.0]" in saved.svg and not saved.wide
+    nothing = read_entry(asked, [], mean_interval, paired_mean_difference, {**gates, "t7": {}, "first": {}})
+    assert entry_figures(nothing, mean_interval) == []
+
+
 def test_without_runs_there_is_no_picture(entry: Entry) -> None:
     for runs in entry.rows.values():
         runs.clear()  # type: ignore[attr-defined]
@@ -89,7 +155,22 @@ def test_the_command_writes_it(entry: Entry, script: ModuleType, tmp_path: Path)
     files = ["--figure", str(tmp_path / "p.svg"), "--html", str(tmp_path / "p.html")]
     assert script.main(["sweep=p_tab1", f"outputs={tmp_path / 'outputs'}", *files]) == 0
     assert ET.parse(tmp_path / "p.svg").getroot().tag.endswith("svg") and (tmp_path / "p-2.svg").exists()
-    assert (tmp_path / "p.html").read_text().count("<svg") == 2
+    assert (tmp_path / "p.html").read_text().count("<svg") == 4  # each once more for a phone
+
+
+def test_the_command_says_where_there_is_nothing_to_draw(
+    entry: Entry, script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none.svg"
+    assert script.main(["sweep=p_tab1", "rows=late", f"outputs={tmp_path / 'outputs'}", "--figure", str(path)]) == 0
+    assert "No figure:" in capsys.readouterr().out and not path.exists()
+
+
+def test_rows_of_one_name_lead_to_no_run(entry: Entry, tmp_path: Path) -> None:
+    folders = run_folders(entry)
+    assert folders["Ours & more"] == {seed: tmp_path / f"outputs/p/tab1/ours/seed{seed}" for seed in range(3)}
+    entry.asked.sweep.rows["base"] = entry.asked.sweep.rows["ours"]
+    assert "Ours & more" not in run_folders(entry)
 
 
 def test_options_may_stand_anywhere(

@@ -131,6 +131,18 @@ def html_grids(text: str) -> list[list[list[str]]]:
     return [[[clean(cell) for cell in row] for row in grid] for grid in parser.grids]
 
 
+def in_one_order(grids: list[list[list[str]]]) -> list[list[list[str]]]:
+    """A page begins with the claims and has their verdict early, as words alone; cells and rows are the same."""
+    found = []
+    for grid in grids:
+        last = grid[0].index("verdict") if "verdict" in grid[0] else None
+        words = [" ".join(re.sub(r"[_:,]", " ", row[last]).split()) if last is not None else "" for row in grid]
+        found.append(
+            [[*(c for i, c in enumerate(row) if i != last), word] for row, word in zip(grid, words, strict=True)]
+        )
+    return sorted(found)
+
+
 def clean(cell: str) -> str:
     return " ".join(cell.replace("±", "+-").replace("−", "-").replace("ˆ", "^").replace("`", "").split())
 
@@ -154,7 +166,8 @@ def test_three_formats_show_the_same_numbers(script, way, make, tmp_path, capsys
     capsys.readouterr()
     tex, markdown, html = (files[kind].read_text() for kind in ("tex", "md", "html"))
     grids = latex_grids(tex)
-    assert grids == markdown_grids(markdown) == html_grids(html)
+    assert grids == markdown_grids(markdown)
+    assert in_one_order(grids) == in_one_order(html_grids(html))
     cells = " ".join(cell for grid in grids for row in grid for cell in row)
     assert "63.81" in cells and "+-" in cells and "0, 1" in cells
     assert ("holds" in cells or "undecided" in cells) if way == "sweep" else "open" in cells or "holds" in cells

@@ -1,0 +1,83 @@
+"""Tables as a page shows them: verdicts as words with a colour early in the row, and seeds that lead to their runs."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from turnwise.reports.tables import Table
+
+VERDICTS = ("holds", "fails", "undecided", "not_run")
+Runs = Mapping[str, Mapping[int, Path]]
+"""What a row is called -> seed -> the folder of its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    text: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Text; before it a verdict as a word of its own, or instead of it links."""
+
+    text: str
+    word: str = ""
+    links: Sequence[Link] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A table as a page shows it."""
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str]
+
+
+def box(table: Table, runs: Runs, page: Path | None) -> Box:
+    """A table with its verdict, if it has one, after what it is on, and links from ``page`` to the runs of its rows."""
+    order = list(range(len(table.headers)))
+    if "verdict" in table.headers:
+        order.insert(1, order.pop(table.headers.index("verdict")))
+    headers = [table.headers[i] for i in order]
+    rows = [[_cell(headers[at], row[i], row[0], runs, page) for at, i in enumerate(order)] for row in table.rows]
+    return Box(table.title, headers, rows, table.notes)
+
+
+def _cell(header: str, text: str, row: str, runs: Runs, page: Path | None) -> Cell:
+    word = next((word for word in VERDICTS if header == "verdict" and text.startswith(word)), "")
+    if word:
+        return Cell(text.removeprefix(word).lstrip(",: "), word)
+    found = runs.get(row, {}) if header == "seeds" and page is not None else {}
+    if page is None or not found or text != ", ".join(map(str, sorted(found))):
+        return Cell(text)
+    return Cell(text, links=[Link(str(seed), _href(found[seed], page)) for seed in sorted(found)])
+
+
+def _href(folder: Path, page: Path) -> str:
+    """A run's report, or its result where it has no report, as seen from the page."""
+    target = next((folder / name for name in ("report.html", "result.json") if (folder / name).exists()), folder)
+    return quote(Path(os.path.relpath(target.resolve(), page.resolve().parent)).as_posix())
+
+
+def tally(table: Table | None) -> list[tuple[str, int]]:
+    """How many of a table's rows have each verdict, of those that are the paper's own; nothing where it has none."""
+    if table is None:
+        return []
+    said = [row[table.headers.index("verdict")] for row in table.rows]
+    counts = Counter(
+        next((word for word in VERDICTS if text.startswith(word)), "") for text in said if ", our claim" not in text
+    )
+    return [(word, counts[word]) for word in VERDICTS if counts[word]]
+
+
+def with_verdicts(tables: Sequence[Table]) -> Table | None:
+    """The first table that has verdicts."""
+    return next((table for table in tables if "verdict" in table.headers), None)

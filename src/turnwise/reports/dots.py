@@ -1,0 +1,106 @@
+"""Rows of numbers as dots: every seed, the mean with its interval, and beside them the same rows from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnwise.reports.svg import MUTED, NARROW, SERIES, Drawing, Figure, canvas, label, to_svg
+
+MARKS = "oDs^vP"
+LINE = 0.17  # inches of a line of a row's name
+LETTERS = 44  # of a line of a row's name, where it stands over its row
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A row's number of one series, what is said of it, and the seeds behind it where they are several."""
+
+    row: int
+    at: float
+    said: str
+    series: str
+    low: float | None = None
+    high: float | None = None
+    seeds: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A panel with a scale of its own."""
+
+    title: str
+    spots: Sequence[Spot]
+    axis: str = ""
+    zero: bool = False  # whether zero is a place to measure from
+    colours: Sequence[str] = SERIES[:1]
+    legend: bool = False
+
+
+def dots(title: str, key: str, alt: str, names: Sequence[str], sides: Sequence[Side]) -> Figure:
+    """The panels side by side, with the rows' names at the left; and for a phone one under the other, the names over their rows.
+
+    Args:
+        key: of the drawing's ids on its page.
+        names: of the rows, from the top.
+        sides: their spots tell the row by its place in ``names``.
+    """
+    lines = max(label(name).count("\n") + 1 for name in names)
+    row = max(0.32, LINE * lines + 0.08)
+    with canvas(5.2 if len(sides) == 1 else 4.2 + 3.4 * (len(sides) - 1), 1.2 + row * len(names)) as figure:
+        first: Any = None
+        for number, side in enumerate(sides, 1):
+            axes = first = figure.add_subplot(1, len(sides), number, sharey=first)
+            _draw(figure, axes, side, len(names))
+            axes.set_ylim(-0.6, len(names) - 0.4)
+            axes.tick_params(axis="y", length=0, labelleft=number == 1)
+        first.set_yticks(range(len(names)), [label(name) for name in names[::-1]])
+        wide = to_svg(figure, key, alt)
+    lines = max(label(name, LETTERS).count("\n") + 1 for name in names)
+    row = LINE * lines + 0.3
+    with canvas(NARROW, len(sides) * (0.8 + row * len(names))) as figure:
+        for number, side in enumerate(sides, 1):
+            axes = figure.add_subplot(len(sides), 1, number)
+            _draw(figure, axes, side, len(names))
+            axes.set_ylim(-0.15 / row, len(names) - 0.15 / row)
+            axes.set_yticks(range(len(names)), [])
+            axes.tick_params(axis="y", length=0)
+            for y, name in enumerate(names[::-1]):
+                axes.annotate(
+                    label(name, LETTERS), (0, y), (2, 6), axes.get_yaxis_transform(), textcoords="offset points", va="bottom"
+                )  # fmt: skip
+        narrow = to_svg(figure, f"{key}-narrow", alt)
+    return Figure(title, wide, alt, wide=len(sides) > 1, narrow=narrow)
+
+
+def _draw(figure: Drawing, axes: Any, side: Side, rows: int) -> None:
+    for number, series in enumerate(dict.fromkeys(spot.series for spot in side.spots)):
+        colour, mark = side.colours[number % len(side.colours)], MARKS[number % len(MARKS)]
+        drawn: list[Any] = []
+        spots = [spot for spot in side.spots if spot.series == series]
+        for spot in spots:
+            y = rows - 1 - spot.row
+            if len(spot.seeds) > 1:
+                drawn += axes.plot(
+                    list(spot.seeds.values()), [y] * len(spot.seeds), "o", color=colour, alpha=0.35, markersize=3.5
+                )
+            if spot.low is not None and spot.high is not None:
+                drawn += axes.plot([spot.low, spot.high], [y, y], color=colour, lw=1.8)
+            for seed, value in spot.seeds.items() if len(spot.seeds) > 1 else ():
+                figure.tell(axes, value, y, f"seed {seed}: {plain(value)}", series)
+            figure.tell(axes, spot.at, y, spot.said, series)
+        at, heights = [spot.at for spot in spots], [rows - 1 - spot.row for spot in spots]
+        drawn += axes.plot(at, heights, mark, color=colour, label=label(series), ls="")
+        figure.belongs(series, colour, *drawn)
+    axes.set_title(side.title)
+    axes.set_xlabel(label(side.axis, 44))
+    if side.zero:
+        axes.axvline(0, color=MUTED, lw=1.1)
+    if side.legend:
+        axes.legend(loc="best", fontsize=8.5)
+
+
+def plain(value: float) -> str:
+    """A number as the tables of an entry write it."""
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

@@ -1,0 +1,50 @@
+"""Held-out success during training: a line a row against the updates made, wherever it was looked at (``eval.every``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from turnwise.reports.curves import lines_figure
+from turnwise.reports.measured import Measured
+from turnwise.reports.svg import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far training had come."""
+
+    updates: float
+
+
+def by_update(run: Measured) -> list[tuple[Progress, float]]:
+    """The evaluations of a run in order, as success in percent under the decoding of ``in_domain``, the mean over its splits.
+
+    Empty where there is none, or training is not in what the run left.
+    """
+    greedy = "_greedy" if getattr(run.result.in_domain, "decoding", None) == "greedy" else ""
+    keys = [f"eval/{split}/success{greedy}" for split in ("seen", "unseen")]
+    rows = sorted((row for row in run.rows if row.get("phase") == "eval"), key=lambda row: row["iteration"])
+    found = [(row["iteration"], [row[key] for key in keys if row.get(key) is not None]) for row in rows]
+    return [(Progress(made), fmean(splits)) for made, splits in found if splits]
+
+
+def during_figure(
+    title: str, key: str, rows: Mapping[str, Mapping[int, Measured]], labels: Mapping[str, str]
+) -> Figure | None:
+    """A row's mean over its seeds in a band from its lowest to its highest; None where no run was looked at twice.
+
+    Args:
+        key: of the drawing's ids on its page.
+        rows: the runs of each row by seed; one that was not looked at before training and after is left out.
+        labels: what the rows are called.
+    """
+    found = {name: [by_update(run) for run in runs.values()] for name, runs in rows.items()}
+    drawn = {name: [one for one in seeds if len(one) > 1 and one[0][0].updates == 0] for name, seeds in found.items()}
+    drawn = {name: seeds for name, seeds in drawn.items() if seeds}
+    looked = sorted({spent.updates for seeds in drawn.values() for points in seeds for spent, _ in points})
+    told = f"Success was measured at {', '.join(f'{at:g}' for at in looked)} updates; between them lines are straight."
+    if any(len(seeds) > 1 for seeds in drawn.values()):
+        told += " Bands go from the lowest to the highest seed."
+    return lines_figure(title, key, drawn, labels, {"updates": "updates"}, told)

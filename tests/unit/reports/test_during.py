@@ -1,0 +1,62 @@
+"""Held-out success by update: what is read of a run, its lines by hand, and which sweeps ask for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from turnwise.errors import InputError
+from turnwise.papers.table import read_sweep
+from turnwise.reports.during import Progress, by_update, during_figure
+from turnwise.reports.measured import Measured
+from turnwise.reports.result import read_result
+
+
+def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = False) -> Measured:
+    folder.mkdir(parents=True)
+    key = "success_greedy" if greedy else "success"
+    rows = [
+        {"phase": "eval", "iteration": at, f"eval/seen/{key}": seen, f"eval/unseen/{key}": unseen, "eval/ood/x": 1.0}
+        for at, (seen, unseen) in reversed(looks.items())
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scores = {"base": 0.0, "after": 1.0, "decoding": "greedy" if greedy else "sampled"}
+    result = {"method": "m", "env": "e", "scale": "tiny", "seed": 0, "in_domain": scores}
+    (folder / "result.json").write_text(json.dumps(result))
+    return Measured(folder, read_result(folder))
+
+
+def test_evaluations_in_order_as_the_mean_over_splits(tmp_path: Path) -> None:
+    looks = {0: (10.0, 20.0), 4: (30.0, 50.0)}
+    wanted = [(Progress(0), 15.0), (Progress(4), 40.0)]
+    assert by_update(run(tmp_path / "a", looks)) == wanted
+    assert by_update(run(tmp_path / "b", looks, greedy=True)) == wanted  # the decoding that the result is of
+
+
+def test_lines_over_seeds_in_a_band(tmp_path: Path) -> None:
+    rows = {
+        "one": {
+            0: run(tmp_path / "a", {0: (10, 10), 4: (30, 30), 8: (50, 50)}),
+            1: run(tmp_path / "b", {0: (20, 20), 8: (60, 60)}),
+        },
+        "base": {0: run(tmp_path / "c", {0: (5, 5)})},
+        "resumed": {0: run(tmp_path / "d", {4: (5, 5), 8: (9, 9)})},  # nobody knows where it began
+    }
+    figure = during_figure("T", "k", rows, {"one": "One"})
+    assert figure is not None and "One 55.0 % at 8 updates" in figure.alt
+    assert "Success was measured at 0, 4, 8 updates" in figure.alt and "Bands" in figure.alt
+    for drawing in (figure.svg, figure.narrow):
+        assert "One: 35.0 % at 4 updates, seeds 30.0 to 40.0" in drawing  # the second seed's line is at 40 there
+        assert "base" not in drawing and "resumed" not in drawing
+    assert during_figure("T", "k", {"base": rows["base"]}, {}) is None
+
+
+def test_a_sweep_asks_for_it_by_its_name_alone(tmp_path: Path) -> None:
+    text = "paper: P\nentry: E\ntitle: T\nrows: {a: {overrides: method=sft}}\ncurve: %s\n"
+    (tmp_path / "a.yaml").write_text(text % "updates")
+    (tmp_path / "b.yaml").write_text(text % "epochs")
+    assert read_sweep(tmp_path / "a.yaml").curve == "updates"
+    with pytest.raises(InputError, match="curve"):
+        read_sweep(tmp_path / "b.yaml")
