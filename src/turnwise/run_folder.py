@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -19,44 +18,11 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config import ConfigError
 from turnwise.errors import InputError
 from turnwise.files import PART, whole
+from turnwise.identity import config_hash, flat, recorded
 
 logger = logging.getLogger(__name__)
 
 _RECORD = "config.yaml"
-# what names a run or shows it, and changes nothing that it computes
-_SHOWN_ONLY = (
-    "name",
-    "fresh",
-    "paths",
-    "logger",
-    "table",
-    "judge.client",  # the same model may answer at another address
-    "judge.cache",
-    "engine.urls",  # and the same weights
-    "engine.lanes",
-    "rollout.world_threads",
-    "rollout.spool",  # what a killed start leaves to the next one
-    "engine.key_variable",
-    "engine.patience",
-    *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "eager")),
-    "update.max_skips",  # when a run gives up; one that goes on is the same
-    "callbacks.progress",
-    "callbacks.checkpoint.dirpath",
-    "trainer.enable_progress_bar",
-    "trainer.log_every_n_steps",
-    "trainer.enable_model_summary",
-    "update.recompute",
-    "update.offload",
-    # where it runs: the processes of a run do together what one would do (docs/scaling.md)
-    *(f"trainer.{name}" for name in ("devices", "num_nodes", "strategy")),
-)
-# keys that are younger than the first runs: with this value a run is the one that it was without them
-_AS_BEFORE = {
-    "rollout.staleness": 0,
-    "states.refresh_window": 3,
-    "states.refresh_gap": 6,
-    "states.refresh_most": 4,
-}
 _ABSENT = "nothing"
 
 
@@ -68,12 +34,6 @@ class RunFolder:
     config_hash: str
     resumed: bool  # a run of this very configuration was begun here
     finished: bool  # and it has a result that can be read
-
-
-def config_hash(cfg: DictConfig) -> str:
-    """Twelve hex digits of everything that decides what a run computes: not its name, its paths or its loggers."""
-    text = json.dumps(_recorded(cfg), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @contextmanager
@@ -138,7 +98,7 @@ def _has_result(path: Path) -> bool:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Keys whose values differ, as ``loss.clip_high: 0.2 there, 0.3 here``."""
-    there, here = _flat(old), _flat(new)
+    there, here = flat(old), flat(new)
     return [
         f"{key}: {there.get(key, _ABSENT)} there, {here.get(key, _ABSENT)} here"
         for key in sorted(there.keys() | here.keys())
@@ -149,7 +109,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def _refuse_another(cfg: DictConfig, path: Path) -> None:
     there = OmegaConf.load(path / _RECORD)
     assert isinstance(there, DictConfig)
-    differing = differences(_recorded(there), _recorded(cfg))
+    differing = differences(recorded(there), recorded(cfg))
     if differing:
         lines = "\n".join(f"  - {line}" for line in differing)
         raise ConfigError(
@@ -158,35 +118,6 @@ def _refuse_another(cfg: DictConfig, path: Path) -> None:
                 "Give this run a folder of its own (name=...), or put the other one aside (fresh=true)"
             ]
         )
-
-
-def _recorded(cfg: DictConfig) -> dict[str, Any]:
-    """Leaves of what decides a run, by dotted key."""
-    leaves = _flat(_record(cfg))
-    return {key: value for key, value in leaves.items() if key not in _AS_BEFORE or value != _AS_BEFORE[key]}
-
-
-def _record(cfg: DictConfig) -> dict[str, Any]:
-    record = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(record, dict)
-    for key in _SHOWN_ONLY:
-        *parents, last = key.split(".")
-        node: Any = record
-        for parent in parents:
-            node = (node or {}).get(parent)
-        if isinstance(node, dict):
-            node.pop(last, None)
-    return {str(key): value for key, value in record.items()}
-
-
-def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Leaves by dotted key. An empty mapping and null are the same: a part that is not used."""
-    if isinstance(node, Mapping):
-        leaves: dict[str, Any] = {}
-        for key, value in node.items():
-            leaves.update(_flat(value, f"{prefix}.{key}" if prefix else str(key)))
-        return leaves
-    return {} if node is None else {prefix: node}
 
 
 @contextmanager

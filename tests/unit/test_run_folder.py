@@ -12,7 +12,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from turnwise.config import ConfigError, compose_config
 from turnwise.errors import InputError
-from turnwise.run_folder import claim, config_hash, differences
+from turnwise.identity import config_hash
+from turnwise.run_folder import claim, differences
 
 CONF = Path(__file__).parents[2] / "conf"
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from turnwise.errors import InputError
 from turnwise.files import read_yaml
+from turnwise.identity import recorded
 from turnwise.reports.result import Result, ResultError, read_result
-
-# what names, places or shows a run, and may differ from seed to seed
-_MAY_DIFFER = {"seed", "name", "fresh", "paths", "logger", "table", "callbacks"}
 
 
 class Estimate(Protocol):
@@ -96,7 +97,7 @@ def collect(paths: Iterable[Path | str]) -> Collection:
                 continue
         newest[key] = written
         found.setdefault(key[:2], {}).setdefault(name, {})[result.seed] = result
-        configs[key], places[key] = _flat(config), folder
+        configs[key], places[key] = _decides(config), folder
     if not found:
         said = "\n".join(collection.notes)
         raise InputError(f"no finished run under {', '.join(map(str, roots))}; finish one with python train.py\n{said}")
@@ -148,15 +149,15 @@ def _config(path: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _flat(node: object, prefix: str = "") -> dict[str, object]:
-    if not isinstance(node, Mapping):
-        return {prefix: node}
-    kept = {key: value for key, value in node.items() if key != "seed" and (prefix or key not in _MAY_DIFFER)}
-    return {k: v for key, value in kept.items() for k, v in _flat(value, f"{prefix}.{key}" if prefix else key).items()}
+def _decides(config: dict[str, Any]) -> dict[str, object]:
+    try:
+        return recorded(OmegaConf.create(config))
+    except OmegaConfBaseException:
+        return {}
 
 
 def _drift(row: Row, configs: list[dict[str, object]]) -> list[str]:
     """A note where runs of one name had other settings: their mean is of no one configuration."""
-    keys = sorted({key for config in configs for key in config})
+    keys = sorted({key for config in configs for key in config} - {"seed"})
     odd = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
     return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}; their mean mixes configurations."] if odd else []

@@ -26,7 +26,7 @@ from turnwise.reports.verdict import (
 
 VERDICTS: tuple[Verdict, ...] = ("holds", "fails", "undecided", "not_run")
 HashOf = Callable[[Job], str]
-"""What a row's run would be now (``turnwise.run_folder.config_hash``); raises InputError where its row does not compose."""
+"""What a row's run would be now (``turnwise.identity.config_hash``); raises InputError where its row does not compose."""
 
 
 @dataclass(frozen=True, slots=True)

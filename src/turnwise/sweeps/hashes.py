@@ -11,13 +11,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config import compose_config
 from turnwise.config_errors import explain
+from turnwise.identity import config_hash
 from turnwise.papers.jobs import Asked, Job, job_of, picked
-from turnwise.run_folder import config_hash
 
 
 @dataclass(slots=True)
 class RowHashes:
-    """Job -> the hash of the configuration that it composes to (``turnwise.run_folder.config_hash``).
+    """Job -> the hash of the configuration that it composes to (``turnwise.identity.config_hash``).
 
     A row is composed once for all its seeds, and for all sweeps that refer to it.
     """

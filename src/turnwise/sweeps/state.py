@@ -17,9 +17,9 @@ from yaml import YAMLError
 
 from turnwise.errors import InputError
 from turnwise.files import whole
+from turnwise.identity import config_hash
 from turnwise.papers.jobs import Job
 from turnwise.reports.result import ResultError, read_result
-from turnwise.run_folder import config_hash
 
 State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cannot run"]
 

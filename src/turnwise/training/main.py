@@ -19,13 +19,13 @@ from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import Step
 from turnwise.envs.base import worlds_of
 from turnwise.evaluation.suites import Evaluation, openings
+from turnwise.identity import config_hash
 from turnwise.models.policy import load_policy
 from turnwise.predictors.online import OnlinePredictor, load_predictor
 from turnwise.reports.pages import write_pages
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
-from turnwise.run_folder import config_hash
 from turnwise.tiny.load import unknown_to, weights_of
 from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.choice import Choice

@@ -15,8 +15,8 @@ from turnwise.data.chat import ChatTokens
 from turnwise.engines.spool import Spool
 from turnwise.engines.spooled import Spooled
 from turnwise.envs.base import Environment
+from turnwise.identity import config_hash
 from turnwise.rollouts.play import Player
-from turnwise.run_folder import config_hash
 from turnwise.settings import Rollout
 from turnwise.training.ranks import Ranks
 

@@ -10,11 +10,11 @@ import pytest
 
 from turnwise.config import compose_config
 from turnwise.config_check import check_config
+from turnwise.identity import config_hash
 from turnwise.papers.jobs import Asked, job_of, jobs
 from turnwise.papers.table import SCALES, find_sweep, sweep_names
 from turnwise.reports.measured import Measured
 from turnwise.reports.result import Result
-from turnwise.run_folder import config_hash
 
 CONF = Path(__file__).parents[3] / "conf"
 NAMES = sweep_names(CONF)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from turnwise.config import ConfigError, compose_config
+from turnwise.identity import config_hash
 from turnwise.papers.jobs import ask, job_of, jobs
 from turnwise.papers.table import sweep_names
 from turnwise.reports.keep import finished
 from turnwise.reports.result import read_result
-from turnwise.run_folder import config_hash
 from turnwise.sweeps.hashes import RowHashes
 
 ROOT = Path(__file__).parents[3]

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from turnwise.config import ConfigError
 from turnwise.errors import InputError
+from turnwise.identity import config_hash
 from turnwise.papers.jobs import ask, jobs
 from turnwise.reports.result import write_result
-from turnwise.run_folder import config_hash
 from turnwise.sweeps.run import RowsFailed, run_sweep
 from turnwise.sweeps.state import Recorded, error_file
 
