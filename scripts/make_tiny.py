@@ -3,7 +3,7 @@
     python scripts/make_tiny.py                    # tiny, which knows the household; about an hour on two cores
     python scripts/make_tiny.py --base tiny_tools  # bfcl, apibank, search, math, terminal, software; half an hour
     python scripts/make_tiny.py --base tiny_thinking  # bfcl and apibank, a thought before each reply; a quarter of an hour
-    python scripts/make_tiny.py --base tiny_thinking_medium  # the same in a smaller model
+    python scripts/make_tiny.py --base tiny_thinking_medium  # the same in a smaller model; tiny_thinking_small: smaller still
     python scripts/make_tiny.py --base tiny_llama  # a second family: bfcl, search, math; a quarter of an hour
 
 Interrupted, the same command goes on from the last checkpoint. ``--ship`` writes the result into the package.
@@ -38,6 +38,7 @@ MIXTURES: Mapping[str, Callable[[], Mixture]] = {
     "tiny_tools": ToolWorlds,
     "tiny_thinking": thinking,
     "tiny_thinking_medium": partial(thinking, "medium"),
+    "tiny_thinking_small": partial(thinking, "small"),
     "tiny_llama": llama,
 }
 

@@ -13,6 +13,7 @@ WORLDS: Mapping[str, tuple[str, ...]] = {
     "tiny_tools": ("bfcl", "apibank", "search", "math", "terminal", "software"),
     "tiny_thinking": ("bfcl", "apibank"),
     "tiny_thinking_medium": ("bfcl", "apibank"),
+    "tiny_thinking_small": ("bfcl", "apibank"),
     "tiny_llama": ("bfcl", "search", "math"),
 }
 """Name that ``policy.model`` takes -> the worlds that this base was trained on, at their tiny levels."""

@@ -94,6 +94,7 @@ THINKING: Mapping[str, Callable[[bool], list[Environment]]] = {
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "": {},
     "medium": {"hidden": 144, "head": 36, "mlp": 384},
+    "small": {"hidden": 128, "head": 32, "mlp": 320, "layers": 2},
 }
 """Of the base that thinks, for tables that compare sizes of a model -> what its recipe changes."""
 
