@@ -96,14 +96,15 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     gates = gate_report(words.data, Settings(), words.gated) if words.data else None
     entries = [read_entry(one, words.places, mean_interval, paired_mean_difference, gates, hashes) for one in asked]
     refuse_seeds(entries, words.places)
-    every = [table for entry in entries for table in entry_tables(entry, mean_interval)]
+    told = [] if whole and args.brief else entries  # whose tables are shown, or written
+    every = [table for entry in told for table in entry_tables(entry, mean_interval)]
     tables = [summary_table(entries)] if whole else every
     for table in tables:
         console.print(to_rich(table))
         console.print(*table.notes, "", sep="\n", markup=False, highlight=False)
     results = [result for entry in entries for result in entry.results]
     lines = provenance(results, command_line(arguments))
-    kept = [*tables, *([] if args.brief else every)] if whole else every
+    kept = [*tables, *every] if whole else every
     title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
     pictures = [] if whole else entry_figures(entries[0], mean_interval)
     shown = {args.figure: pictures[0]} if args.figure and pictures else {}

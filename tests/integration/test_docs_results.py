@@ -13,14 +13,14 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 SECTION = re.compile(r"<!-- table:([\w-]+) -->(.*?)<!-- /table:\1 -->", re.DOTALL)
 WRITTEN = re.compile(
-    r"^Written by `python scripts/report\.py ((?:summary|sweep=).*?) --markdown (\S+) .*`\.$", re.MULTILINE
+    r"^Written by `python scripts/report\.py ((?:summary|sweep=|results/).*?) --markdown (\S+) .*`\.$", re.MULTILINE
 )
 
 
 def sections() -> list[tuple[Path, str, list[str]]]:
-    """Page, section and the arguments of scripts/report.py that wrote it, of those that read sweeps."""
+    """Page, section and the arguments of scripts/report.py that wrote it, of those that read kept runs."""
     found = []
-    for page in sorted((ROOT / "docs" / "results").glob("*.md")):
+    for page in (ROOT / "docs" / "results.md", *sorted((ROOT / "docs" / "results").glob("*.md"))):
         for name, text in SECTION.findall(page.read_text(encoding="utf-8")):
             if written := WRITTEN.search(text):
                 found.append((page, name, shlex.split(written[1])))
@@ -48,6 +48,7 @@ def test_a_section_has_the_numbers_of_the_kept_runs(
     copy = tmp_path / page.name
     copy.write_text(f"<!-- table:{name} -->\n<!-- /table:{name} -->\n")
     monkeypatch.chdir(ROOT)
-    assert script.main([*arguments, "outputs=results", "--markdown", str(copy), "--section", name]) == 0
+    places = [] if arguments[0].startswith("results/") else ["outputs=results"]
+    assert script.main([*arguments, *places, "--markdown", str(copy), "--section", name]) == 0
     written = rows(copy.read_text(encoding="utf-8"), name)
     assert written and written == rows(page.read_text(encoding="utf-8"), name), f"write it again: {' '.join(arguments)}"

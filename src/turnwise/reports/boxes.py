@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from turnwise.reports.tables import Table
+from turnwise.reports.verdict import VERDICTS
 
-VERDICTS = ("holds", "fails", "undecided", "not_run")
 Runs = Mapping[str, Mapping[int, Path]]
 """What a row is called -> seed -> the folder of its run."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.reports.svg import MUTED, NARROW, SERIES, Drawing, Figure, canvas, label, to_svg
+from turnwise.reports.tables import plain
 
 MARKS = "oDs^vP"
 LINE = 0.17  # inches of a line of a row's name
@@ -99,8 +100,3 @@ def _draw(figure: Drawing, axes: Any, side: Side, rows: int) -> None:
         axes.axvline(0, color=MUTED, lw=1.1)
     if side.legend:
         axes.legend(loc="best", fontsize=8.5)
-
-
-def plain(value: float) -> str:
-    """A number as the tables of an entry write it."""
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

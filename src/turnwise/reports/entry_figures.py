@@ -9,14 +9,15 @@ from typing import Any
 
 from turnwise.reports.compare import Interval
 from turnwise.reports.curves import reach_figure
-from turnwise.reports.dots import Side, Spot, dots, plain
+from turnwise.reports.dots import Side, Spot, dots
 from turnwise.reports.during import during_figure
 from turnwise.reports.headline import signed
 from turnwise.reports.measured import is_change
 from turnwise.reports.reach import curves
 from turnwise.reports.summary import Entry
 from turnwise.reports.svg import SERIES, Figure
-from turnwise.reports.tables import estimate_text
+from turnwise.reports.tables import estimate_text, plain
+from turnwise.reports.verdict import recorded
 
 
 def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
@@ -94,7 +95,7 @@ def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found |
     """All of a row's spot but its place; None where there is no number."""
     said = _labels(entry)[name]
     if entry.asked.sweep.gate_report:
-        found = _recorded(metric.replace("{}", name), entry.gates)
+        found = recorded(entry.gates, metric.replace("{}", name))
         if found is None:
             return None
         value, low, high = found
@@ -108,19 +109,6 @@ def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found |
     cell = estimate_text(estimate, signed if is_change(metric) else plain)
     over = f"mean of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {min(seeds)} alone"
     return estimate.mean, f"{said}: {cell}, {over}", "ours", estimate.low, estimate.high, seeds
-
-
-def _recorded(path: str, gates: Any) -> tuple[float, float | None, float | None] | None:
-    """A number of the gate report with its 95 % interval, where it has one."""
-    *folders, last = path.split("/")
-    node: Any = gates
-    for part in folders:
-        node = node.get(part) if isinstance(node, Mapping) else None
-    value = node.get(last) if isinstance(node, Mapping) else None
-    if not isinstance(value, int | float):
-        return None
-    low, high = node.get(f"{last}_ci95") or (node.get("ci95") if last == "saved_pct" else None) or (None, None)
-    return float(value), low, high
 
 
 def _key(spots: Sequence[Spot], groups: bool) -> str:

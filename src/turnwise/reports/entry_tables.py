@@ -12,9 +12,9 @@ from turnwise.reports.gates import COMMAND, tier_table
 from turnwise.reports.headline import signed
 from turnwise.reports.measured import is_change
 from turnwise.reports.reach import reach_table
-from turnwise.reports.summary import VERDICTS, Changed, Entry
-from turnwise.reports.tables import Table, estimate_text
-from turnwise.reports.verdict import Decision, Runs
+from turnwise.reports.summary import Changed, Entry
+from turnwise.reports.tables import Table, estimate_text, plain
+from turnwise.reports.verdict import VERDICTS, Decision, Runs, recorded
 
 INTERVAL_NOTE = (
     "Intervals are 95 %: the wider, at each end, of Student's t over seeds and of a paired bootstrap over tasks (where the "
@@ -91,11 +91,11 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
 def _claims(entry: Entry) -> Table:
     table = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", "verdict"], [])
     for d in entry.decisions:
-        bounds = "-" if d.low is None or d.high is None else f"[{_number(d.low)}, {_number(d.high)}]"
+        bounds = "-" if d.low is None or d.high is None else f"[{plain(d.low)}, {plain(d.high)}]"
         alone = d.one_seed and d.verdict in ("holds", "fails")
         said = d.verdict + (" (one seed)" if alone else "") + (", our claim" if d.claim.ours else "")
         said += f": {d.why}" if d.why else ""
-        difference = "-" if d.difference is None else _number(d.difference)
+        difference = "-" if d.difference is None else plain(d.difference)
         table.rows.append([d.claim.text, d.metric, difference, bounds, _sides(d), str(d.tasks or "-"), said])
     table.notes = [SIGN_NOTE, INTERVAL_NOTE, EACH_NOTE]
     return table
@@ -225,15 +225,9 @@ def _cell(runs: Runs, metric: str, over_seeds: Interval) -> str:
     values = [value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None]
     if not values:
         return "-"
-    return estimate_text(over_seeds(values), signed if is_change(metric) else _number)
+    return estimate_text(over_seeds(values), signed if is_change(metric) else plain)
 
 
 def _gate_cell(metric: str, row: str, gates: Mapping[str, Any] | None) -> str:
-    node: Any = gates
-    for part in metric.replace("{}", row).split("/"):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return _number(float(node)) if isinstance(node, int | float) else "-"
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+    found = recorded(gates, metric.replace("{}", row))
+    return "-" if found is None else plain(found[0])

@@ -14,6 +14,7 @@ from turnwise.reports.gates import Groups, recorded_groups
 from turnwise.reports.measured import Damaged, Measured
 from turnwise.reports.result import Result, ResultError, read_result
 from turnwise.reports.verdict import (
+    VERDICTS,
     Decision,
     Paired,
     Runs,
@@ -24,7 +25,6 @@ from turnwise.reports.verdict import (
     rests_on_one_seed,
 )
 
-VERDICTS: tuple[Verdict, ...] = ("holds", "fails", "undecided", "not_run")
 HashOf = Callable[[Job], str]
 """What a row's run would be now (``turnwise.identity.config_hash``); raises InputError where its row does not compose."""
 

@@ -114,6 +114,11 @@ def provenance(results: Sequence[Result], command: str, machine: str | None = No
     return lines
 
 
+def plain(value: float) -> str:
+    """A number of an entry: one decimal from 10 on, else three significant digits."""
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
 def estimate_text(estimate: Estimate | None, show: Callable[[float], str] = signed) -> str:
     """``12.3 +- 4.5``, ``0.0179 +- 0.0031``, or the mean alone where there is no interval."""
     if estimate is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from turnwise.papers.table import Comparison
 from turnwise.reports.compare import Estimate, Interval
 from turnwise.reports.measured import Measured, Outcomes, is_change
 
 Verdict = Literal["holds", "fails", "undecided", "not_run"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Runs = Mapping[int, Measured]  # of one row, by seed
 Paired = Callable[[Outcomes, Outcomes], Estimate]
 """(before, after) -> mean change over suites in shares, e.g. ``turnwise.evaluation.stats.paired_mean_difference``."""
@@ -131,22 +132,20 @@ def _interval(
 ) -> tuple[float, float | None, float | None] | None:
     if not isinstance(side, str):
         return side, side, side
-    path = metric.replace("{}", side)
-    value = _look_up(report, path)
+    return recorded(report, metric.replace("{}", side))
+
+
+def recorded(report: Mapping[str, Any] | None, path: str) -> tuple[float, float | None, float | None] | None:
+    """A number of the gate report with its 95 % interval, where it has one; None where there is no such number."""
+    *heads, last = path.split("/")
+    node: Any = report
+    for head in heads:
+        node = node.get(head) if isinstance(node, Mapping) else None
+    value = node.get(last) if isinstance(node, Mapping) else None
     if not isinstance(value, int | float):
         return None
-    head, _, last = path.rpartition("/")
-    node = _look_up(report, head) if head else report
     bounds = node.get(f"{last}_ci95", node.get("ci95") if last == "saved_pct" else None)
     return (float(value), None, None) if not bounds else (float(value), float(bounds[0]), float(bounds[1]))
-
-
-def _look_up(node: Any, path: str) -> Any:
-    for part in path.split("/"):
-        if not isinstance(node, Mapping) or part not in node:
-            return None
-        node = node[part]
-    return node
 
 
 def _differences(
