@@ -26,11 +26,13 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     folder = tmp_path_factory.mktemp("entries")
+    (far := folder / ("a_folder_of_a_long_name_" * 5)).symlink_to(KEPT)  # that the pages' notes and commands name
     for name in ENTRIES:
-        assert script.main([f"sweep={name}", f"outputs={KEPT}", "--html", str(folder / f"{name}.html")]) == 0
+        assert script.main([f"sweep={name}", f"outputs={far}", "--html", str(folder / f"{name}.html")]) == 0
+    runs = folder / ("runs_of_a_long_name_" * 5)
     for seed in range(2):
-        write_run(folder / "runs" / f"seed{seed}", seed=seed, name="ours")
-    assert script.main([str(folder / "runs"), "--html", str(folder / "runs.html")]) == 0
+        write_run(runs / f"seed{seed}", seed=seed, name="ours")
+    assert script.main([str(runs), "--html", str(folder / "runs.html")]) == 0
     return folder
 
 
@@ -174,7 +176,7 @@ def test_seeds_lead_to_runs_and_without_script_everything_is_there(chromium: Any
     with Page(chromium, entries / "runs.html") as page:
         page.tab.locator("td a", has_text="1").first.click()
         page.tab.wait_for_load_state()
-        assert page.tab.url.endswith("runs/seed1/result.json")
+        assert page.tab.url.endswith("/seed1/result.json")
     with Page(chromium, entries / "trace_tab1.html", java_script_enabled=False) as page:
         assert page.tab.locator("figure .mark title").count() > 20  # the browser's own way to say it
         assert page.tab.locator("thead button").count() == page.tab.locator(".tip").count() == 0
