@@ -43,6 +43,8 @@ _AS_BEFORE = {
     "states.refresh_gap": 6,
     "states.refresh_most": 4,
 }
+# what is looked at in between changes nothing that is trained: it counts as never, as in the first runs
+_AS_IF = {"eval.every": 0}
 
 
 def config_hash(cfg: DictConfig) -> str:
@@ -54,7 +56,11 @@ def config_hash(cfg: DictConfig) -> str:
 def recorded(cfg: DictConfig) -> dict[str, Any]:
     """Leaves of what decides a run, by dotted key."""
     leaves = flat(_record(cfg))
-    return {key: value for key, value in leaves.items() if key not in _AS_BEFORE or value != _AS_BEFORE[key]}
+    return {
+        key: _AS_IF.get(key, value)
+        for key, value in leaves.items()
+        if key not in _AS_BEFORE or value != _AS_BEFORE[key]
+    }
 
 
 def _record(cfg: DictConfig) -> dict[str, Any]:

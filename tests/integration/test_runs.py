@@ -13,6 +13,7 @@ import pytest
 import torch
 from omegaconf import DictConfig
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from turnwise.reports.result import read_result
@@ -51,6 +52,23 @@ def test_a_method_leaves_everything_that_a_run_promises(
     assert trees and all(tree["turns"] and tree["state"]["messages"] for tree in trees)
     policy = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(cfg.policy.model), out / "adapter")
     assert any("lora_" in name for name, _ in policy.named_parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["pivotrl", "sft", "grpo", "trace"])
+def test_a_run_that_is_looked_at_in_between_is_the_same_run(
+    method: str, small: Overrides, composed: Compose, tmp_path: Path
+) -> None:
+    for every in (0, 1):
+        run(composed(small(method, f"eval.every={every}", out=f"looked{every}")))
+    plain, looked = (tmp_path / f"looked{every}" for every in (0, 1))
+    a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (plain, looked))
+    assert all((a[name] == b[name]).all() for name in a)
+    rows = [lines(folder / "metrics.jsonl") for folder in (plain, looked)]
+    assert [sum(row["phase"] == "eval" for row in run_rows) for run_rows in rows] == [2, 4]
+    first, second = read_result(plain), read_result(looked)
+    assert first.config_hash == second.config_hash
+    assert first.in_domain.after == second.in_domain.after
 
 
 @pytest.mark.slow

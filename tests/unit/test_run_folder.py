@@ -90,6 +90,16 @@ def test_names_paths_and_loggers_are_no_other_configuration(tmp_path: Path) -> N
         assert config_hash(config(tmp_path, **change)) != config_hash(config(tmp_path))
 
 
+def test_a_run_that_is_looked_at_more_often_is_no_other_one(tmp_path: Path) -> None:
+    never, often = (config(tmp_path / "run", eval={"every": every, "tasks": 4}) for every in (0, 5))
+    assert config_hash(never) == config_hash(often)
+    assert config_hash(never) != config_hash(config(tmp_path / "run", eval={"every": 0, "tasks": 8}))
+    with claim(never):
+        pass
+    with claim(often) as folder:
+        assert folder.resumed
+
+
 def test_fresh_puts_the_old_run_aside_and_loses_nothing(tmp_path: Path) -> None:
     out = tmp_path / "run"
     for n in range(3):
