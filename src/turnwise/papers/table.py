@@ -100,6 +100,7 @@ class Sweep(_Part):
         float | str, ...
     ] = ()  # levels of held-out success, %, or a row's own: what each row spent until there is told
     curve: Literal["updates"] | None = None  # draws held-out success during training against this
+    panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # the rows of its panels, by title
     note: str = ""
 
     @model_validator(mode="after")
@@ -123,6 +124,11 @@ class Sweep(_Part):
         for level in self.reach:
             if isinstance(level, str) and level not in self.rows:
                 raise ValueError(f"reach: {level!r} is neither a percentage nor a row")
+        if self.panels and self.curve is None:
+            raise ValueError("panels: they are those of the drawing that `curve` asks for")
+        for title, rows in self.panels.items():
+            if strange := sorted(set(rows) - self.rows.keys()):
+                raise ValueError(f"panels.{title}: {strange[0]!r} is no row")
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise ValueError(f"seeds: at least one, each once, got {list(self.seeds)}")
         return self

@@ -84,68 +84,67 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
     Returns:
         None where no row has a curve.
     """
-    told = "Flat beginnings are profiles. Bands go from the lowest to the highest seed, as far as all seeds went."
-    return lines_figure(title, key, rows, labels, COSTS, told)
-
-
-def lines_figure(
-    title: str,
-    key: str,
-    rows: Mapping[str, Sequence[Sequence[tuple[Any, float]]]],
-    labels: Mapping[str, str],
-    costs: Mapping[str, str],
-    told: str,
-) -> Figure | None:
-    """A panel for each of ``costs``, fields of what stands before each success, and what they are called on its axis.
-
-    Labels stand to the right in the order in which the lines end; on a phone below their panel, in the same order.
-
-    Args:
-        told: what there is to know of the lines, after where they end.
-
-    Returns:
-        None where no row has a curve.
-    """
     drawn = {name: seeds for name, seeds in rows.items() if seeds}
     if not drawn:
         return None
-    bands = {cost: {name: band(seeds, cost) for name, seeds in drawn.items()} for cost in costs}
-    first, axis = next(iter(costs.items()))
-    unit = {"cpu": "s"}.get(first, axis.partition(",")[0])
-    ends = sorted(bands[first].items(), key=lambda end: -end[1].mean[-1])
-    said = "; ".join(
-        f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} {unit}" for name, end in ends
+    panels = [Panel(cost, axis, drawn) for cost, axis in COSTS.items()]
+    alt = (
+        f"{title}. Where the lines end in CPU seconds: {panels[0].ends(labels, 's')}. "
+        "Flat beginnings are profiles. Bands go from the lowest to the highest seed, as far as all seeds went."
     )
-    of = "CPU seconds" if first == "cpu" else unit
-    alt = f"{title}. Where the lines end in {of}: {said}. {told}"
-    gap = LABEL_INCHES * max(label(labels.get(name, name), LETTERS).count("\n") + 1 for name in drawn)
-    height = max(2.9, gap * (len(drawn) + 2))
-    with canvas(9.4, len(costs) * (height + 0.45)) as figure:
-        grid = figure.add_gridspec(len(costs), 2, width_ratios=(2, 1))
-        for number, (cost, axis) in enumerate(costs.items()):
+    return lines_figure(title, key, panels, labels, alt)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Rows in one pair of axes."""
+
+    cost: str  # a field of what stands before each success
+    axis: str  # what it is called
+    rows: Mapping[str, Sequence[Sequence[tuple[Any, float]]]]  # of each the curves of its seeds, at least one
+    title: str = ""
+
+    @property
+    def bands(self) -> dict[str, Band]:
+        return {name: band(seeds, self.cost) for name, seeds in self.rows.items()}
+
+    def ends(self, labels: Mapping[str, str], unit: str) -> str:
+        """Where its lines end, in words, the highest first."""
+        ends = sorted(self.bands.items(), key=lambda end: -end[1].mean[-1])
+        return "; ".join(
+            f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} {unit}" for name, end in ends
+        )
+
+
+def lines_figure(title: str, key: str, panels: Sequence[Panel], labels: Mapping[str, str], alt: str) -> Figure:
+    """Panels below each other, at least one, each with colours of its own in the order of its rows.
+
+    Labels stand to the right in the order in which the lines end; on a phone below their panel, in the same order.
+    """
+    gap = LABEL_INCHES * max(
+        label(labels.get(name, name), LETTERS).count("\n") + 1 for panel in panels for name in panel.rows
+    )
+    heights = [max(2.9, gap * (len(panel.rows) + 2)) for panel in panels]
+    with canvas(9.4, sum(heights) + 0.45 * len(panels)) as figure:
+        grid = figure.add_gridspec(len(panels), 2, width_ratios=(2, 1), height_ratios=heights)
+        for number, (panel, height) in enumerate(zip(panels, heights, strict=True)):
             axes = figure.add_subplot(grid[number, 0])
             names = figure.add_subplot(grid[number, 1], sharey=axes)
-            _panel(figure, axes, names, bands[cost], labels, axis, gap, height)
+            _draw(figure, axes, names, panel, labels, gap, height)
         wide = to_svg(figure, key, alt)
-    listed = gap * (len(drawn) + 1)
-    with canvas(NARROW, len(costs) * (3.0 + listed)) as figure:
-        grid = figure.add_gridspec(2 * len(costs), 1, height_ratios=(3.0, listed) * len(costs))
-        for number, (cost, axis) in enumerate(costs.items()):
+    listed = [gap * (len(panel.rows) + 1) for panel in panels]
+    shares = [share for inches in listed for share in (3.0, inches)]
+    with canvas(NARROW, sum(shares)) as figure:
+        grid = figure.add_gridspec(2 * len(panels), 1, height_ratios=shares)
+        for number, panel in enumerate(panels):
             axes = figure.add_subplot(grid[2 * number, 0])
-            _panel(figure, axes, figure.add_subplot(grid[2 * number + 1, 0]), bands[cost], labels, axis, gap, None)
+            _draw(figure, axes, figure.add_subplot(grid[2 * number + 1, 0]), panel, labels, gap, None)
         narrow = to_svg(figure, f"{key}-narrow", alt)
     return Figure(title, wide, alt, wide=True, narrow=narrow)
 
 
-def _panel(
-    figure: Drawing,
-    axes: Any,
-    names: Any,
-    bands: Mapping[str, Band],
-    labels: Mapping[str, str],
-    axis: str,
-    gap: float,
-    height: float | None,
+def _draw(
+    figure: Drawing, axes: Any, names: Any, panel: Panel, labels: Mapping[str, str], gap: float, height: float | None
 ) -> None:
     """Lines in ``axes``, and labels in ``names``: beside the ends where a ``height`` is given, else in a list.
 
@@ -153,6 +152,7 @@ def _panel(
         gap: inches from one label to the next.
         height: inches of the panel.
     """
+    bands, axis = panel.bands, panel.axis
     right = 1.02 * max(one.cost[-1] for one in bands.values()) or 1.0
     top = 1.06 * max(max(one.high) for one in bands.values()) or 1.0
     order = sorted(bands, key=lambda name: bands[name].mean[-1])
@@ -181,7 +181,7 @@ def _panel(
         for x, y, low, high in zip(one.cost, one.mean, one.low, one.high, strict=True):
             seeds = f", seeds {low:.1f} to {high:.1f}" if low != high else ""
             figure.tell(axes, x, y, f"{called}: {y:.1f} % at {x:,.0f} {axis.partition(',')[0]}{seeds}", called)
-    axes.set(xlim=(0, right), ylim=(0, top), xlabel=axis, ylabel="held-out success, %")
+    axes.set(xlim=(0, right), ylim=(0, top), xlabel=axis, ylabel="held-out success, %", title=panel.title)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.spines["right"].set(visible=True, color=GRID)
     if not height:

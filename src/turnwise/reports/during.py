@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from turnwise.reports.curves import lines_figure
+from turnwise.reports.curves import Panel, lines_figure
 from turnwise.reports.measured import Measured
 from turnwise.reports.svg import Figure
 
@@ -31,7 +31,11 @@ def by_update(run: Measured) -> list[tuple[Progress, float]]:
 
 
 def during_figure(
-    title: str, key: str, rows: Mapping[str, Mapping[int, Measured]], labels: Mapping[str, str]
+    title: str,
+    key: str,
+    rows: Mapping[str, Mapping[int, Measured]],
+    labels: Mapping[str, str],
+    panels: Mapping[str, Sequence[str]],
 ) -> Figure | None:
     """A row's mean over its seeds in a band from its lowest to its highest; None where no run was looked at twice.
 
@@ -39,12 +43,25 @@ def during_figure(
         key: of the drawing's ids on its page.
         rows: the runs of each row by seed; one that was not looked at before training and after is left out.
         labels: what the rows are called.
+        panels: the rows of each, by its title; none: all in one without a title.
     """
     found = {name: [by_update(run) for run in runs.values()] for name, runs in rows.items()}
     drawn = {name: [one for one in seeds if len(one) > 1 and one[0][0].updates == 0] for name, seeds in found.items()}
     drawn = {name: seeds for name, seeds in drawn.items() if seeds}
-    looked = sorted({spent.updates for seeds in drawn.values() for points in seeds for spent, _ in points})
-    told = f"Success was measured at {', '.join(f'{at:g}' for at in looked)} updates; between them lines are straight."
-    if any(len(seeds) > 1 for seeds in drawn.values()):
-        told += " Bands go from the lowest to the highest seed."
-    return lines_figure(title, key, drawn, labels, {"updates": "updates"}, told)
+    shown = []
+    for name, among in (panels or {"": tuple(drawn)}).items():
+        if curves := {row: drawn[row] for row in among if row in drawn}:
+            shown.append(Panel("updates", "updates", curves, name))
+    if not shown:
+        return None
+    looked = sorted(
+        {spent.updates for panel in shown for seeds in panel.rows.values() for one in seeds for spent, _ in one}
+    )
+    ends = "; ".join(panel.ends(labels, "updates") for panel in shown)
+    alt = (
+        f"{title}. Where the lines end: {ends}. "
+        f"Success was measured at {', '.join(f'{at:g}' for at in looked)} updates; between them lines are straight."
+    )
+    if any(len(seeds) > 1 for panel in shown for seeds in panel.rows.values()):
+        alt += " Bands go from the lowest to the highest seed."
+    return lines_figure(title, key, shown, labels, alt)

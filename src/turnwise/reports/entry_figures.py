@@ -54,7 +54,7 @@ def _during(entry: Entry) -> Figure | None:
     if sweep.curve is None:
         return None
     title = f"{sweep.title}: held-out success by update, scale {entry.asked.scale}"
-    return during_figure(title, f"during-{sweep.name}", entry.rows, _labels(entry))
+    return during_figure(title, f"during-{sweep.name}", entry.rows, _labels(entry), sweep.panels)
 
 
 def _labels(entry: Entry) -> dict[str, str]:

@@ -44,13 +44,25 @@ def test_lines_over_seeds_in_a_band(tmp_path: Path) -> None:
         "base": {0: run(tmp_path / "c", {0: (5, 5)})},
         "resumed": {0: run(tmp_path / "d", {4: (5, 5), 8: (9, 9)})},  # nobody knows where it began
     }
-    figure = during_figure("T", "k", rows, {"one": "One"})
+    figure = during_figure("T", "k", rows, {"one": "One"}, {})
     assert figure is not None and "One 55.0 % at 8 updates" in figure.alt
     assert "Success was measured at 0, 4, 8 updates" in figure.alt and "Bands" in figure.alt
     for drawing in (figure.svg, figure.narrow):
         assert "One: 35.0 % at 4 updates, seeds 30.0 to 40.0" in drawing  # the second seed's line is at 40 there
         assert "base" not in drawing and "resumed" not in drawing
-    assert during_figure("T", "k", {"base": rows["base"]}, {}) is None
+    assert during_figure("T", "k", {"base": rows["base"]}, {}, {}) is None
+
+
+def test_panels_hold_the_rows_that_they_name_each_with_the_first_colours(tmp_path: Path) -> None:
+    rows = {
+        name: {0: run(tmp_path / name, {0: (10, 10), 4: (end, end)})} for name, end in (("a", 30), ("b", 50), ("c", 9))
+    }
+    figure = during_figure("T", "k", rows, {"a": "A", "b": "B"}, {"Left": ["a"], "Right": ["b"], "None": ["absent"]})
+    assert figure is not None and "A 30.0 % at 4 updates; B 50.0 % at 4 updates." in figure.alt
+    for drawing in (figure.svg, figure.narrow):
+        assert ">Left<" in drawing and ">Right<" in drawing and ">None<" not in drawing and ">c<" not in drawing
+        assert "var(--series-1)" in drawing and "var(--series-2)" not in drawing  # each panel begins with the first
+    assert during_figure("T", "k", rows, {}, {"None": ["absent"]}) is None
 
 
 def test_a_sweep_asks_for_it_by_its_name_alone(tmp_path: Path) -> None:
@@ -60,3 +72,18 @@ def test_a_sweep_asks_for_it_by_its_name_alone(tmp_path: Path) -> None:
     assert read_sweep(tmp_path / "a.yaml").curve == "updates"
     with pytest.raises(InputError, match="curve"):
         read_sweep(tmp_path / "b.yaml")
+
+
+def test_panels_name_rows_that_are_there(tmp_path: Path) -> None:
+    text = "paper: P\nentry: E\ntitle: T\nrows: {a: {overrides: method=sft}}\n%spanels: {Left: [%s]}\n"
+    for name, filled, said in (
+        ("a", ("curve: updates\n", "a"), None),
+        ("b", ("curve: updates\n", "c"), "panels.Left: 'c' is no row"),
+        ("c", ("", "a"), "`curve` asks for"),
+    ):
+        (tmp_path / f"{name}.yaml").write_text(text % filled)
+        if said is None:
+            assert read_sweep(tmp_path / f"{name}.yaml").panels == {"Left": ("a",)}
+            continue
+        with pytest.raises(InputError, match=said):
+            read_sweep(tmp_path / f"{name}.yaml")
