@@ -78,9 +78,9 @@ def of_sweep(
         job = first[row]
         if asked.sweep.rows[row].overrides is None and asked.sweep.rows[row].same is None:
             continue  # the paper's alone
-        whole = job.begin if (job.begin or "").startswith("policy.model=") else None  # of a run of the row's own model
+        alike = [item for item in job.overrides if item != job.begin]  # weights of another run, in the same shapes
         try:
-            plans[row] = plan(composed([item for item in job.overrides if item != whole]), gpu, given)
+            plans[row] = plan(composed(alike), gpu, given)
         except ConfigError as error:
             mistakes += [f"row {row}: {mistake}" for mistake in error.mistakes]
     if mistakes:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import track
 
 from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.errors import InputError
@@ -94,7 +95,9 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     hashes = RowHashes(CONF)
     refuse_overrides(asked, hashes)
     gates = gate_report(words.data, Settings(), words.gated) if words.data else None
-    entries = [read_entry(one, words.places, mean_interval, paired_mean_difference, gates, hashes) for one in asked]
+    err = Console(stderr=True)
+    seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
+    entries = [read_entry(one, words.places, mean_interval, paired_mean_difference, gates, hashes) for one in seen]
     refuse_seeds(entries, words.places)
     told = [] if whole and args.brief else entries  # whose tables are shown, or written
     every = [table for entry in told for table in entry_tables(entry, mean_interval)]
