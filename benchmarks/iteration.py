@@ -151,7 +151,7 @@ def ours(run: Run, tasks: list[State], cfg: DictConfig, shares: list[float]) -> 
         )
         run.player.forget()
         before, spent = run.player.tally.turns, run.recorder.counters["rollout_seconds"]
-        trainer.fit(run.module, Rollouts(collection, dict))
+        trainer.fit(run.module, Rollouts(collection, dict, steps=settings["update"].steps))
         shares.append((run.recorder.counters["rollout_seconds"] - spent) / clock.seconds[0])
         return Round(clock.seconds[0], run.player.tally.turns - before)
 

@@ -60,7 +60,9 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
                 )
     if _part(cfg, "advantage") in _GROUP_RULES and _value(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
-    mistakes += _judging(cfg) + _served(cfg) + _sharded(cfg) + _overlapping(cfg) + _renewed(cfg) + _frozen(cfg)
+    mistakes += (
+        _stepping(cfg) + _judging(cfg) + _served(cfg) + _sharded(cfg) + _overlapping(cfg) + _renewed(cfg) + _frozen(cfg)
+    )
     if _part(cfg, "advantage") == "Awpo" and _value(cfg, "advantage", "difficulty"):
         tau, at_most_one = _value(cfg, "advantage", "tau_high"), {"Exact", "Functional"}
         pays_one = reward in at_most_one or (reward == "Outcome" and _value(cfg, "reward", "of") == "won")
@@ -82,6 +84,22 @@ def _seeded(cfg: Mapping[str, Any]) -> list[str]:
     seed = _value(cfg, "seed")
     inside = not isinstance(seed, int) or 0 <= seed < 2**32
     return [] if inside else [f"seed: set it from 0 to {2**32 - 1}, which every generator of a run takes; got {seed}"]
+
+
+def _stepping(cfg: Mapping[str, Any]) -> list[str]:
+    """What several optimiser steps on one collection need."""
+    steps, drawn = _value(cfg, "update", "steps"), _value(cfg, "rollout", "states")
+    mistakes = []
+    if isinstance(steps, int) and isinstance(drawn, int) and steps > drawn:
+        mistakes.append(
+            f"update.steps: {steps} steps on {drawn} trees leave some without any; set it to rollout.states={drawn} or less"
+        )
+    if isinstance(steps, int) and steps > 1 and _value(cfg, "loss", "correction"):
+        mistakes.append(
+            "loss.correction: its clip is around the policy that learns, so that nothing would hold the second step back; "
+            f"set update.steps=1, or loss=clipped, whose clip is around the policy that played; got update.steps={steps}"
+        )
+    return mistakes
 
 
 def _served(cfg: Mapping[str, Any]) -> list[str]:

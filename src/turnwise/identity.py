@@ -39,6 +39,7 @@ _SHOWN_ONLY = (
 # keys that are younger than the first runs: with this value a run is the one that it was without them
 _AS_BEFORE = {
     "rollout.staleness": 0,
+    "update.steps": 1,
     "states.refresh_window": 3,
     "states.refresh_gap": 6,
     "states.refresh_most": 4,

@@ -114,10 +114,11 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update: an AdamW step over the whole collection, ``batch_tokens`` packed tokens a pass in rows of ``row_tokens``
-    (:func:`turnwise.rollouts.pack.row_limit`).
+    """One update: ``steps`` AdamW steps, each over an equal part of the collection's trees in the order in which they were drawn,
+    ``batch_tokens`` packed tokens a pass in rows of ``row_tokens`` (:func:`turnwise.rollouts.pack.row_limit`). From the second
+    step on the policy is no longer the one that played: ratios leave 1, and the clip can bind.
 
-    The rate rises over ``warmup`` steps, stays, and falls linearly to 0 over the last share ``decay`` of the run's updates;
+    The rate rises over ``warmup`` steps, stays, and falls linearly to 0 over the last share ``decay`` of the run's steps;
     gradients are clipped to the norm ``clip_norm``. ``recompute`` keeps a layer's input alone until the backward pass, which
     computes the layer again: a third more work for a fraction of the memory; with ``offload`` those inputs wait in the memory
     of the CPU, two copies a layer and micro-batch. An update whose gradient is not finite changes
@@ -125,6 +126,7 @@ class Update:
     """
 
     learning_rate: float
+    steps: int = 1
     warmup: int = 0
     decay: float = 0.0
     clip_norm: float = 1.0
@@ -146,7 +148,9 @@ class Update:
             raise ValueError(
                 "offload needs recompute: it moves the inputs of layers that are computed again; set recompute=true"
             )
-        _at_least(1, max_skips=self.max_skips, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
+        _at_least(
+            1, steps=self.steps, max_skips=self.max_skips, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,7 @@ def test_kill_nine_changes_nothing(method: str, small: Callable[..., list[str]],
         settings += ("allocator.budget=24",)  # fewer episodes often all end alike, and teach nothing
     else:
         settings += (
+            "update.steps=2",
             "engine.lanes=2",
         )  # the other process ends with the run, and holds nothing that the next one needs
     finish(small(method, *settings, out="whole"))
@@ -126,14 +127,16 @@ def test_kill_nine_changes_nothing(method: str, small: Callable[..., list[str]],
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "staleness"), [(signal.SIGTERM, 0), (signal.SIGTERM, 1), (signal.SIGINT, 0)])
+@pytest.mark.parametrize(
+    ("number", "staleness", "steps"), [(signal.SIGTERM, 0, 3), (signal.SIGTERM, 1, 1), (signal.SIGINT, 0, 1)]
+)
 def test_a_signal_stops_a_run_with_a_word_and_loses_nothing(
-    number: signal.Signals, staleness: int, small: Callable[..., list[str]], tmp_path: Path
+    number: signal.Signals, staleness: int, steps: int, small: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     """Also while the next iteration is collected in a thread, and never with the exit status of a run that is done."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     settings = (f"rollout.staleness={staleness}", "trainer.max_epochs=5", "name=resume", "policy.model=tiny")
-    settings += ("eval.attempts=0", "eval.tasks=2", "eval.items=1", "logger.wandb=null")
+    settings += ("eval.attempts=0", "eval.tasks=2", "eval.items=1", "logger.wandb=null", f"update.steps={steps}")
     finish(small("pivotrl", *settings, out="whole"))
     overrides = small("pivotrl", *settings, out="stopped")
     process = start(overrides)

@@ -140,15 +140,15 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
     renewal = Renewal(Refresh(0.5, window=1), states, states, lambda number: states, rollout, 0, print)
     judge = {**OfflineJudge().report(), "latency_p50": 0.1} if awpo else {}
 
-    def collect(iteration: int) -> Update:
+    def collect(iteration: int) -> list[Update]:
         experience = collector.collect(iteration)
-        update = collector.update(experience)
+        updates = collector.updates(experience)
         learned = dict(predictor.learn(iteration, experience)) if predictor else {}
         learned |= sampling_metrics(Lanes([2]).report(), 0, 0.0)
         learned |= renewal.collected(experience)
         cost = {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}
-        recorder.collected(iteration, experience, update, cost, 0.5, judge, learned)
-        return update
+        recorder.collected(iteration, experience, updates, cost, 0.5, judge, learned)
+        return updates
 
     trainer = L.Trainer(
         accelerator="cpu",

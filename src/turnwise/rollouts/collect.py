@@ -4,7 +4,7 @@
     trees     = play(states)                    how often, where to branch, when to stop
     rewards   = reward(tree)                    named, per leaf
     credit    = advantage(trees, rewards)       per turn
-    update    = pack(trees, credit)             each token once
+    updates   = pack(trees, credit)             each token once, an update an optimiser step
 
 No line asks which method is running: a method is the parts that stand here.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from turnwise.advantages.base import Advantage, credit_all
 from turnwise.rewards.base import Reward
@@ -55,6 +56,7 @@ class Collector:
     """Args:
     select, play, reward, advantage: the parts.
     row_tokens, batch_tokens: see :func:`turnwise.rollouts.pack.pack`.
+    steps: optimiser steps that an experience is parted into.
     max_refills: draws of further states when the advantage asks for a full batch (DAPO's dynamic sampling).
     gather: where a run has several processes. Each pays for the trees that it has played; then all know all of them, so
         that groups, refills and what an advantage compares are those of one process.
@@ -66,6 +68,7 @@ class Collector:
     advantage: Advantage
     row_tokens: int = 2048
     batch_tokens: int = 8192
+    steps: int = 1
     max_refills: int = 4
     gather: Gather = list
 
@@ -90,9 +93,16 @@ class Collector:
         _drop_empty(experience)
         return experience
 
-    def update(self, experience: Experience) -> Update:
-        """The packed micro-batches of one optimiser step."""
-        return pack(experience.trees, experience.credits, self.row_tokens, self.batch_tokens)
+    def updates(self, experience: Experience) -> list[Update]:
+        """The packed micro-batches of each optimiser step: of equal parts of the trees (to one tree), in their order.
+
+        A group is a tree and stays whole. Credit was given over the whole experience, before it is parted.
+        """
+        trees, credits = experience.trees, experience.credits
+        ends = [part * len(trees) // self.steps for part in range(self.steps + 1)]
+        return [
+            pack(trees[low:high], credits[low:high], self.row_tokens, self.batch_tokens) for low, high in pairwise(ends)
+        ]
 
     def _extend(
         self, experience: Experience, states: Sequence[State], key: object, memory: Mapping[str, float]

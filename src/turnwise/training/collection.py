@@ -83,7 +83,7 @@ class Learner(Protocol):
 
 
 class Collection:
-    """iteration -> the update that the current policy's experience gives.
+    """iteration -> the updates that the current policy's experience gives, one an optimiser step (``update.steps``).
 
     With ``rollout.staleness=1`` the next iteration is collected while this one is trained on, from the policy that both began
     with: iteration k learns from rollouts of policy k - 1 (the first from its own). Nothing else changes hands meanwhile, and
@@ -151,11 +151,12 @@ class Collection:
             advantage=parts["advantage"] or Imitation(),
             row_tokens=update.row_tokens,
             batch_tokens=update.batch_tokens,
+            steps=update.steps,
             max_refills=rollout.max_refills,
             gather=self.ranks.gather if self.sampled else list,
         )
 
-    def __call__(self, iteration: int) -> Update:
+    def __call__(self, iteration: int) -> list[Update]:
         if self.renewal is not None:
             self.renewal.prepare(iteration)
         began, cpu_began = time.monotonic(), time.process_time()
@@ -163,7 +164,7 @@ class Collection:
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
         self.module.staleness = self._stale(experience) if self.sampled else 0
         packing = time.monotonic()
-        packed = self.collector.update(experience)
+        packed = self.collector.updates(experience)
         done = time.monotonic()
         seconds, waited = gathered.seconds + done - packing, self.settled + done - began
         self.settled = 0.0
@@ -180,7 +181,7 @@ class Collection:
         self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned, cpu_began, done - began)
         if ahead is not None:
             self.overlap.begin(iteration + 1, ahead)
-        return packed.share(self.ranks.rank, self.ranks.world)
+        return [update.share(self.ranks.rank, self.ranks.world) for update in packed]
 
     def settle(self) -> None:
         """Wait for what is collected ahead: the engine is free then."""

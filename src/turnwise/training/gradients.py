@@ -16,7 +16,7 @@ from turnwise.training.module import PolicyModule
 
 class GradientCosine(Callback):
     """Logs ``train/gradient_cosine``: cos(g_out, g_mix) of AWPO's appendix (arXiv:2512.19126, Eqs. 55-58), exact, over the whole
-    update and all trained parameters, before the step is taken.
+    update and all trained parameters, before the step is taken; of several steps on a collection, the first.
 
     The gradients are the loss's own, with the advantages of two views of the update (:class:`turnwise.types.Credit`) in place of
     the ones it is trained on. It costs a forward pass and two backward passes over the update.
@@ -35,6 +35,8 @@ class GradientCosine(Callback):
         self._cosine: float | None = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch_idx:
+            return
         self._cosine = None
         if trainer.current_epoch % self.every == 0:
             assert isinstance(pl_module, PolicyModule)

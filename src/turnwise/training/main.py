@@ -88,7 +88,8 @@ class Run:
             learning_rate=update.learning_rate,
             warmup=update.warmup,
             decay=update.decay,
-            steps=self.cfg.trainer.max_epochs,
+            steps=self.cfg.trainer.max_epochs * update.steps,
+            steps_each=update.steps,
             weight_decay=update.weight_decay,
             clip_norm=update.clip_norm,
             max_skips=update.max_skips,
@@ -216,7 +217,9 @@ class Run:
                 self.renewal,
                 frozen,
             )
-            data = Rollouts(collection, lambda: self.evaluate_during(collection), collection)
+            data = Rollouts(
+                collection, lambda: self.evaluate_during(collection), collection, self.settings["update"].steps
+            )
             trainer = instantiate(
                 self.cfg.trainer,
                 callbacks=[self.recorder, *learners, *remembering, *callbacks, bar, *own_signals(self.ranks.world)],

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class MismatchAlarm(Callback):
-    """Watches ``train/mismatch_mean``, the mean of |log pi - log pi_sampler| over the tokens of an update.
+    """Watches ``train/mismatch_mean``, the mean of |log pi - log pi_sampler| over the tokens of a collection's first step.
 
     On-policy it measures numerics alone, which are small (docs/engines.md). What is far above them is a mistake: other weights,
     another temperature, log-probs of another distribution.
@@ -34,7 +34,7 @@ class MismatchAlarm(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         metrics: dict[str, float] = pl_module.last_metrics  # type: ignore[assignment]
-        if "mismatch_mean" not in metrics:
+        if batch_idx + 1 < pl_module.steps_each or "mismatch_mean" not in metrics:  # type: ignore[operator]
             return
         stale = bool(pl_module.staleness)  # what is one update old differs by right
         wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN is wrong too

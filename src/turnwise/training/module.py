@@ -10,6 +10,8 @@ import logging
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -40,7 +42,8 @@ class PolicyModule(LightningModule):
     model: a causal LM under tree attention, with or without an adapter.
     loss: reads credit; says whether it needs reference log-probs.
     learning_rate, warmup, decay, clip_norm: of AdamW; see ``settings.Update``.
-    steps: updates of the whole run, of which ``decay`` is a share.
+    steps: of the whole run, of which ``decay`` is a share.
+    steps_each: of them on each collection.
     temperature: of the sampling.
     max_skips: consecutive updates with a gradient that is not finite, after which training stops.
     recompute: a layer's activations are computed again in the backward pass instead of being kept.
@@ -59,6 +62,7 @@ class PolicyModule(LightningModule):
         warmup: int = 0,
         decay: float = 0.0,
         steps: int = 1,
+        steps_each: int = 1,
         clip_norm: float = 1.0,
         weight_decay: float = 0.0,
         temperature: float = 1.0,
@@ -74,16 +78,18 @@ class PolicyModule(LightningModule):
         self.recomputed: list[Any] = enable_recompute(model, offload) if recompute else []
         self.loss = loss
         self.learning_rate, self.clip_norm = learning_rate, clip_norm
-        self.warmup, self.decay, self.steps = warmup, decay, steps
+        self.warmup, self.decay, self.steps, self.steps_each = warmup, decay, steps, steps_each
         self.weight_decay, self.temperature, self.max_skips = weight_decay, temperature, max_skips
-        self.version = 0  # optimiser steps taken: the policy's version
+        self.version = 0  # collections trained on: the policy's version
         self.passes, self.ranks = Passes(), ranks or Ranks()
         self.skipped = 0
         self.skips_in_a_row = 0
         self.halvings = 0
         self.staleness = 0  # updates that the rollouts of the update under way are behind
         self.earlier: dict[str, Any] | None = None  # see training/earlier.py; travels in the checkpoint
-        self.last_metrics: dict[str, float] = {}
+        self.last_metrics: dict[str, float] = {}  # of the last collection
+        self._parts: list[list[dict[str, Mean | Max]]] = []  # of each step on the one under way, as the norms
+        self._norms: list[float] = []
 
     def configure_model(self) -> None:
         if isinstance(self.trainer.strategy, FullySharded):
@@ -109,10 +115,14 @@ class PolicyModule(LightningModule):
         return max(0.0, min(1.0, rising, falling))
 
     def training_step(self, update: Update, batch_idx: int = 0) -> None:
+        """``batch_idx`` is the number of the step on its collection."""
+        if batch_idx == 0:
+            self._parts, self._norms = [], []
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
-        parts = self._add_gradients(update)
+        self._parts.append(self._add_gradients(update))
         norm = self._clip(optimizer)
+        self._norms.append(norm)
         if math.isfinite(norm):
             optimizer.step()  # type: ignore[union-attr]
             self.skips_in_a_row = 0
@@ -120,9 +130,18 @@ class PolicyModule(LightningModule):
         else:
             self._skip()
         schedule.step()  # type: ignore[union-attr]
-        self.version += 1
-        self.last_metrics = {name: metric.value for name, metric in merge_metrics(parts).items()}
-        self.last_metrics |= {"grad_norm": norm, "skipped": float(self.skipped), "halvings": float(self.halvings)}
+        if batch_idx + 1 == self.steps_each:
+            self.version += 1
+            self.last_metrics = self._metrics()
+
+    def _metrics(self) -> dict[str, float]:
+        """Of all steps on a collection together. The mismatch is that of the first, before which no weight has moved."""
+        merged = merge_metrics(chain.from_iterable(self._parts))
+        merged |= {
+            name: metric for name, metric in merge_metrics(self._parts[0]).items() if name.startswith("mismatch")
+        }
+        counted = {"grad_norm": fmean(self._norms), "skipped": float(self.skipped), "halvings": float(self.halvings)}
+        return {name: metric.value for name, metric in merged.items()} | counted
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Micro-batches move one at a time, when their turn comes: an update as a whole may not fit."""

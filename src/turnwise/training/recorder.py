@@ -100,7 +100,7 @@ class Recorder(Callback):
         self,
         iteration: int,
         experience: Experience,
-        update: Update,
+        updates: Sequence[Update],
         cost: Mapping[str, float],
         seconds: float,
         judge: Mapping[str, float],
@@ -111,7 +111,7 @@ class Recorder(Callback):
         """Called by the collection when its rollouts are done.
 
         Args:
-            iteration, experience, update: whose, what was collected, what is made of it.
+            iteration, experience, updates: whose, what was collected, what is made of it.
             cost: turns, tokens, faults and retries of this iteration.
             seconds: that it took.
             judge: the report of the judge since this process began; empty where there is none.
@@ -143,9 +143,9 @@ class Recorder(Callback):
             "rollout/faults": self.counters["faults"],
             "rollout/retries": self.counters["retries"],
             "rollout/tokens_per_s": cost["tokens"] / seconds if seconds else 0.0,
-            "train/samples": update.counts.sequences,
-            "train/stored_tokens": update.stored_tokens,
-            "train/path_tokens": update.path_tokens,
+            "train/samples": sum(update.counts.sequences for update in updates),
+            "train/stored_tokens": sum(update.stored_tokens for update in updates),
+            "train/path_tokens": sum(update.path_tokens for update in updates),
             "seconds/rollout": seconds,
         }
         if self.writes and iteration % self.rollouts_every == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from lightning import LightningDataModule
@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from turnwise.rollouts.pack import Update
 
-Collect = Callable[[int], Update]
+Collect = Callable[[int], Sequence[Update]]
+"""Iteration -> its updates, of which each is an optimiser step."""
 
 
 class Remembering(Protocol):
@@ -20,34 +21,39 @@ class Remembering(Protocol):
 
 
 class Iteration(IterableDataset[Update]):
-    """The one update of an iteration, collected when it is asked for.
+    """The ``steps`` updates of an iteration, collected when the first is asked for.
 
     It has a length: without one Lightning fetches a batch ahead, and every update would learn from rollouts of the policy
     before the last update.
     """
 
-    def __init__(self, collect: Collect, iteration: int) -> None:
-        self.collect, self.iteration = collect, iteration
+    def __init__(self, collect: Collect, iteration: int, steps: int) -> None:
+        self.collect, self.iteration, self.steps = collect, iteration, steps
 
     def __len__(self) -> int:
-        return 1
+        return self.steps
 
     def __iter__(self) -> Iterator[Update]:
-        yield self.collect(self.iteration)
+        yield from self.collect(self.iteration)
 
 
 class Rollouts(LightningDataModule):
     """Args:
-    collect: iteration -> its update.
+    collect: iteration -> its updates.
     evaluate: what ``validation_step`` runs; one call measures the policy.
     remembering: whose memory travels in the checkpoint.
+    steps: updates of an iteration.
     """
 
     def __init__(
-        self, collect: Collect, evaluate: Callable[[], dict[str, float]], remembering: Remembering | None = None
+        self,
+        collect: Collect,
+        evaluate: Callable[[], dict[str, float]],
+        remembering: Remembering | None = None,
+        steps: int = 1,
     ) -> None:
         super().__init__()
-        self.collect, self.evaluate, self.remembering = collect, evaluate, remembering
+        self.collect, self.evaluate, self.remembering, self.steps = collect, evaluate, remembering, steps
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.remembering is None else dict(self.remembering.memory)
@@ -58,7 +64,8 @@ class Rollouts(LightningDataModule):
 
     def train_dataloader(self) -> Any:
         assert self.trainer is not None
-        return DataLoader(Iteration(self.collect, self.trainer.current_epoch), batch_size=None, num_workers=0)
+        updates = Iteration(self.collect, self.trainer.current_epoch, self.steps)
+        return DataLoader(updates, batch_size=None, num_workers=0)
 
     def val_dataloader(self) -> Any:
         return DataLoader([self.evaluate], batch_size=None, collate_fn=None, num_workers=0)  # type: ignore[arg-type]

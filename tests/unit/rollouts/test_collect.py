@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,26 @@ def test_a_batch_rule_sees_the_update_and_its_memory_comes_back() -> None:
     assert second.memory == first.memory
     assert second.metrics["mix_weight"] == pytest.approx(0.6)
     assert collector(["hard"], [], rule).collect(1).metrics["mix_weight"] == 0  # without memory it is its own peak
+
+
+@pytest.mark.parametrize(("steps", "parts"), [(1, [4]), (2, [2, 2]), (3, [1, 1, 2]), (4, [1, 1, 1, 1])])
+def test_each_step_trains_on_its_part_of_the_trees_with_the_credit_of_the_whole(steps: int, parts: list[int]) -> None:
+    whole = collector(["easy", "hard", "other", "same"], [], GroupAdvantage(zero_variance="keep"))
+    experience = whole.collect(0)
+    updates = replace(whole, steps=steps).updates(experience)
+    assert [update.counts.sequences for update in updates] == [2 * trees for trees in parts]
+    taught = [float(x) for update in updates for packed in update.batches for x in packed.items.advantage_K]
+    (undivided,) = whole.updates(experience)
+    assert sorted(taught) == sorted(float(x) for packed in undivided.batches for x in packed.items.advantage_K)
+    last = [float(x) for packed in updates[-1].batches for x in packed.items.advantage_K]
+    assert taught.count(0.0) == last.count(0.0) == 2  # "same" was drawn last
+
+
+def test_a_part_without_trees_is_an_update_of_nothing() -> None:
+    nothing = replace(collector(["same"], [], GroupAdvantage(zero_variance="refill"), refills=0), steps=2)
+    experience = nothing.collect(0)
+    assert not experience.trees
+    assert [(update.batches, update.counts.tokens) for update in nothing.updates(experience)] == [([], 0), ([], 0)]
 
 
 def test_a_refilled_batch_is_credited_as_one() -> None:

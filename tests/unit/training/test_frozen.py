@@ -236,7 +236,7 @@ def gradient(model: Any, trees: Sequence[RolloutTree]) -> tuple[dict[str, torch.
     collector = Collector(
         Batches(buffer.states, 0, len(trees)), buffer, Outcome(), GroupAdvantage(zero_variance="keep")
     )
-    update = collector.update(collector.collect(0))
+    (update,) = collector.updates(collector.collect(0))
     module = PolicyModule(model, Clipped())
     model.zero_grad(set_to_none=True)
     module._add_gradients(update)

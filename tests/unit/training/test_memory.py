@@ -26,7 +26,7 @@ class Collection:
         self.memory: dict[str, float] = {}
         self.seen: list[dict[str, float]] = []
 
-    def __call__(self, iteration: int) -> Update:
+    def __call__(self, iteration: int) -> list[Update]:
         def reward(tree: RolloutTree) -> Rewards:
             return {"outcome": [MEANS[iteration] - 0.5, MEANS[iteration] + 0.5], "reasoning": [0.0, 0.5]}
 
@@ -39,7 +39,7 @@ class Collection:
         self.seen.append(dict(self.memory))
         experience = collector.collect(iteration, self.memory)
         self.memory = dict(experience.memory)
-        return collector.update(experience)
+        return collector.updates(experience)
 
 
 def train(model: Any, folder: Path, epochs: int, resume: bool = False) -> Collection:

@@ -1,0 +1,110 @@
+"""Several optimiser steps on one collection: which weights they leave, and what is said of them."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+
+from turnwise.advantages.base import spread
+from turnwise.losses.clipped import Clipped
+from turnwise.models.attention import use_tree_attention
+from turnwise.rollouts.pack import Update, pack
+from turnwise.training.mismatch import MismatchAlarm
+from turnwise.training.module import PolicyModule
+from turnwise.training.stream import Rollouts
+from turnwise.types import RolloutTree, State, Task, Turn
+
+EPOCHS, STEPS, RATE = 2, 3, 0.05
+
+
+def part(number: int) -> Update:
+    """A tree of two actions, one better than the other."""
+    rng = random.Random(number)
+    tree = RolloutTree(
+        State(str(number), Task("toy", str(number), "train"), tuple(rng.randrange(6, 97) for _ in range(6)))
+    )
+    tree.turns = [Turn(-1, [rng.randrange(6, 97) for _ in range(4)], [-4.5] * 4) for _ in range(2)]
+    return pack([tree], [spread(tree, {0: 1.0, 1: -1.0})])
+
+
+class Rows(L.Callback):
+    """What the module says when an iteration ends."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+        self.versions: list[int] = []
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.rows.append(dict(pl_module.last_metrics))  # type: ignore[arg-type]
+        self.versions.append(pl_module.version)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def model(make_model: Callable[..., Any]) -> Any:
+    model = make_model("qwen3", lora=True)
+    use_tree_attention(model)
+    return model
+
+
+def module_of(model: Any) -> PolicyModule:
+    return PolicyModule(model, Clipped(), learning_rate=RATE, decay=1.0, steps=EPOCHS * STEPS, steps_each=STEPS)
+
+
+def trained(model: Any, folder: Path) -> Rows:
+    rows = Rows()
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=EPOCHS,
+        reload_dataloaders_every_n_epochs=1,
+        callbacks=[MismatchAlarm(), rows],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        default_root_dir=str(folder),
+    )
+    data = Rollouts(lambda iteration: [part(iteration * STEPS + step) for step in range(STEPS)], dict, steps=STEPS)
+    trainer.fit(module_of(model), data)
+    return rows
+
+
+def test_each_part_moves_the_weights_once_in_its_turn(model: Any, tmp_path: Path) -> None:
+    """Against AdamW by hand, under a rate that falls with every step."""
+    by_hand = copy.deepcopy(model)
+    rows = trained(model, tmp_path)
+    module = module_of(by_hand)
+    weights = [p for p in by_hand.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0)
+    norms = []
+    for step in range(EPOCHS * STEPS):
+        optimizer.param_groups[0]["lr"] = RATE * (EPOCHS * STEPS - step) / (EPOCHS * STEPS)
+        optimizer.zero_grad(set_to_none=True)
+        module._add_gradients(part(step))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(weights, 1.0)))
+        optimizer.step()
+    for (name, p), (_, q) in zip(model.named_parameters(), by_hand.named_parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6, msg=name)
+    assert rows.versions == [1, 2]  # of the policy: one a collection
+    assert [row["grad_norm"] for row in rows.rows] == pytest.approx(
+        [fmean(norms[:STEPS]), fmean(norms[STEPS:])], rel=1e-4
+    )
+
+
+def test_the_alarm_hears_the_first_step_alone(model: Any, tmp_path: Path) -> None:
+    """Before it no weight has moved, so that what differs there is the sampler; it is asked once a collection."""
+    probe = module_of(copy.deepcopy(model))
+    items = part(0).batches[0]
+    wanted = (probe.loss_inputs(items, part(0)).logprobs_K - items.items.old_logprob_K).detach().abs()
+    first, second = trained(model, tmp_path).rows
+    assert first["mismatch_mean"] == pytest.approx(float(wanted.mean()), rel=1e-4)
+    assert first["mismatch_max"] == pytest.approx(float(wanted.max()), rel=1e-4)
+    assert (first["mismatch_alarms"], second["mismatch_alarms"]) == (1, 2)  # made-up log-probs are no sampler's
