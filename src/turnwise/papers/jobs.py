@@ -25,6 +25,7 @@ _NAMELESS = (
     "engine.local.python",
     "logger",
     "callbacks.progress",
+    "eval.every",
 )
 
 # what only training reads: it would make another run of a row that is measured alone, or train it
