@@ -27,7 +27,7 @@ from turnwise.tiny.load import WORLDS, tiny_path
 from turnwise.types import Trajectory
 
 SAMPLE = 16  # demonstrations that lengths are read from
-AT_MOST = "at most"  # the source of a number that is a limit of the configuration
+AT_MOST = "at most"  # begins the source of a number that is a bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,12 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
     An episode has the world's ``horizon``: a policy that fails plays on to it.
     """
     limit, longest = int(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
-    seen, why = _demonstrations(cfg, policy)
-    source = dict.fromkeys(seen, "demonstrations" if cfg.data.file else "demonstrations of the world")
+    folder = policy.folder if policy is not None else None
+    own = folder is not None and (folder / "tokenizer_config.json").is_file()
+    seen, why = _demonstrations(cfg, folder if folder is not None and own else tiny_path())
+    counted = "demonstrations" if cfg.data.file else "demonstrations of the world"
+    # the shipped vocabulary is of a thousand pieces: a text is fewer tokens of any larger one
+    source = dict.fromkeys(seen, counted if own else f"{AT_MOST}, by {counted} in the shipped tokenizer's tokens")
     shipped = policy is not None and policy.model in WORLDS
     found: dict[str, float] = dict(seen)
     found.setdefault("spoken", float(limit))
@@ -119,9 +123,7 @@ def trajectories(cfg: DictConfig) -> int:
         return sum(1 for line in stream if line.strip())
 
 
-def _demonstrations(cfg: DictConfig, policy: Architecture | None) -> tuple[dict[str, float], str]:
-    folder = policy.folder if policy is not None and policy.folder is not None else tiny_path()
-    folder = folder if (folder / "tokenizer_config.json").is_file() else tiny_path()
+def _demonstrations(cfg: DictConfig, folder: Path) -> tuple[dict[str, float], str]:
     env = json.dumps(OmegaConf.to_container(cfg.env, resolve=True), sort_keys=True)
     return _read(cfg.data.file, env, float(cfg.data.good), str(folder))
 

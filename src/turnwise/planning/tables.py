@@ -23,7 +23,7 @@ PARTS = (
 )
 WHOLE = ("sampled", "trained", "profile", "evaluation")
 KINDS = ("sampling", "forward", "backward", "reference", "predictor", "profile", "evaluation")
-HOURS = ("sampling", "training", "the rest", "in all")
+HOURS = ("sampling", "training", "predictor", "profile", "evaluation", "in all")
 
 
 def plan_tables(title: str, plans: Mapping[str, Plan], gpu: Gpu) -> list[Table]:
@@ -52,14 +52,14 @@ def plan_tables(title: str, plans: Mapping[str, Plan], gpu: Gpu) -> list[Table]:
         counts += [one.played * step.sampled, one.steps * step.trained, beside.profiled, beside.evaluated]
         tokens.rows.append([name, str(one.steps), *map(_count, counts)])
         if taken is None:  # the policy's shape is unknown
-            work.rows.append([name, *["-"] * 7, str(one.gpus), *["-"] * 4])
+            work.rows.append([name, *["-"] * len(KINDS), str(one.gpus), *["-"] * len(HOURS)])
             continue
         hours = taken.gpu_hours
         trained = hours["forward"] + hours["backward"] + hours["reference"]
-        rest = hours["predictor"] + hours["profile"] + hours["evaluation"]
+        beyond = [hours[kind] for kind in ("predictor", "profile", "evaluation")]
         work.rows.append(
             [name, *(_short(taken.flops[kind] / 1e15) for kind in KINDS), str(one.gpus)]
-            + [_short(value) for value in (hours["sampling"], trained, rest, hours["total"])]
+            + [_short(value) for value in (hours["sampling"], trained, *beyond, hours["total"])]
         )
     return [memory, tokens, work]
 

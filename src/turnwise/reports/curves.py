@@ -17,7 +17,7 @@ COSTS = {"cpu": "CPU seconds, profiles included", "turns": "turns played, profil
 STROKES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))  # of each, a round of the colours
 MARKS = "osD^vPXp*<>"  # eleven, so that no two rounds of the colours share one
 LABEL_INCHES = 0.185  # from one label to the next
-LETTERS = 44  # of a line of a label
+LETTERS = 40  # of a line of a label
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
         return None
     panels = [Panel(cost, axis, drawn) for cost, axis in COSTS.items()]
     alt = (
-        f"{title}. Where the lines end in CPU seconds: {panels[0].ends(labels, 's')}. "
+        f"{title}. At the last CPU second that all seeds of a row reached: {panels[0].ends(labels, 's')}. "
         "Flat beginnings are profiles. Bands go from the lowest to the highest seed, as far as all seeds went."
     )
     return lines_figure(title, key, panels, labels, alt)

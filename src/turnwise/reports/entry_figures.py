@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from turnwise.reports.compare import Interval
 from turnwise.reports.curves import reach_figure
@@ -80,7 +79,7 @@ def _figure(entry: Entry, metric: str, number: int, over_seeds: Interval) -> Fig
         if (value := paper[name].get(column)) is not None
     ]
     if theirs:
-        sides.append(Side("paper", theirs, "", is_change(metric), [*SERIES[1:], *SERIES], legend=True))
+        sides.append(Side("paper", theirs, "", is_change(metric), SERIES[1:] * len(columns), legend=True))
     told = ", ".join(f"{labels[names[spot.row]]} {spot.at:.3g}" for spot in spots)
     alt = f"{sweep.title}, {metric}, ours at scale {entry.asked.scale}: {told}. {_key(spots, bool(sweep.gate_report))}"
     return dots(
@@ -101,8 +100,7 @@ def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found |
         value, low, high = found
         bounds = "" if low is None or high is None else f", 95 % [{plain(low)}, {plain(high)}]"
         return value, f"{said}: {plain(value)}{bounds}", "ours", low, high, {}
-    runs: Mapping[int, Any] = entry.rows[name]
-    seeds = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
+    seeds = entry.by_seed(name, metric)
     if not seeds:
         return None
     estimate = over_seeds(list(seeds.values()))

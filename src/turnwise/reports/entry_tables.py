@@ -12,7 +12,7 @@ from turnwise.reports.gates import COMMAND, tier_table
 from turnwise.reports.headline import signed
 from turnwise.reports.measured import is_change
 from turnwise.reports.reach import reach_table
-from turnwise.reports.summary import Changed, Entry
+from turnwise.reports.summary import Changed, Entry, untrained
 from turnwise.reports.tables import Table, estimate_text, plain
 from turnwise.reports.verdict import VERDICTS, Decision, Runs, recorded
 
@@ -24,6 +24,11 @@ INTERVAL_NOTE = (
 EACH_NOTE = (
     "Each claim is judged at 95 % on its own, nothing is corrected for the number of claims, and an entry holds only if all hold "
     "and fails if one fails."
+)
+GATE_NOTE = (
+    "Intervals are 95 % of each number on its own, over groups. Two rows are told apart where their intervals do not meet, which "
+    "asks for more than 95 %: between the ends given here lies every difference that the two intervals allow. holds: clear of "
+    "the claim's margin on the paper's side; fails: on the other; undecided: neither, or a number without an interval."
 )
 SIGN_NOTE = "ours: the side that the claim says is greater minus the other one, so that of `a < b` it is b - a."
 
@@ -74,7 +79,9 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
         row = sweep.rows[name]
         seeds = entry.groups.seeds(name) if entry.groups else sorted(runs)
         ours = [
-            _gate_cell(metric, name, entry.gates) if sweep.gate_report else _cell(runs, metric, over_seeds)
+            _gate_cell(metric, name, entry.gates)
+            if sweep.gate_report
+            else _cell(entry.by_seed(name, metric), metric, over_seeds)
             for metric in metrics
         ]
         paper = [f"{row.numbers[column]:g}" if column in row.numbers else "-" for column in printed]
@@ -97,7 +104,7 @@ def _claims(entry: Entry) -> Table:
         said += f": {d.why}" if d.why else ""
         difference = "-" if d.difference is None else plain(d.difference)
         table.rows.append([d.claim.text, d.metric, difference, bounds, _sides(d), str(d.tasks or "-"), said])
-    table.notes = [SIGN_NOTE, INTERVAL_NOTE, EACH_NOTE]
+    table.notes = [SIGN_NOTE, GATE_NOTE if entry.asked.sweep.gate_report else INTERVAL_NOTE, EACH_NOTE]
     return table
 
 
@@ -190,6 +197,8 @@ def _provenance(entry: Entry) -> list[str]:
     for place, names in entry.kept.items():
         commits = {run.result.commit[:12] for name in names for run in entry.rows[name].values()}
         notes.append(f"Runs of {place}/ (commit {', '.join(sorted(commits))}): {', '.join(names)}.")
+    if base := [name for name in untrained(entry.asked, entry.rows) if len(entry.rows[name]) > 1]:
+        notes.append(f"Measured and never trained, the same whatever the seed: {', '.join(sorted(base))}.")
     hashes = {name: runs[min(runs)].result.config_hash for name, runs in entry.rows.items() if runs}
     return [*notes, *_hashes_note(hashes)]
 
@@ -221,11 +230,8 @@ def _groups_note(entry: Entry) -> str:
     return f"Computed from {entry.gates['groups']} recorded groups{of}: {'; '.join(commands)}."
 
 
-def _cell(runs: Runs, metric: str, over_seeds: Interval) -> str:
-    values = [value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None]
-    if not values:
-        return "-"
-    return estimate_text(over_seeds(values), signed if is_change(metric) else plain)
+def _cell(seeds: Mapping[int, float], metric: str, over_seeds: Interval) -> str:
+    return estimate_text(over_seeds(list(seeds.values())), signed if is_change(metric) else plain) if seeds else "-"
 
 
 def _gate_cell(metric: str, row: str, gates: Mapping[str, Any] | None) -> str:

@@ -90,7 +90,7 @@ def curves(runs: Mapping[str, Run], metric: str, title: str) -> Figure | None:
     with canvas(7.4, 3.1) as figure:
         axes = figure.add_subplot()
         for number, (name, (x, y)) in enumerate(lines.items()):
-            style = ("-", "--", ":", "-.")[number // len(SERIES) % 4]  # four colours, then four more in another stroke
+            style = ("-", "--", ":", "-.")[number // len(SERIES) % 4]  # all colours once, then in another stroke
             axes.plot(x, y, style, color=SERIES[number % len(SERIES)], label=label(name))
         axes.set_ylabel(metric)
         whole_iterations(axes)

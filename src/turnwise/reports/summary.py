@@ -64,6 +64,14 @@ class Entry:
             *(self.groups.results if self.groups else ()),
         ]
 
+    def by_seed(self, row: str, metric: str) -> dict[int, float]:
+        """A row's numbers. One that is measured and never trained, and is the same whatever the seed, has the first alone: all
+        are one measurement, and nothing is known of how seeds differ."""
+        runs = self.rows[row]
+        found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
+        once = row in untrained(self.asked, self.rows) and len(set(found.values())) == 1
+        return {min(found): found[min(found)]} if once else found
+
     @property
     def verdict(self) -> Verdict | None:
         """None where the entry claims nothing: settings, or a comparison of kinds."""
@@ -136,6 +144,12 @@ def read_entry(
     return entry
 
 
+def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
+    """Those of the rows that are measured and never trained, here or where their runs are made."""
+    owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
+    return {row for row, (owner, name) in owners.items() if not owner.rows[name].trains}
+
+
 def _decisions(
     asked: Asked,
     rows: Mapping[str, Runs],
@@ -145,8 +159,7 @@ def _decisions(
     gates: Mapping[str, Any] | None,
 ) -> list[Decision]:
     sweep = asked.sweep
-    owners = {row: origin(sweep, row, asked.folder, asked.scale)[:2] for row in rows}
-    untrained = {row for row, (owner, name) in owners.items() if not owner.rows[name].trains}
+    base = untrained(asked, rows)
     decisions = []
     for metric in dict.fromkeys([*sweep.directions, *sweep.also]):
         for claim in sweep.claims(metric):
@@ -158,7 +171,7 @@ def _decisions(
             if sweep.gate_report:
                 decisions.append(decide_gate(claim, metric, gates))
                 continue
-            found = decide(claim, metric, rows, over_seeds, over_tasks, untrained)
+            found = decide(claim, metric, rows, over_seeds, over_tasks, base)
             why = next((cannot[row] for row in claim.rows if row in cannot), None)
             if found.verdict == "not_run" and why:
                 found = replace(found, why=why, cannot=True)

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
-SERIES = ("#040404", "#050505", "#060606", "#070707")
+SERIES = ("#040404", "#050505", "#060606", "#070707", "#0b0b0b", "#0c0c0c")
 UP, DOWN, SURFACE = "#080808", "#090909", "#0a0a0a"
 VARIABLES = {
     INK: "var(--ink)",
@@ -154,7 +154,7 @@ def to_svg(figure: Drawing, key: str, alt: str) -> str:
     body = re.sub(r'\bid="', f'id="{key}-', body)
     body = re.sub(r'(xlink:)?href="#', f'href="#{key}-', body)
     body = body.replace("url(#", f"url(#{key}-")
-    body = re.sub(r"#0[1-9a]0[1-9a]0[1-9a]\b", lambda found: VARIABLES.get(found[0], found[0]), body)
+    body = re.sub(r"#0[1-9a-f]0[1-9a-f]0[1-9a-f]\b", lambda found: VARIABLES.get(found[0], found[0]), body)
     head = f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(alt)}">'
     return f"{head}{body}</svg>"
 
@@ -176,7 +176,7 @@ def _marks(figure: Drawing, height: float) -> str:
 
 ALONE = (
     "svg{--ink:#1b1f24;--muted:#57606a;--grid:#d5d9de;--surface:#ffffff;--series-1:#1a5fb4;--series-2:#b4530a;"
-    "--series-3:#0b7a6b;--series-4:#7a45b0;--up:#146c3a;--down:#b02a2a;background:#ffffff;font-family:sans-serif}"
+    "--series-3:#0b7a6b;--series-4:#7a45b0;--series-5:#a3195b;--series-6:#5f6b00;--up:#146c3a;--down:#b02a2a;background:#ffffff;font-family:sans-serif}"
 )
 
 

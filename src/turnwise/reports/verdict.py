@@ -11,6 +11,7 @@ from turnwise.reports.compare import Estimate, Interval
 from turnwise.reports.measured import Measured, Outcomes, is_change
 
 Verdict = Literal["holds", "fails", "undecided", "not_run"]
+DIGITS = 9  # of an interval's ends: beyond them stands what is left of rounding, which must decide nothing
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Runs = Mapping[int, Measured]  # of one row, by seed
 Paired = Callable[[Outcomes, Outcomes], Estimate]
@@ -75,7 +76,8 @@ def decide(
     found = replace(found, difference=mean, tasks=tasks)
     if not lows or not highs:
         return replace(found, verdict="undecided", why="one seed, and no single outcomes")
-    low, high = (-max(highs), -min(lows)) if flipped else (min(lows), max(highs))
+    ends = (-max(highs), -min(lows)) if flipped else (min(lows), max(highs))
+    low, high = (round(end, DIGITS) + 0.0 for end in ends)
     return replace(found, verdict=settled(low, high, claim.margin), low=low, high=high)
 
 
@@ -123,7 +125,7 @@ def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None
     difference = above - below
     if a_low is None or a_high is None or b_low is None or b_high is None:
         return Decision(claim, metric, "undecided", difference, why="no interval")
-    low, high = a_low - b_high, a_high - b_low
+    low, high = (round(end, DIGITS) + 0.0 for end in (a_low - b_high, a_high - b_low))
     return Decision(claim, metric, settled(low, high, claim.margin), difference, low, high)
 
 

@@ -79,7 +79,10 @@ def test_lengths_are_read_from_demonstrations_and_a_person_knows_better(composed
     cfg = composed("method=local")
     found, why = lengths(cfg, None, {"reply": 33.0})
     assert why == "" and found.reply == 33.0 and found.source["reply"] == "given"
-    assert found.source["opening"] == "demonstrations of the world" and 50 < found.opening < 200
+    assert (
+        found.source["opening"] == "at most, by demonstrations of the world in the shipped tokenizer's tokens"
+        and 50 < found.opening < 200
+    )
     assert (found.episode, found.source["episode"]) == (30.0, "at most env.horizon")
     longer, _ = lengths(cfg, None, {"reply": 321.0})  # so many turns of 321 tokens and an answer fit into 4,096
     assert longer.episode == pytest.approx((4096 - longer.opening) / (321 + longer.observation))
@@ -92,7 +95,7 @@ def test_a_file_says_itself_how_many_trajectories_it_has(composed, tmp_path) -> 
     cfg = composed("method=sft", f"data.file={tmp_path}/demos.jsonl")
     assert trajectories(cfg) == 3
     found, why = lengths(cfg, None, {})
-    assert why == "" and found.demonstrated == 1 and found.source["opening"] == "demonstrations"
+    assert why == "" and found.demonstrated == 1 and found.source["opening"].startswith("at most, by demonstrations in")
     assert trajectories(composed("method=sft", "data.trajectories=7")) == 7
 
 
