@@ -110,17 +110,21 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     kept = [*tables, *every] if whole else every
     title = "The papers' tables and figures" if whole else entries[0].asked.sweep.title
     pictures = [] if whole else entry_figures(entries[0], mean_interval)
-    shown = {args.figure: pictures[0]} if args.figure and pictures else {}
+    shown = {numbered(args.figure, n): picture for n, picture in enumerate(pictures if args.figure else ())}
     runs = {} if whole else run_folders(entries[0])
     save(args, kept, lines, tables_page(title, kept, lines, pictures, runs, args.html), shown, console)
     if args.figure and not pictures:
         console.print(f"No figure: {args.figure} is not written, for no run here has a number to draw.", markup=False)
-    for number, picture in enumerate(pictures if args.figure else ()):
-        path = args.figure.with_stem(f"{args.figure.stem}-{number + 1}") if number else args.figure
+    for path, picture in shown.items():
         write_page(path, standalone(picture))
         console.print(f"Figure: {path}", markup=False, highlight=False)
     for found in (*map(as_json, entries), counted(entries)) if args.json else ():
         print(json.dumps(found))
+
+
+def numbered(path: Path, number: int) -> Path:
+    """Of the drawings of an entry the first has the name that was given, the second that name with -2, and so on."""
+    return path.with_stem(f"{path.stem}-{number + 1}") if number else path
 
 
 def refuse_overrides(asked: Sequence[Asked], hashes: RowHashes) -> None:
