@@ -163,6 +163,8 @@ def _cell(row: Row, metric: str, interval: Interval, part: str = "", bounds: str
     values = list(row.values(metric).values())
     if not values:
         return "-"
+    if metric.endswith(".base") and len(set(values)) == 1:
+        values = values[:1]  # one measurement, which all seeds share
     show = signed if _is_change(metric) else lambda value: f"{value:.1f}"
     if len(values) == 1 and bounds and (own := getattr(getattr(row.first, part), bounds)) is not None:
         return f"{show(values[0])} {bounds_text(own)}"

@@ -76,7 +76,7 @@ def test_the_table_by_hand(runs):
     assert table.rows[1] == [
         "Full",
         "0, 1, 2",
-        "30.0 +- 0.0",
+        "30.0",
         "53.0 +- 9.0",
         "+23.0 +- 9.0",
         "-0.5 +- 0.0",
@@ -94,7 +94,7 @@ def test_the_table_by_hand(runs):
         "7 min 37 s",
     ]
     text = to_markdown([table], ["Written by `x`."])
-    assert "| Full | 0, 1, 2 | 30.0 +- 0.0 | 53.0 +- 9.0 |" in text
+    assert "| Full | 0, 1, 2 | 30.0 | 53.0 +- 9.0 |" in text
     assert "| --- | ---: |" in text
     assert "over 192 tasks a run" in text
     assert "never a paper's score" in text
