@@ -23,7 +23,10 @@ def test_the_command_line_comes_last_and_makes_another_folder(conf: Path) -> Non
 
 
 def test_scales_have_folders_of_their_own_and_ways_of_running_do_not(conf: Path) -> None:
-    asked = ask(["sweep=p_tab1", "scale=paper", "fresh=true", "paths.cache=/x", "judge.client.url=http://y"], conf)
+    asked = ask(
+        ["sweep=p_tab1", "scale=paper", "fresh=true", "paths.cache=/x", "judge.client.url=http://y", "eval.every=4"],
+        conf,
+    )
     job = job_of(asked, "ours", 0)
     assert job.name == "p/tab1/ours/scale=paper"
     assert job.overrides[0] == "scale=paper_p"
