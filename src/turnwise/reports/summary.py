@@ -69,7 +69,7 @@ class Entry:
         are one measurement, and nothing is known of how seeds differ."""
         runs = self.rows[row]
         found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
-        once = row in untrained(self.asked, self.rows) and len(set(found.values())) == 1
+        once = row in untrained(self.asked, [row]) and len(set(found.values())) == 1
         return {min(found): found[min(found)]} if once else found
 
     @property
