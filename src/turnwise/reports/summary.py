@@ -65,12 +65,12 @@ class Entry:
         ]
 
     def by_seed(self, row: str, metric: str) -> dict[int, float]:
-        """A row's numbers. One that is measured and never trained, and is the same whatever the seed, has the first alone: all
-        are one measurement, and nothing is known of how seeds differ."""
+        """A row's numbers. What no training moved (a base's, or that of a row that is never trained) and is the same whatever
+        the seed has the first alone: all are one measurement, and nothing is known of how seeds differ."""
         runs = self.rows[row]
         found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
-        once = row in untrained(self.asked, [row]) and len(set(found.values())) == 1
-        return {min(found): found[min(found)]} if once else found
+        unmoved = metric.endswith(".base") or row in untrained(self.asked, [row])
+        return {min(found): found[min(found)]} if unmoved and len(set(found.values())) == 1 else found
 
     @property
     def verdict(self) -> Verdict | None:
