@@ -87,7 +87,7 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
     drawn = {name: seeds for name, seeds in rows.items() if seeds}
     if not drawn:
         return None
-    panels = [Panel(cost, axis, drawn) for cost, axis in COSTS.items()]
+    panels = [Panel({name: band(seeds, cost) for name, seeds in drawn.items()}, axis) for cost, axis in COSTS.items()]
     alt = (
         f"{title}. At the last CPU second that all seeds of a row reached: {panels[0].ends(labels, 's')}. "
         "Flat beginnings are profiles. Bands go from the lowest to the highest seed, as far as all seeds went."
@@ -99,14 +99,9 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
 class Panel:
     """Rows in one pair of axes."""
 
-    cost: str  # a field of what stands before each success
-    axis: str  # what it is called
-    rows: Mapping[str, Sequence[Sequence[tuple[Any, float]]]]  # of each the curves of its seeds, at least one
+    bands: Mapping[str, Band]  # of its rows, at least one
+    axis: str  # what the cost is called
     title: str = ""
-
-    @property
-    def bands(self) -> dict[str, Band]:
-        return {name: band(seeds, self.cost) for name, seeds in self.rows.items()}
 
     def ends(self, labels: Mapping[str, str], unit: str) -> str:
         """Where its lines end, in words, the highest first."""
@@ -122,9 +117,9 @@ def lines_figure(title: str, key: str, panels: Sequence[Panel], labels: Mapping[
     Labels stand to the right in the order in which the lines end; on a phone below their panel, in the same order.
     """
     gap = LABEL_INCHES * max(
-        label(labels.get(name, name), LETTERS).count("\n") + 1 for panel in panels for name in panel.rows
+        label(labels.get(name, name), LETTERS).count("\n") + 1 for panel in panels for name in panel.bands
     )
-    heights = [max(2.9, gap * (len(panel.rows) + 2)) for panel in panels]
+    heights = [max(2.9, gap * (len(panel.bands) + 2)) for panel in panels]
     with canvas(9.4, sum(heights) + 0.45 * len(panels)) as figure:
         grid = figure.add_gridspec(len(panels), 2, width_ratios=(2, 1), height_ratios=heights)
         for number, (panel, height) in enumerate(zip(panels, heights, strict=True)):
@@ -132,7 +127,7 @@ def lines_figure(title: str, key: str, panels: Sequence[Panel], labels: Mapping[
             names = figure.add_subplot(grid[number, 1], sharey=axes)
             _draw(figure, axes, names, panel, labels, gap, height)
         wide = to_svg(figure, key, alt)
-    listed = [gap * (len(panel.rows) + 1) for panel in panels]
+    listed = [gap * (len(panel.bands) + 1) for panel in panels]
     shares = [share for inches in listed for share in (3.0, inches)]
     with canvas(NARROW, sum(shares)) as figure:
         grid = figure.add_gridspec(2 * len(panels), 1, height_ratios=shares)

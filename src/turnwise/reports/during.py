@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from turnwise.reports.curves import Panel, lines_figure
+from turnwise.reports.curves import Panel, band, lines_figure
 from turnwise.reports.measured import Measured
 from turnwise.reports.svg import Figure
 
@@ -48,20 +48,19 @@ def during_figure(
     found = {name: [by_update(run) for run in runs.values()] for name, runs in rows.items()}
     drawn = {name: [one for one in seeds if len(one) > 1 and one[0][0].updates == 0] for name, seeds in found.items()}
     drawn = {name: seeds for name, seeds in drawn.items() if seeds}
-    shown = []
-    for name, among in (panels or {"": tuple(drawn)}).items():
-        if curves := {row: drawn[row] for row in among if row in drawn}:
-            shown.append(Panel("updates", "updates", curves, name))
+    named = panels or {"": tuple(drawn)}
+    drawn = {name: seeds for name, seeds in drawn.items() if any(name in among for among in named.values())}
+    bands = {name: band(seeds, "updates") for name, seeds in drawn.items()}
+    kept = {head: [row for row in among if row in bands] for head, among in named.items()}
+    shown = [Panel({row: bands[row] for row in among}, "updates", head) for head, among in kept.items() if among]
     if not shown:
         return None
-    looked = sorted(
-        {spent.updates for panel in shown for seeds in panel.rows.values() for one in seeds for spent, _ in one}
-    )
+    looked = sorted({spent.updates for seeds in drawn.values() for one in seeds for spent, _ in one})
     ends = "; ".join(panel.ends(labels, "updates") for panel in shown)
     alt = (
         f"{title}. Where the lines end: {ends}. "
         f"Success was measured at {', '.join(f'{at:g}' for at in looked)} updates; between them lines are straight."
     )
-    if any(len(seeds) > 1 for panel in shown for seeds in panel.rows.values()):
+    if any(len(seeds) > 1 for seeds in drawn.values()):
         alt += " Bands go from the lowest to the highest seed."
     return lines_figure(title, key, shown, labels, alt)
