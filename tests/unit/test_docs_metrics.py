@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
+from tests.unit import quiet
 
 from turnwise.advantages.awpo import Awpo
 from turnwise.advantages.group import GroupAdvantage
@@ -150,18 +150,8 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         recorder.collected(iteration, experience, updates, cost, 0.5, judge, learned)
         return updates
 
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=2,
-        reload_dataloaders_every_n_epochs=1,
-        callbacks=[recorder, MismatchAlarm(), *([GradientCosine(every=1)] if awpo else [])],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        default_root_dir=str(folder),
-    )
+    callbacks = [recorder, MismatchAlarm(), *([GradientCosine(every=1)] if awpo else [])]
+    trainer = quiet.trainer(folder, 2, callbacks)
     trainer.fit(PolicyModule(model, loss), Rollouts(collect, dict))
     return list(each_line(folder / "metrics.jsonl"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import lightning as L
+from tests.unit import quiet
 
 from turnwise.advantages.awpo import PEAK, Awpo
 from turnwise.losses.clipped import Clipped
@@ -44,17 +44,7 @@ class Collection:
 
 def train(model: Any, folder: Path, epochs: int, resume: bool = False) -> Collection:
     collection = Collection()
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=epochs,
-        reload_dataloaders_every_n_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        default_root_dir=str(folder),
-    )
+    trainer = quiet.trainer(folder, epochs)
     checkpoint = folder / "last.ckpt"
     data = Rollouts(collection, dict, collection)
     trainer.fit(PolicyModule(model, Clipped()), data, ckpt_path=str(checkpoint) if resume else None, weights_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from tests.unit import quiet
 
 from turnwise.advantages.base import spread
 from turnwise.losses.clipped import Clipped
@@ -60,18 +61,7 @@ def module_of(model: Any) -> PolicyModule:
 
 def trained(model: Any, folder: Path) -> Rows:
     rows = Rows()
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=EPOCHS,
-        reload_dataloaders_every_n_epochs=1,
-        callbacks=[MismatchAlarm(), rows],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        default_root_dir=str(folder),
-    )
+    trainer = quiet.trainer(folder, EPOCHS, [MismatchAlarm(), rows])
     data = Rollouts(lambda iteration: [part(iteration * STEPS + step) for step in range(STEPS)], dict, steps=STEPS)
     trainer.fit(module_of(model), data)
     return rows
