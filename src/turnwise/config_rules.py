@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,11 +50,9 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
         ]
         if _value(cfg, "rollout", "sampling", "temperature") == 0:
             mistakes.append("rollout.sampling.temperature: greedy samples of a state are all the same; set it above 0")
-        for key, off in (("top_p", 1), ("top_k", 0), ("min_p", 0)):
+        for key, off, most in (("top_p", 1, 1), ("top_k", 0, math.inf), ("min_p", 0, 1)):
             value = _value(cfg, "rollout", "sampling", key)
-            if isinstance(value, int | float) and (
-                0 < value < 1 or (key == "top_k" and value >= 1)
-            ):  # others are mistakes
+            if isinstance(value, int | float) and 0 < value <= most and value != off:  # Sampling refuses what is outside
                 mistakes.append(
                     f"rollout.sampling.{key}: the update scores tokens under the whole distribution, so a filter would make "
                     f"its ratios wrong; set it to {off}"

@@ -113,7 +113,7 @@ def test_the_ways_out_are_open(overrides: list[str]) -> None:
     check_config(compose_config(overrides, CONF))
 
 
-@pytest.mark.parametrize(("key", "value"), [("top_p", 0.9), ("top_k", 5), ("min_p", 0.1)])
+@pytest.mark.parametrize(("key", "value"), [("top_p", 0.9), ("top_k", 5), ("min_p", 0.1), ("min_p", 1.0)])
 def test_filters_that_the_update_cannot_reproduce_are_refused(key: str, value: float) -> None:
     cfg = {"loss": {"_target_": "turnwise.losses.clipped.Clipped"}, "rollout": {"sampling": {key: value}}}
     assert any(mistake.startswith(f"rollout.sampling.{key}:") for mistake in impossible_combinations(cfg))

@@ -103,3 +103,13 @@ def test_a_mistake_in_ones_own_file_is_told_like_ours(mine: Path) -> None:
     Path("mine/conf/env/thermostat.yaml").write_text("_target_: thermostat.ThermostatEnv\noff: 3\n", encoding="utf-8")
     with pytest.raises(ValueError, match="a bare on, off, yes or no is a truth value in YAML: quote the key"):
         check_config(composed("env=thermostat"))
+
+
+def test_the_clumsy_expert_errs_and_still_wins(mine: Path) -> None:
+    world = build(composed("env=thermostat"), "env")
+    said = {}
+    for quality in ("good", "clumsy"):
+        shown = [world.demonstrate(task, quality) for task in world.tasks("train", 20)]
+        assert all(trajectory.success for trajectory in shown)
+        said[quality] = [[m["content"] for m in t.messages if m["role"] == "assistant"] for t in shown]
+    assert sum(len(clumsy) > len(good) for clumsy, good in zip(said["clumsy"], said["good"], strict=True)) >= 5

@@ -54,7 +54,8 @@ def group_at(tree: RolloutTree, step: int) -> Prefixes | None:
 
     The moment is when the unfinished rollouts have just taken turn ``step``. There is none where no rollout is left to stop,
     where fewer than two are valid, or where rollouts branched below the root: those share a prefix by construction, and
-    their agreement says nothing.
+    their agreement says nothing. A rollout that began again after its environment failed may be behind the others; it has not
+    ended and has no turn ``step`` yet, so the comparison leaves it out.
     """
     if len(tree.turns) < step or any(look.step == step for look in tree.looks):
         return None
@@ -62,10 +63,11 @@ def group_at(tree: RolloutTree, step: int) -> Prefixes | None:
     if sum(map(len, every)) != len(tree.turns):
         return None
     paths = [[tree.turns[i] for i in path] for path in every if path[-1] not in tree.invalid]
+    # The observation's tokens are appended only where a rollout goes on.
+    paths = [path for path in paths if len(path) >= step or not path[-1].observation_ids]
     if len(paths) < 2 or max(map(len, paths)) != step:
         return None
-    # what the world answered is appended only where a rollout goes on
-    ended = [len(path) < step or not path[-1].observation_ids for path in paths]
+    ended = [not path[-1].observation_ids for path in paths]
     if all(ended):
         return None
     return prefixes(

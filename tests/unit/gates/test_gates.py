@@ -65,6 +65,20 @@ def test_rollouts_of_a_failed_world_are_not_compared(grow: Grow) -> None:
     assert not alone.looks
 
 
+def test_a_rollout_that_began_again_has_not_ended(grow: Grow) -> None:
+    # Two rollouts agree; the third failed at its second turn and has taken one turn since it began again.
+    tree = grow(["abcd", "abcd", "xy"], 3)
+    tree.invalid.add(next(i for i, turn in enumerate(tree.turns) if turn.text == "y"))
+    tree.turns.append(Turn(-1, [1], [-1.0], "x", [7], "saw x"))
+    assert Divergence(k=3, threshold=0.1)(tree)
+    assert tree.looks[0].values == {"prefix_edit_distance_mean": 0.0}  # of the two that have taken three turns
+    again = grow(["abcd", "abcd", "xy"], 3)
+    again.invalid.add(next(i for i, turn in enumerate(again.turns) if turn.text == "y"))
+    again.turns.append(Turn(-1, [1], [-1.0], "x", [7], "saw x"))
+    Signal("termination_fraction", k=3, threshold=0.1, below=False)(again)
+    assert again.looks[0].values == {"termination_fraction": 0.0}
+
+
 def test_rollouts_that_branched_below_the_root_are_not_compared(grow: Grow) -> None:
     tree = grow(ALIKE, 2)
     tree.turns += [Turn(0, [1], [-1.0], "c", [7]), Turn(0, [1], [-1.0], "c", [7])]
