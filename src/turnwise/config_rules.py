@@ -52,7 +52,8 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
             mistakes.append("rollout.sampling.temperature: greedy samples of a state are all the same; set it above 0")
         for key, off, most in (("top_p", 1, 1), ("top_k", 0, math.inf), ("min_p", 0, 1)):
             value = _value(cfg, "rollout", "sampling", key)
-            if isinstance(value, int | float) and 0 < value <= most and value != off:  # Sampling refuses what is outside
+            # Sampling itself refuses what is out of range.
+            if isinstance(value, int | float) and 0 < value <= most and value != off:
                 mistakes.append(
                     f"rollout.sampling.{key}: the update scores tokens under the whole distribution, so a filter would make "
                     f"its ratios wrong; set it to {off}"
