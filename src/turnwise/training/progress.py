@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import lightning as L
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from turnwise.console import Terminal
 
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
@@ -27,18 +28,18 @@ class Phases:
     console: where to draw; a line every ``QUIET_SECONDS`` if it is no terminal.
     """
 
-    def __init__(self, names: list[str], twins: dict[str, str] | None = None, console: Console | None = None) -> None:
+    def __init__(self, names: list[str], twins: dict[str, str] | None = None, console: Terminal | None = None) -> None:
         self.names, self.twins = names, twins or {}
-        self.console = console or Console(stderr=True)
+        self.console = console or Terminal(stderr=True)
         self.seconds: dict[str, float] = {}
         self._said = 0.0
         self._bar = Progress(
-            TextColumn("[bold]{task.description:<18}"),
+            TextColumn("{task.description:<18}", style="bold", markup=False),
             BarColumn(bar_width=28),
             TextColumn("{task.completed:>6.0f}/{task.total:<6.0f}"),
             TimeElapsedColumn(),
             TextColumn("left {task.fields[left]}"),
-            TextColumn("[dim]{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", style="dim", markup=False),
             console=self.console,
             disable=not self.console.is_terminal,
         )
@@ -52,7 +53,7 @@ class Phases:
 
     def tell(self, line: str) -> None:
         """A line above the bar."""
-        self.console.print(line, highlight=False, markup=False)
+        self.console.print(line)
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
@@ -91,7 +92,7 @@ class Phases:
         now = time.monotonic()
         if not self.console.is_terminal and now - self._said >= QUIET_SECONDS:
             self._said = now
-            self.console.print(text.rstrip(), highlight=False)
+            self.console.print(text.rstrip())
 
 
 class Advance(L.Callback):
