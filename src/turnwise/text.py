@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 from urllib.parse import quote
 
 LINE = 2000  # characters of a line of a message; a longer one is cut
@@ -54,3 +55,36 @@ def said(body: bytes | str, *secrets: str | None, most: int = 200) -> str:
 def _line(text: str, most: int) -> str:
     cut = text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), cut)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of JSON that others wrote, whose texts can be written and shown.
+
+    Raises:
+        ValueError: it is no JSON, names NaN or an infinity, is nested too deeply, or holds half a surrogate pair.
+    """
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")  # json would let halves of pairs pass
+        return whole_characters(json.loads(text, parse_constant=_refuse))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def whole_characters(value: Any) -> Any:
+    """``value`` back, a JSON value whose texts can be written as UTF-8.
+
+    Raises:
+        ValueError: one of them holds half a surrogate pair, or it is nested too deeply.
+    """
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("it holds half a surrogate pair") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

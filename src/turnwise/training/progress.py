@@ -15,6 +15,7 @@ import lightning as L
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from turnwise.console import Terminal
+from turnwise.text import plain
 
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
@@ -58,7 +59,7 @@ class Phases:
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
         """Run a phase of ``total`` steps; yields ``advance(steps, note="")``. Its time is added to ``seconds``."""
-        task = self._bar.add_task(name, total=total, left="...", note="")
+        task = self._bar.add_task(plain(name), total=total, left="...", note="")
         began, done = time.monotonic(), 0.0
         resumed = 0.0
 
@@ -67,7 +68,7 @@ class Phases:
             done += steps
             resumed += steps if already else 0.0  # work found done says nothing of the pace
             left = self._left(name, time.monotonic() - began, done - resumed, total - done)
-            self._bar.update(task, completed=done, left=left, note=note)
+            self._bar.update(task, completed=done, left=left, note=plain(note))
             self._line(f"{name}: {done:.0f} of {total}, left {left} {note}")
 
         try:
