@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -206,7 +207,11 @@ def test_the_command_asks_for_the_token_that_is_set_and_for_no_other(
     corpus.write_text(json.dumps({"title": "Comet", "text": "A comet is ice."}))
     apps: list[web.Application] = []
     monkeypatch.setattr(script, "_model", lambda name: Letters())
-    monkeypatch.setattr(script.web, "run_app", lambda app, **_: apps.append(app))
+
+    async def run(app: web.Application, host: str, port: int) -> None:
+        apps.append(app)
+
+    monkeypatch.setattr(script, "run", run)
     monkeypatch.delenv("TURNWISE_RETRIEVAL_KEY", raising=False)
     if token:
         monkeypatch.setenv("TURNWISE_RETRIEVAL_KEY", token)
@@ -272,3 +277,21 @@ def test_a_server_that_has_worked_and_one_query_that_it_refuses_are_faults_that_
     assert [record.getMessage().count(url) for record in caplog.records if "I refuse" in record.getMessage()] == [1]
     assert len(asked) == 3 * 2 + 1  # ours once, for it worked
     assert find("\ud800" + "x" * 10_000, 1)[0].title == "Comet" and asked[-1] == "?" + "x" * (MAX_QUERY - 1)
+
+
+def test_a_port_that_cannot_be_had_and_damaged_embeddings_are_said(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "pages.jsonl"
+    corpus.write_text(json.dumps({"title": "Comet", "text": "A comet is ice."}))
+    monkeypatch.setattr(script, "_model", lambda name: Letters())
+    monkeypatch.delenv("TURNWISE_RETRIEVAL_KEY", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for port in ("99999", str(taken.getsockname()[1])):
+            assert script.main(["--model", "m", "--corpus", str(corpus), "--port", port]) == 2
+            assert port in capsys.readouterr().err
+    (cache,) = tmp_path.glob("*.npy")
+    cache.write_bytes(cache.read_bytes()[:-20])
+    index = script.Index(Letters(), [Page("Comet", ("A comet is ice.",))], "", "", cache)
+    assert [page.title for page, _ in index.search(["comet"], 1)[0]] == ["Comet"]
+    assert cache.name in capsys.readouterr().err
