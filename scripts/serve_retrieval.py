@@ -12,24 +12,24 @@ carry it; an address that others can reach needs one. Embeddings are kept beside
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
-import hmac
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from aiohttp import web
 
 from turnwise.endpoints import is_local, key_from
 from turnwise.envs.search.encyclopaedia import Encyclopaedia
 from turnwise.envs.search.pages import Page
 from turnwise.envs.search.public import read_pages
 from turnwise.envs.search.retrieval import KEY
+from turnwise.envs.search.serving import make_app, serving
 from turnwise.errors import InputError
 
-MOST = 1000  # pages of one answer
 CHUNK = 1 << 20  # pages scored at once
 
 
@@ -45,9 +45,8 @@ class Index:
 
     def __init__(self, encoder: Any, pages: list[Page], query: str, passage: str, cache: Path | None) -> None:
         self.encoder, self.pages, self.query = encoder, pages, query
-        if cache is not None and cache.exists():
-            vectors = np.load(cache)
-        else:
+        vectors = None if cache is None else _kept(cache, len(pages))
+        if vectors is None:
             texts = [f"{passage}{page.title}\n{page.text}" for page in pages]
             vectors = self._encode(texts, progress=True)
             if cache is not None:
@@ -81,38 +80,18 @@ class Index:
         ]
 
 
-def make_app(index: Index, key: str | None = None) -> web.Application:
-    """The server over an index. What is no request in the format is answered with 400 and the reason.
-
-    Args:
-        key: token that every request must carry (``Authorization: Bearer``), or it is answered with 401; None: none.
-    """
-    wanted = f"Bearer {key}".encode()
-
-    async def retrieve(request: web.Request) -> web.Response:
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if key is not None and not hmac.compare_digest(given, wanted):
-            return web.json_response({"error": f"a token is needed: set {KEY}"}, status=401)
-        try:
-            body = await request.json()
-            queries, k = body["queries"], body.get("topk", 3)
-            if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries) or not queries:
-                raise ValueError("queries must be a list of texts")
-            if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MOST:
-                raise ValueError(f"topk must be a whole number from 1 to {MOST}, got {k!r}")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return web.json_response({"error": f"{type(error).__name__}: {error}"}, status=400)
-        found = [
-            [{"document": {"contents": f"{page.title}\n{page.text}"}, "score": score} for page, score in hits]
-            for hits in index.search(queries, k)
-        ]
-        if not body.get("return_scores", False):
-            return web.json_response({"result": [[hit["document"] for hit in hits] for hits in found]})
-        return web.json_response({"result": found})
-
-    app = web.Application(client_max_size=16 << 20)
-    app.router.add_post("/retrieve", retrieve)
-    return app
+def _kept(cache: Path, pages: int) -> np.ndarray | None:
+    """The embeddings of an earlier start; None where there are none, or the file is damaged, which is said."""
+    if not cache.exists():
+        return None
+    try:
+        vectors: np.ndarray = np.load(cache)
+        if vectors.ndim != 2 or len(vectors) != pages or not np.isfinite(vectors).all():
+            raise ValueError(f"{vectors.shape} are not finite embeddings of {pages} pages")
+    except (OSError, ValueError, EOFError) as error:
+        print(f"{cache} is damaged ({error}); its embeddings are made again", file=sys.stderr)
+        return None
+    return vectors
 
 
 def parser() -> argparse.ArgumentParser:
@@ -155,8 +134,20 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    web.run_app(make_app(index, key), host=args.host, port=args.port)
+    try:
+        with suppress(KeyboardInterrupt):
+            asyncio.run(run(make_app(index, key), args.host, args.port))
+    except (OSError, OverflowError) as error:
+        print(f"--host {args.host} --port {args.port}: cannot listen there ({error})", file=sys.stderr)
+        return 2
     return 0
+
+
+async def run(app: Any, host: str, port: int) -> None:
+    """Serve until the process is stopped."""
+    async with serving(app, host, port) as address:
+        print(f"serving {address}/retrieve (stop it with Ctrl-C)", flush=True)
+        await asyncio.Event().wait()
 
 
 def _model(name: str) -> Any:

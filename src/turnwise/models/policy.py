@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
-from safetensors import safe_open
 from torch.distributed.tensor import DTensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils import logging as hf_logging
 
 from turnwise.errors import InputError
 from turnwise.models.attention import use_tree_attention
+from turnwise.models.weights import (
+    ADAPTER,
+    WeightsError,
+    check_adapter,
+    check_finite,
+    check_loaded,
+    check_vocabulary,
+    tensor_names,
+    weight_files,
+)
+
+logger = logging.getLogger(__name__)
 
 
 class PolicyError(InputError):
@@ -89,7 +102,7 @@ def load_policy(
     """
     policy, tokenizer = _load(AutoModelForCausalLM, model, dtype, "policy.model")
     if start is not None:
-        policy = _merged(policy, Path(start))
+        policy = _merged(policy, model, Path(start))
     use_tree_attention(policy)
     if rank == 0:
         return policy, tokenizer
@@ -99,22 +112,26 @@ def load_policy(
     return adapted, tokenizer
 
 
-def _merged(policy: Any, adapter: Path) -> Any:
-    if not (adapter / "adapter_model.safetensors").is_file():  # peft would ask the hub for it
+def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
+    if not (adapter / ADAPTER).is_file():  # peft would ask the hub for it
         raise PolicyError(
             f"policy.start={adapter}: no adapter_model.safetensors lies there; give the adapter folder of a finished run on "
             "the same policy.model"
         )
     told = f"policy.start={adapter}: not an adapter on this policy.model"
     try:
+        check_adapter(adapter, model)
         adapted = PeftModel.from_pretrained(policy, adapter)
-    except (RuntimeError, ValueError) as error:  # other shapes
-        raise PolicyError(f"{told} ({str(error).strip().splitlines()[0]})") from error
-    with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
-        strange = file.keys() ^ get_peft_model_state_dict(adapted).keys()
-    if strange:  # other layers: peft would leave them out
-        raise PolicyError(f"{told} (it differs in {min(strange)} and {len(strange) - 1} more weights)")
-    return adapted.merge_and_unload()
+        strange = set(tensor_names(adapter / ADAPTER)) ^ get_peft_model_state_dict(adapted).keys()
+        if strange:  # other layers: peft would leave them out
+            raise WeightsError(f"it differs in {min(strange)} and {len(strange) - 1} more weights")
+        merged = adapted.merge_and_unload()
+        check_finite(merged.named_parameters())
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # peft raises whatever a broken configuration leads to
+        raise PolicyError(f"{told} ({_first_line(error)})") from error
+    return merged
 
 
 def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bool = False) -> Any:
@@ -150,16 +167,52 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
 
 
 def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]:
-    disable_progress_bar()
     try:
+        weight_files(model)
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)  # said, or a terminal is asked
-        weights = kind.from_pretrained(
-            model, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
-        )
-        return weights, tokenizer
-    except (OSError, ValueError, ImportError) as error:
-        first = str(error).strip().splitlines()[0]
+        with _quiet():
+            weights, info = kind.from_pretrained(
+                model,
+                dtype=getattr(torch, dtype),
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        check_loaded(info)
+        check_finite(weights.named_parameters())
+        check_vocabulary(tokenizer, weights.get_input_embeddings().weight.shape[0])
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the libraries raise whatever a broken file leads to
         raise PolicyError(
-            f"{key}={model}: {first}. Give the id of a model on the Hugging Face hub or a folder that holds config.json, "
-            "model.safetensors and a tokenizer"
+            f"{key}={model}: {_first_line(error)}. Give the id of a model on the Hugging Face hub or a folder that holds "
+            "config.json, model.safetensors and a tokenizer"
         ) from error
+    if left_out := sorted(info["unexpected_keys"]):
+        logger.warning(
+            "%s=%s: the model has no place for %s and %d more tensors of its files; they are left out",
+            key,
+            model,
+            left_out[0],
+            len(left_out) - 1,
+        )
+    return weights, tokenizer
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The library's report of a load is a table of many lines; what matters of it is said here."""
+    hf_logging.disable_progress_bar()
+    before = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(before)
+
+
+def _first_line(error: Exception) -> str:
+    if "ignore_mismatched_sizes" in str(error):
+        return "tensors in its files have other shapes than its config.json says"
+    said = str(error).strip().splitlines()
+    return (said[0] if said else "") if isinstance(error, WeightsError | OSError | ValueError) else repr(error)[:300]

@@ -7,7 +7,9 @@ from typing import Any
 
 from turnwise.files import writing
 from turnwise.models.policy import plain_copy
+from turnwise.models.weights import note_base
 from turnwise.settings import Policy
+from turnwise.tiny.load import weights_of
 from turnwise.training.sharding import Whole, is_sharded
 
 
@@ -31,3 +33,5 @@ def export(model: Any, tokenizer: Any, folder: Path, policy: Policy, writes: boo
     with writing(target):
         left.save_pretrained(target, safe_serialization=True)
         tokenizer.save_pretrained(target)
+        if target.name == "adapter":
+            note_base(target, weights_of(policy.model))

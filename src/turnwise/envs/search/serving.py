@@ -1,0 +1,191 @@
+"""The HTTP side of ``scripts/serve_retrieval.py``: requests of bounded size and time, few connections, one search at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from turnwise.envs.search.pages import Page
+from turnwise.envs.search.retrieval import KEY, MAX_BODY, MAX_QUERY
+from turnwise.text import parse_json, plain
+
+
+class Searcher(Protocol):
+    """Queries -> for each of them its ``k`` best pages with their scores, best first."""
+
+    def search(self, queries: list[str], k: int) -> list[list[tuple[Page, float]]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client may ask for and hold.
+
+    Args:
+        body: bytes of a request; ``answer``: characters of the pages that answer it.
+        queries: of a request; ``k``: pages of a query; ``hits``: pages of a request, all its queries together.
+        part: queries that are searched together, which bounds the memory of their scores.
+        connections: that are open at once; later ones are closed.
+        waiting: requests that are searched for or wait for their turn; others get 503.
+        arrive: seconds until a request has come whole.
+        search: seconds that a request may wait and be searched for, looked at between its parts.
+        open: seconds that a connection may be open.
+    """
+
+    body: int = 4 * 2**20
+    answer: int = MAX_BODY // 4  # a character takes up to four bytes
+    queries: int = 512
+    k: int = 1000
+    hits: int = 2048
+    part: int = 16
+    connections: int = 64
+    waiting: int = 32
+    arrive: float = 10.0
+    search: float = 30.0
+    open: float = 60.0
+
+
+_ASKED: web.AppKey[set[Any]] = web.AppKey("asked", set)  # connections whose request has come whole
+_LIMITS: web.AppKey[Limits] = web.AppKey("limits", Limits)
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+def make_app(index: Searcher, key: str | None = None, limits: Limits | None = None) -> web.Application:
+    """The server over an index. What is no request in the format is answered with 400 and the reason.
+
+    Args:
+        key: token that every request must carry (``Authorization: Bearer``), or it is answered with 401; None: none.
+        limits: of requests and connections.
+    """
+    limits = limits or Limits()
+    wanted = f"Bearer {key}".encode()
+    thread = ThreadPoolExecutor(1, "search")  # the loop goes on answering while a search runs
+    waiting = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal waiting
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if key is not None and not hmac.compare_digest(given, wanted):
+            raise _Refused(401, f"a token is needed: set {KEY}")
+        queries, k, scores = await _read(request, limits)
+        request.app[_ASKED].add(request.protocol)
+        if waiting >= limits.waiting:
+            raise _Refused(503, "too many requests are waiting; ask again")
+        waiting += 1
+        try:
+            hits = await _search(index, queries, k, limits, thread)
+        finally:
+            waiting -= 1
+        if sum(len(page.title) + len(page.text) for row in hits for page, _ in row) > limits.answer:
+            raise _Refused(400, f"the answer has more than {limits.answer} characters: ask for fewer pages")
+        return web.json_response({"result": [[_shown(*hit, scores) for hit in row] for row in hits]})
+
+    async def retrieve(request: web.Request) -> web.Response:
+        try:
+            response = await answer(request)
+        except _Refused as refused:
+            response = web.json_response({"error": plain(str(refused), 300)}, status=refused.status)
+        response.force_close()  # a connection is a request, so that none is held idle
+        return response
+
+    async def end(_: web.Application) -> None:
+        thread.shutdown(wait=False, cancel_futures=True)
+
+    app = web.Application(client_max_size=limits.body)
+    app[_ASKED], app[_LIMITS] = set(), limits
+    app.router.add_post("/retrieve", retrieve)
+    app.on_cleanup.append(end)
+    return app
+
+
+def _shown(page: Page, score: float, scores: bool) -> dict[str, Any]:
+    document = {"contents": f"{page.title}\n{page.text}"}
+    return {"document": document, "score": score} if scores else document
+
+
+async def _read(request: web.Request, limits: Limits) -> tuple[list[str], int, bool]:
+    try:
+        async with asyncio.timeout(limits.arrive):
+            body = parse_json(await request.read())
+    except TimeoutError:
+        raise _Refused(400, f"the request did not come whole within {limits.arrive:g} s") from None
+    except web.HTTPRequestEntityTooLarge:
+        raise _Refused(400, f"a request has at most {limits.body} bytes") from None
+    except (ValueError, web.RequestPayloadError) as error:
+        raise _Refused(400, f"the body is no JSON: {error}") from None
+    queries = body.get("queries") if isinstance(body, dict) else None
+    if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries) or not queries:
+        raise _Refused(400, "queries must be a list of texts")
+    k = body.get("topk", 3)
+    if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= limits.k:
+        raise _Refused(400, f"topk must be a whole number from 1 to {limits.k}, got {plain(repr(k), 40)}")
+    if len(queries) > limits.queries or len(queries) * k > limits.hits:
+        raise _Refused(
+            400, f"a request has at most {limits.queries} queries, and {limits.hits} pages of them all; ask for less"
+        )
+    if any(len(query) > MAX_QUERY for query in queries):
+        raise _Refused(400, f"a query has at most {MAX_QUERY} characters")
+    return queries, k, body.get("return_scores") is True
+
+
+async def _search(
+    index: Searcher, queries: Sequence[str], k: int, limits: Limits, thread: ThreadPoolExecutor
+) -> list[list[tuple[Page, float]]]:
+    """Part by part, so that others get their turn between, and one that takes too long ends."""
+    found: list[list[tuple[Page, float]]] = []
+    try:
+        async with asyncio.timeout(limits.search):
+            for start in range(0, len(queries), limits.part):
+                part = list(queries[start : start + limits.part])
+                found += await asyncio.get_running_loop().run_in_executor(thread, index.search, part, k)
+    except TimeoutError:
+        raise _Refused(503, f"no result within {limits.search:g} s; ask for less, or again") from None
+    return found
+
+
+@asynccontextmanager
+async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
+    """Listen; gives the address. Connections that send nothing whole, or are too many or too old, are closed.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    guard = asyncio.create_task(_guard(runner, app[_ASKED], app[_LIMITS]))
+    try:
+        await web.TCPSite(runner, host, port, backlog=app[_LIMITS].connections).start()
+        yield f"http://{host}:{runner.addresses[0][1]}"
+    finally:
+        guard.cancel()
+        with suppress(asyncio.CancelledError):
+            await guard
+        await runner.cleanup()
+
+
+async def _guard(runner: web.AppRunner, asked: set[Any], limits: Limits) -> None:
+    since: dict[Any, float] = {}
+    while True:
+        now = time.monotonic()
+        there = list(runner.server.connections) if runner.server is not None else []  # the oldest first
+        since = {connection: since.get(connection, now) for connection in there}
+        asked &= set(there)
+        late = [one for one in there if now - since[one] > (limits.open if one in asked else limits.arrive)]
+        # Who has asked is heard: those who have sent nothing whole for longest go first.
+        order = [one for one in there if one not in asked] + [one for one in reversed(there) if one in asked]
+        for connection in {*late, *order[: max(0, len(there) - limits.connections)]}:
+            if connection.transport is not None:
+                connection.transport.abort()
+        await asyncio.sleep(min(0.25, limits.arrive / 4))

@@ -1,0 +1,225 @@
+"""Are the files of a model or adapter what they claim to be? Checked when they are loaded, before anything is trained on them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from transformers.utils import cached_file
+
+from turnwise.files import whole
+
+INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_BASE = "base.json"  # beside an adapter: which weights it was trained on
+_FILE = re.compile(r"[\w-][\w.-]*\.safetensors")  # in the model's own folder
+_NAME = re.compile(r"[\x21-\x7e]{1,500}")  # of a tensor: it is printed in reports and messages
+_SAMPLED = 16  # values of each tensor that tell one base from another
+_REPEATS = 5  # in a pattern that peft matches with the names of modules
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+_RANK, _ALPHA = 2**13, 2**20  # of an adapter, at most
+# Keys of adapter_config.json that may differ from their defaults; others load code, or change the base.
+_ADAPTER_KEYS = """
+    alpha_pattern auto_mapping base_model_name_or_path bias ensure_weight_tying exclude_modules fan_in_fan_out
+    inference_mode init_lora_weights layers_pattern layers_to_transform lora_alpha lora_bias lora_dropout modules_to_save
+    peft_type peft_version r rank_pattern revision target_modules target_parameters task_type trainable_token_indices
+    use_dora use_rslora
+"""
+
+
+class WeightsError(ValueError):
+    """Weights that cannot be trusted, in a few words that name the file or tensor."""
+
+
+def weight_files(model: str | Path) -> list[Path]:
+    """The files that hold a model's weights, all of them safetensors in its own folder; those of a hub id are downloaded.
+
+    Raises:
+        WeightsError: an index names other files, a configuration claims what the files do not hold, or a file is damaged.
+        OSError: there is no such model.
+    """
+    config = _found(model, "config.json")
+    about = _json(config) if config is not None else {}
+    if about.get("transformers_weights"):
+        raise WeightsError("config.json names its own file of weights (transformers_weights), which is not read")
+    if _found(model, ADAPTER_CONFIG) is not None:
+        raise WeightsError(f"{ADAPTER_CONFIG} lies there: an adapter belongs in policy.start, its base in policy.model")
+    names = [WHOLE]
+    if _found(model, WHOLE) is None and (index := _found(model, INDEX)) is not None:
+        named = _json(index).get("weight_map")
+        if not isinstance(named, Mapping) or not named:
+            raise WeightsError(f"{INDEX} has no weight_map")
+        names = sorted(set(map(str, named.values())))
+        if strange := [name for name in names if not _FILE.fullmatch(name)]:
+            raise WeightsError(f"{INDEX} names {strange[0]!r}, and only safetensors in the model's own folder are read")
+    files = []
+    for name in names:
+        if (file := _found(model, name)) is None:
+            raise WeightsError(f"{name} is missing; other formats than safetensors are not read")
+        files.append(file)
+    count = sum(len(tensor_names(file)) for file in files)
+    for part in [about, *(value for value in about.values() if isinstance(value, Mapping))]:
+        for key in _LAYERS:
+            if isinstance(part.get(key), int | float) and not 0 < part[key] <= count:
+                raise WeightsError(f"config.json claims {key}={part[key]}, and there are {count} tensors")
+    return files
+
+
+def tensor_names(file: Path) -> list[str]:
+    """The tensors of a file, whose header is read.
+
+    Raises:
+        WeightsError: the file is cut off or no safetensors.
+    """
+    try:
+        with safe_open(file, "pt") as stream:
+            names = list(stream.keys())
+    except Exception as error:  # the library has an exception of its own, and more of the operating system
+        raise WeightsError(f"{file.name} is damaged or cut off ({error}); copy it again") from error
+    if strange := [name for name in names if not _NAME.fullmatch(name)]:
+        raise WeightsError(f"{file.name} holds a tensor of the name {strange[0][:60]!r}")
+    return names
+
+
+def check_loaded(info: Mapping[str, Any]) -> None:
+    """What ``from_pretrained`` tells of a load: missing tensors it would have drawn at random. Tied ones count as there.
+
+    Raises:
+        WeightsError: not everything was in the files.
+    """
+    if missing := sorted(info["missing_keys"]):
+        raise WeightsError(f"{missing[0]} and {len(missing) - 1} more of its tensors are in no file of the model")
+
+
+def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """The one pass over all weights that this module makes: NaN and infinities spread to the extremes.
+
+    Raises:
+        WeightsError: naming the first tensor with a value that is not finite.
+    """
+    for name, value in tensors:
+        if not value.is_floating_point() or value.is_meta or not value.numel():
+            continue
+        known = value if value.element_size() > 1 else value.to(torch.float32)  # of one byte has no such operation
+        low, high = torch.aminmax(known.detach())
+        if not math.isfinite(low) or not math.isfinite(high):
+            raise WeightsError(f"{name} holds values that are not finite")
+
+
+def check_vocabulary(tokenizer: Any, rows: int) -> None:
+    """Every id that the tokenizer may give has a row.
+
+    Raises:
+        WeightsError: one has none.
+    """
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    if not 0 <= highest < rows:
+        raise WeightsError(f"the tokenizer has ids up to {highest}, and the model's vocabulary has {rows} rows")
+
+
+def check_adapter(folder: Path, base: str | Path) -> None:
+    """An adapter's configuration and tensors, and whether it belongs to ``base``.
+
+    Raises:
+        WeightsError: it cannot be used, or was trained on another base.
+    """
+    about = _json(folder / ADAPTER_CONFIG)
+    if about.get("peft_type") != "LORA":
+        raise WeightsError(
+            f"{ADAPTER_CONFIG} says peft_type={about.get('peft_type')!r}, and LORA is what can be merged"
+        )
+    for key in sorted(set(about) - set(_ADAPTER_KEYS.split())):
+        if about[key] and (key, about[key]) not in (("megatron_core", "megatron.core"), ("qalora_group_size", 16)):
+            raise WeightsError(f"{ADAPTER_CONFIG} sets {key}, which is not supported here")
+    for key, pattern, most in (("r", "rank_pattern", _RANK), ("lora_alpha", "alpha_pattern", _ALPHA)):
+        given = about.get(pattern) or {}
+        if not isinstance(given, Mapping):
+            raise WeightsError(f"{ADAPTER_CONFIG} says {pattern}={given!r}, and it must be an object")
+        for name, value in {key: about.get(key), **given}.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+                raise WeightsError(f"{ADAPTER_CONFIG} says {name}={value!r}, and it must be above 0 and at most {most}")
+    for pattern in _patterns(about):
+        if len(pattern) > 2000 or re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > _REPEATS:
+            raise WeightsError(f"{ADAPTER_CONFIG} holds a pattern that may take for ever ({pattern[:60]!r})")
+    tensor_names(folder / ADAPTER)
+    with safe_open(folder / ADAPTER, "pt") as stream:
+        check_finite((name, stream.get_tensor(name)) for name in stream.keys())  # noqa: SIM118 - it is no mapping
+    _check_base(folder, base, about.get("base_model_name_or_path"))
+
+
+def note_base(folder: Path, base: str | Path) -> None:
+    """Write beside an adapter which base it was trained on."""
+    with whole(folder / _BASE) as part:
+        part.write_text(json.dumps({"base": str(base), "sampled": fingerprint(weight_files(base))}), encoding="utf-8")
+
+
+def fingerprint(files: Sequence[Path]) -> str:
+    """Digest of the names and shapes of all tensors and of a few values of each: enough to tell one model from another."""
+    digest = hashlib.sha256()
+    found = {name: file for file in files for name in tensor_names(file)}
+    for file in sorted(set(found.values())):
+        with safe_open(file, "pt") as stream:
+            for name in sorted(name for name, place in found.items() if place == file):
+                part = stream.get_slice(name)
+                shape = part.get_shape()
+                digest.update(f"{name} {shape}\n".encode())
+                if shape:
+                    first = part[(*(slice(0, 1) for _ in shape[:-1]), slice(0, _SAMPLED))]
+                    digest.update(bytes(first.contiguous().view(torch.uint8).flatten().tolist()))
+    return digest.hexdigest()
+
+
+def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:
+    if (folder / _BASE).is_file():
+        noted = _json(folder / _BASE)
+        if noted.get("sampled") != fingerprint(weight_files(base)):
+            raise WeightsError(f"it was trained on other weights, of {noted.get('base')}")
+    elif isinstance(recorded, str) and recorded and _short(recorded) != _short(str(base)):
+        raise WeightsError(
+            f"it was trained on {recorded}; where that is the same model, correct base_model_name_or_path in its "
+            f"{ADAPTER_CONFIG}"
+        )
+
+
+def _short(model: str) -> str:
+    """The name of a model without its owner or folder; of a snapshot of the hub's cache its repository's."""
+    parts = Path(model).parts
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        return parts[-3].rpartition("--")[2].lower()
+    return parts[-1].lower() if parts else ""
+
+
+def _patterns(about: Mapping[str, Any]) -> list[str]:
+    """What peft reads as regular expressions."""
+    found = [about.get(key) for key in ("target_modules", "exclude_modules", "layers_pattern", "target_parameters")]
+    lists = [value for value in found if isinstance(value, list)]
+    texts = [*found, *(text for value in lists for text in value)]
+    texts += [*(about.get("rank_pattern") or {}), *(about.get("alpha_pattern") or {})]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _found(model: str | Path, name: str) -> Path | None:
+    """A file of a model: of its folder, or of the hub."""
+    if Path(model).is_dir():
+        path = Path(model) / name
+        return path if path.is_file() else None
+    quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_gated_repo": False}
+    path = cached_file(str(model), name, **quiet)
+    return None if path is None else Path(path)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise WeightsError(f"{path.name} cannot be read ({error})") from error
+    if not isinstance(found, dict):
+        raise WeightsError(f"{path.name} is no JSON object")
+    return found

@@ -1,0 +1,219 @@
+"""Models and adapters that are not what they claim to be: one message each, and none is trained."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from turnwise.models.policy import PolicyError, load_backbone, load_policy
+from turnwise.models.weights import check_finite, note_base
+from turnwise.tiny.load import tiny_path
+
+Damage = Callable[[Path], None]
+DOWN = "model.layers.0.mlp.down_proj.weight"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_path(), tmp_path / "copy"))
+
+
+def tensors(change: Callable[[dict[str, torch.Tensor]], Any], name: str = "model.safetensors") -> Damage:
+    def damage(folder: Path) -> None:
+        found = load_file(folder / name)
+        change(found)
+        save_file(found, folder / name, metadata={"format": "pt"})
+
+    return damage
+
+
+def config(name: str = "config.json", **changes: Any) -> Damage:
+    def damage(folder: Path) -> None:
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return damage
+
+
+def index(place: str, pickled: bool = False) -> Damage:
+    """The weights under an index that names another file, which is there."""
+
+    def damage(folder: Path) -> None:
+        found = load_file(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        if pickled:
+            torch.save(found, folder / place)
+        else:
+            save_file(found, folder / place, metadata={"format": "pt"})
+        about = {"metadata": {}, "weight_map": dict.fromkeys(found, place)}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(about))
+
+    return damage
+
+
+def cut(name: str, size: int) -> Damage:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size]) and None
+
+
+def put(tensor: str, value: float) -> Damage:
+    return tensors(lambda found: found[tensor].view(-1).__setitem__(3, value))
+
+
+def vocabulary(folder: Path) -> None:
+    """The tokenizer of a model with more ids."""
+    path = folder / "tokenizer.json"
+    about = json.loads(path.read_text())
+    about["added_tokens"].append({**about["added_tokens"][-1], "id": 10**6, "content": "<strange>"})
+    about["model"]["vocab"]["<strange>"] = 10**6
+    path.write_text(json.dumps(about))
+
+
+MODELS: dict[str, tuple[Damage, str]] = {
+    "NaN": (put(DOWN, float("nan")), DOWN),
+    "infinity": (put("model.embed_tokens.weight", -float("inf")), "model.embed_tokens.weight"),
+    "missing tensor": (tensors(lambda found: found.pop(DOWN)), DOWN),
+    "missing head": (config(tie_word_embeddings=False), "lm_head"),
+    "other shape": (tensors(lambda found: found.update({DOWN: torch.zeros(3, 3)})), "shapes"),
+    "cut": (cut("model.safetensors", 5000), r"model\.safetensors"),
+    "empty": (cut("model.safetensors", 0), r"model\.safetensors"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), r"model\.safetensors"),
+    "pickle in the index": (index("pytorch_model.bin", pickled=True), r"pytorch_model\.bin"),
+    "outside the folder": (index("../outside.safetensors"), "outside"),
+    "index is no object": (
+        lambda folder: (
+            index("a.safetensors")(folder) or ((folder / "model.safetensors.index.json").write_text("[]") and None)
+        ),
+        r"model\.safetensors\.index\.json",
+    ),
+    "file of its own": (config(transformers_weights="other.safetensors"), "transformers_weights"),
+    "a million layers": (config(num_hidden_layers=10**6), "num_hidden_layers"),
+    "an enormous number of layers": (config(num_hidden_layers=10**18), "num_hidden_layers"),
+    "a vocabulary beyond memory": (config(vocab_size=10**12), "shapes"),
+    "negative size": (config(hidden_size=-1), "copy"),
+    "config is a list": (lambda folder: (folder / "config.json").write_text("[1]") and None, r"config\.json"),
+    "config is cut": (cut("config.json", 40), r"config\.json"),
+    "tokenizer is cut": (cut("tokenizer.json", 400), "copy"),
+    "wrong vocabulary": (vocabulary, "1000000"),
+    "control characters": (tensors(lambda found: found.update({"\x1b[2J": torch.zeros(1)})), r"x1b\[2J"),
+    "an adapter": (
+        lambda folder: (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere"}') and None,
+        r"policy\.start",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_broken_model_is_one_message(name: str, model: Path) -> None:
+    damage, said = MODELS[name]
+    damage(model)
+    began = time.process_time()
+    with pytest.raises(PolicyError, match=said) as caught:
+        load_policy(model)
+    assert "\n" not in str(caught.value) and time.process_time() - began < 10
+
+
+def test_no_pickle_is_opened(model: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (model / "ran",))
+
+    index("pytorch_model.bin", pickled=True)(model)
+    (model / "pytorch_model.bin").write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(PolicyError):
+        load_policy(model)
+    assert not (model / "ran").exists()
+
+
+def test_what_is_whole_loads_tied_split_or_without_its_head(model: Path) -> None:
+    wanted = load_policy(tiny_path())[0].state_dict()
+    index("part-1.safetensors")(model)
+    found = load_policy(model)[0].state_dict()
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+    load_backbone(model)
+
+
+def test_what_a_model_has_no_place_for_is_named(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tensors(lambda found: found.update(strange=torch.zeros(3)))(model)
+    load_policy(model)
+    assert "strange" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e5m2])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_one_value_among_many_is_found(dtype: torch.dtype, value: float) -> None:
+    weights = torch.linspace(-3, 3, 10_007).to(dtype)
+    check_finite([("w", weights), ("ids", torch.arange(3)), ("none", torch.empty(0))])
+    weights[5_003] = value
+    with pytest.raises(ValueError, match="w holds"):
+        check_finite([("w", weights)])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter on the shipped policy, as a run leaves it."""
+    folder = tmp_path_factory.mktemp("run") / "adapter"
+    load_policy(tiny_path(), rank=4, alpha=8)[0].save_pretrained(folder)
+    note_base(folder, tiny_path())
+    return folder
+
+
+@pytest.fixture
+def adapter(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "adapter"))
+
+
+WEIGHTS, ABOUT = "adapter_model.safetensors", "adapter_config.json"
+ADAPTERS: dict[str, tuple[Damage, str]] = {
+    "NaN": (tensors(lambda found: next(iter(found.values())).fill_(float("nan")), WEIGHTS), "lora_"),
+    "infinity in one place": (
+        tensors(lambda found: found[min(found)].view(-1).__setitem__(1, float("inf")), WEIGHTS),
+        "lora_",
+    ),
+    "beyond all numbers when merged": (
+        tensors(lambda found: [value.fill_(1e30) for value in found.values()], WEIGHTS),
+        "finite",
+    ),
+    "missing tensor": (tensors(lambda found: found.pop(min(found)), WEIGHTS), "differs"),
+    "cut": (cut(WEIGHTS, 3000), r"adapter_model\.safetensors"),
+    "alpha NaN": (config(ABOUT, lora_alpha=float("nan")), "lora_alpha"),
+    "alpha infinite": (config(ABOUT, lora_alpha=float("inf")), "lora_alpha"),
+    "alpha of a layer": (config(ABOUT, alpha_pattern={"q_proj": float("nan")}), "q_proj"),
+    "rank beyond memory": (config(ABOUT, r=10**9), "r="),
+    "other kind": (config(ABOUT, peft_type="LOHA"), "LOHA"),
+    "code": (config(ABOUT, megatron_config={"a": 1}, megatron_core="antigravity"), "megatron"),
+    "endless pattern": (config(ABOUT, target_modules=r"(\w+\.?)+x"), "pattern"),
+    "no object": (lambda folder: (folder / ABOUT).write_text("[]") and None, r"adapter_config\.json"),
+    "no configuration": (lambda folder: (folder / ABOUT).unlink(), r"adapter_config\.json"),
+    "another base of the same shape": (config("base.json", sampled="0" * 64), "other weights"),
+    "another name": (
+        lambda folder: (folder / "base.json").unlink() or config(ABOUT, base_model_name_or_path="org/Other-4B")(folder),
+        "base_model_name_or_path",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_broken_adapter_is_one_message(name: str, adapter: Path) -> None:
+    damage, said = ADAPTERS[name]
+    damage(adapter)
+    began = time.process_time()
+    with pytest.raises(PolicyError, match=said) as caught:
+        load_policy(tiny_path(), start=adapter)
+    assert "policy.start" in str(caught.value) and "\n" not in str(caught.value)
+    assert time.process_time() - began < 10
+
+
+def test_an_adapter_knows_its_base_by_its_weights(adapter: Path, model: Path) -> None:
+    load_policy(model, start=adapter)  # a copy elsewhere, of another name
+    tensors(lambda found: found[DOWN].mul_(1.01))(model)
+    with pytest.raises(PolicyError, match="trained on other weights"):
+        load_policy(model, start=adapter)
