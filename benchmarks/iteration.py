@@ -21,7 +21,6 @@ from typing import Any
 import lightning as L
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
-from rich.console import Console
 from transformers import TrainerCallback
 
 from common import (
@@ -42,6 +41,7 @@ from common import (
 )
 from household import Work
 from turnwise.config import register
+from turnwise.console import Terminal
 from turnwise.states.batches import Batches
 from turnwise.training.collection import Collection
 from turnwise.training.main import Run
@@ -58,7 +58,7 @@ def main() -> None:
     absent: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         cfg = configuration(args, Path(folder))
-        with Phases(["read", "profile"], console=Console(quiet=True)) as phases:
+        with Phases(["read", "profile"], console=Terminal(quiet=True)) as phases:
             run = Run(cfg, phases)
             states = run.chosen(run.candidates())
         if len(states) < args.states:

@@ -15,12 +15,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from idle import Idle
 from memory import status
 from turnwise.config import compose_config
 from turnwise.config_check import check_config
+from turnwise.console import Terminal
 from turnwise.engines.base import Sample, Sampling, Told
 from turnwise.states.batches import Batches
 from turnwise.training.main import PHASES, Run
@@ -57,7 +56,7 @@ def main(file: str, folder: str, k: str, life: str | None = None) -> None:
     places = [f"paths.out={folder}", f"paths.cache={folder}/cache"]
     cfg = compose_config([*overrides, *places], CONF)
     check_config(cfg)
-    with Phases(PHASES, console=Console(stderr=True)) as phases:
+    with Phases(PHASES, console=Terminal(stderr=True)) as phases:
         job = Run(cfg, phases)
         stub = Stub([job.chat.action(text) for text in ACTIONS], int(life) if life else None)
         job.engine = job.player.engine = stub

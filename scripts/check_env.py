@@ -25,10 +25,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from turnwise.config_parts import build_alone
+from turnwise.console import Terminal, sized
 from turnwise.envs.base import Environment, Step
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay, steps_per_second
 from turnwise.envs.checks.cases import case_file
@@ -57,9 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0 if arguments else 2
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)  # a file or a pipe has no width of its own
+    console = sized(160)
     results: dict[str, dict[str, Any]] = {}
     try:
         settings = parse(arguments)
@@ -71,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
                 if settings.env != "all":
                     raise
                 results[name] = {"unavailable": str(error)}
-                console.print(f"{name}: {error}", markup=False, highlight=False)
+                console.print(f"{name}: {error}")
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -105,7 +103,7 @@ def parse(arguments: Sequence[str]) -> Settings:
     return settings
 
 
-def check(name: str, settings: Settings, console: Console) -> dict[str, Any]:
+def check(name: str, settings: Settings, console: Terminal) -> dict[str, Any]:
     """All checks of one environment.
 
     Raises:
@@ -149,10 +147,10 @@ def check(name: str, settings: Settings, console: Console) -> dict[str, Any]:
         console.print(f"{name}: no hand-written cases; write checks.yaml beside its module (docs/environments.md)")
     for kind, found in problems.items():
         for line in found[:SHOWN]:
-            console.print(f"{name}, {kind}: {line}", markup=False, highlight=False)
+            console.print(f"{name}, {kind}: {line}")
         if len(found) > SHOWN:
-            console.print(f"{name}, {kind}: and {len(found) - SHOWN} more", markup=False, highlight=False)
-    console.print(f"{name}: checked in {time.perf_counter() - start:.0f} s", highlight=False)
+            console.print(f"{name}, {kind}: and {len(found) - SHOWN} more")
+    console.print(f"{name}: checked in {time.perf_counter() - start:.0f} s")
     return {
         "tasks": len(tasks),
         "expert_success": sum(r.won and r.alike for r in replayed) / len(replayed),

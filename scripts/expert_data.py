@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import track
 
 from turnwise.config_parts import build_alone
+from turnwise.console import Terminal
 from turnwise.data.foreign import KEYS
 from turnwise.data.trajectories import write_trajectories
 from turnwise.envs.base import Environment, EnvironmentFault, Quality, tried
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ValueError as error:
             raise InputError(f"env={settings.env}: {error}") from error
         work = [(task, quality) for task in tasks for quality in QUALITIES[settings.quality]]
-        bar = track(work, "demonstrate", console=Console(stderr=True), transient=True)
+        bar = track(work, "demonstrate", console=Terminal(stderr=True), transient=True)
         write_trajectories(settings.out, demonstrations(world, bar, settings.seed, told), KEYS)
     except InputError as error:
         print(error, file=sys.stderr)

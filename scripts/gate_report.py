@@ -23,9 +23,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from turnwise.analysis.gate_report import Settings, gate_report
+from turnwise.console import sized
 from turnwise.errors import InputError
 from turnwise.reports.gates import gate_tables
 from turnwise.reports.tables import to_rich
@@ -55,12 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)  # a file or a pipe has no width of its own
+    console = sized(120)
     for table in gate_tables(report):
         console.print(to_rich(table))
-        console.print(*table.notes, "", sep="\n", markup=False, highlight=False)
+        console.print(*table.notes, "", sep="\n")
     print(json.dumps(report, allow_nan=False))
     return 0
 

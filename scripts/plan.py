@@ -19,11 +19,11 @@ from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from turnwise.config import ConfigError, compose_config
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain
+from turnwise.console import sized
 from turnwise.errors import InputError
 from turnwise.papers.jobs import ask, jobs, played
 from turnwise.planning.hours import GPUS, Gpu
@@ -44,7 +44,7 @@ LENGTHS = {
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 planned, whatever is missing; 2 when the command line or the configuration cannot be used."""
     args = parser().parse_args(arguments)
-    console = Console() if Console().is_terminal else Console(width=180)  # a pipe has no width of its own
+    console = sized(180)
     try:
         gpu = gpu_of(args)
         given = {name: getattr(args, name) for name in LENGTHS}
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     for table in plan_tables(title, plans, gpu):
         console.print(to_rich(table))
-    console.print(*notes(plans, gpu, record.get("cannot", {})), sep="\n", markup=False, highlight=False)
+    console.print(*notes(plans, gpu, record.get("cannot", {})), sep="\n")
     rows = {name: one.record() for name, one in plans.items()}
     print(json.dumps({"command": args.overrides, "gpu": vars_of(gpu), **record, "rows": rows}))
     return 0

@@ -17,11 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from turnwise.console import Terminal, sized
 from turnwise.data.foreign import KEYS, Calls, Importer
 from turnwise.data.trajectories import DataError, Problem, write_trajectories
 from turnwise.errors import InputError
@@ -35,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 a file or option cannot be used, or nothing in the files can."""
     args = parser().parse_args(arguments)
     importer = Importer(args.calls, args.keep_system)
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     written = 0
     try:
         if args.out.suffix not in (".jsonl", ".parquet"):
@@ -66,10 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(no_room(error, args.out) or error, file=sys.stderr)
         return 2
     reasons = by_reason(importer.problems)
-    out = Console() if Console().is_terminal else Console(width=160)  # a pipe has no width of its own
+    out = sized(160)
     if reasons:
         out.print(table(reasons))
-    out.print(f"{args.out}: {written} of {importer.read} trajectories", markup=False, highlight=False)
+    out.print(f"{args.out}: {written} of {importer.read} trajectories")
     counted = {name: {"count": len(found), "places": places(found)} for name, found in reasons.items()}
     result = {"read": importer.read, "written": written, "unusable": len(importer.problems), "reasons": counted}
     print(json.dumps(result | {"out": str(args.out)}))
@@ -100,11 +99,11 @@ def table(reasons: dict[str, list[Problem]]) -> Table:
         file = Path(problems[0].source.rpartition(":")[0]).name
         first = f"{problems[0].what}; {problems[0].remedy}"
         cells = (reason, str(len(problems)), f"{file}:{', '.join(lines)}{more}", first[:300])
-        shown.add_row(*(escape(cell) for cell in cells))
+        shown.add_row(*cells)
     return shown
 
 
-def progress(console: Console) -> Progress:
+def progress(console: Terminal) -> Progress:
     """A bar over the bytes of the files."""
     words = TextColumn("{task.fields[used]} usable")
     return Progress(

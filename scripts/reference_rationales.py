@@ -16,9 +16,9 @@ import os
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress
 
+from turnwise.console import Terminal
 from turnwise.data.trajectories import read_trajectories
 from turnwise.errors import InputError
 from turnwise.judges.cache import Cache
@@ -30,11 +30,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 done, 1 turns are missing (run again), 2 a file or option cannot be used."""
     args = parser().parse_args(arguments)
     out = args.out or args.trajectories.with_suffix(".rationales.jsonl")
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     try:
         read = read_trajectories(args.trajectories)
         for problem in read.problems:
-            console.print(f"left out: {problem}", markup=False, highlight=False)
+            console.print(f"left out: {problem}")
         client = client_of(args)
         wanted = list(steps(read.trajectories))
         cache = Cache(args.cache)
@@ -75,7 +75,7 @@ def client_of(args: argparse.Namespace) -> ChatClient:
 
 
 async def ask(
-    client: ChatClient, args: argparse.Namespace, wanted: list[Step], cache: Cache, console: Console
+    client: ChatClient, args: argparse.Namespace, wanted: list[Step], cache: Cache, console: Terminal
 ) -> Written:
     """All answers, with a bar on the terminal."""
     with Progress(console=console, transient=True) as progress:

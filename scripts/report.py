@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import track
 
 from turnwise.analysis.gate_report import Settings, gate_report
+from turnwise.console import Terminal, sized
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.papers.jobs import Asked, ask
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     """Runs of folders, side by side."""
     refuse_strangers(args, ("brief", "json"), "folders")
-    console = Console()
+    console = Terminal()
     collection = collect(args.words)
     papers = [read_paper(path) for path in args.paper]
     collection.notes += strangers(collection, args.paper, papers)
@@ -71,16 +71,16 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     lines = footer(collection, command_line(arguments), args.machine)
     for table in tables:
         console.print(to_rich(table))
-    console.print(*lines, sep="\n", markup=False, highlight=False)
+    console.print(*lines, sep="\n")
     drawn = swept(collection, args.against, mean_interval) if args.against else {}
     page = comparison_page(collection, tables, lines, mean_interval, list(drawn.values()), args.html)
     pictures = drawings(args.figure, drawn, collection) if args.figure else {}
     save(args, tables, lines, page, pictures, console)
     for path, figure in pictures.items():
         write_page(path, standalone(figure))
-        console.print(f"Figure: {path}", markup=False, highlight=False)
+        console.print(f"Figure: {path}")
     for folder in collection.folders if args.rebuild else ():
-        console.print(f"Report: {write_pages(folder)}", markup=False, highlight=False)
+        console.print(f"Report: {write_pages(folder)}")
 
 
 def directions(args: argparse.Namespace, arguments: list[str]) -> None:
@@ -89,13 +89,13 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     whole = words.whole
     refuse_strangers(args, ("paper", "against", "machine", "rebuild"), "sweep=NAME and summary")
     refuse_strangers(args, ("figure",) if whole else ("brief",), "summary" if whole else "sweep=NAME")
-    console = Console() if Console().is_terminal else Console(width=160)  # a pipe has no width of its own
+    console = sized(160)
     names = [f"sweep={name}" for name in sweep_names(CONF)] if whole else [""]
     asked = [ask([*words.rest, name] if name else words.rest, CONF) for name in names]
     hashes = RowHashes(CONF)
     refuse_overrides(asked, hashes)
     gates = gate_report(words.data, Settings(), words.gated) if words.data else None
-    err = Console(stderr=True)
+    err = Terminal(stderr=True)
     seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
     entries = [read_entry(one, words.places, mean_interval, paired_mean_difference, gates, hashes) for one in seen]
     refuse_seeds(entries, words.places)
@@ -104,7 +104,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     tables = [summary_table(entries)] if whole else every
     for table in tables:
         console.print(to_rich(table))
-        console.print(*table.notes, "", sep="\n", markup=False, highlight=False)
+        console.print(*table.notes, "", sep="\n")
     results = [result for entry in entries for result in entry.results]
     lines = provenance(results, command_line(arguments))
     kept = [*tables, *every] if whole else every
@@ -114,10 +114,10 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     runs = {} if whole else run_folders(entries[0])
     save(args, kept, lines, tables_page(title, kept, lines, pictures, runs, args.html), shown, console)
     if args.figure and not pictures:
-        console.print(f"No figure: {args.figure} is not written, for no run here has a number to draw.", markup=False)
+        console.print(f"No figure: {args.figure} is not written, for no run here has a number to draw.")
     for path, picture in shown.items():
         write_page(path, standalone(picture))
-        console.print(f"Figure: {path}", markup=False, highlight=False)
+        console.print(f"Figure: {path}")
     for found in (*map(as_json, entries), counted(entries)) if args.json else ():
         print(json.dumps(found))
 
@@ -177,19 +177,19 @@ def save(
     lines: list[str],
     page: str,
     shown: dict[Path, Figure],
-    console: Console,
+    console: Terminal,
 ) -> None:
     """Write the tables in every format that was asked for; Markdown shows the pictures too."""
     if args.markdown:
         titles = {path: figure.title for path, figure in shown.items()}
         write_section(args.markdown, to_markdown(tables, lines), args.section, titles)
-        console.print(f"Markdown: {args.markdown}", markup=False, highlight=False)
+        console.print(f"Markdown: {args.markdown}")
     if args.latex:
         write_section(args.latex, to_latex(tables, lines))
-        console.print(f"LaTeX: {args.latex}", markup=False, highlight=False)
+        console.print(f"LaTeX: {args.latex}")
     if args.html:
         write_page(args.html, page)
-        console.print(f"Page: {args.html}", markup=False, highlight=False)
+        console.print(f"Page: {args.html}")
 
 
 def build_tables(collection: Collection, papers: list[PaperTable]) -> list[Table]:

@@ -42,8 +42,7 @@ class RowsSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> Any:
         from pathlib import Path
 
-        from rich.console import Console
-
+        from turnwise.console import Terminal
         from turnwise.papers.jobs import ask
         from turnwise.sweeps.run import run_sweep
 
@@ -51,7 +50,7 @@ class RowsSweeper(Sweeper):
         launcher = self.launcher
         asked = ask(self.arguments, Path(self.folder))
         return run_sweep(
-            asked, self.compose, lambda overrides: launcher.launch([list(job) for job in overrides], 0), Console()
+            asked, self.compose, lambda overrides: launcher.launch([list(job) for job in overrides], 0), Terminal()
         )
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:

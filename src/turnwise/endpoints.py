@@ -1,4 +1,4 @@
-"""What clients of HTTP services share: which addresses are accepted, where a key comes from, how long a server wants peace."""
+"""What clients of HTTP services share: addresses, keys, the size of an answer, and how long a server may ask for a pause."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+MAX_PAUSE = 60.0  # s that a server's Retry-After is heeded for
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -42,13 +43,32 @@ def open_session(url: str, key: str | None, connections: int) -> aiohttp.ClientS
     )
 
 
+class TooLargeError(ValueError):
+    """An answer with more bytes than are read."""
+
+
+async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The body of an answer.
+
+    Raises:
+        TooLargeError: it has more than ``most`` bytes.
+        aiohttp.ClientError, TimeoutError, OSError: it does not come whole.
+    """
+    body = bytearray()
+    async for piece in response.content.iter_chunked(2**16):
+        body += piece
+        if len(body) > most:
+            raise TooLargeError(f"an answer above {most} bytes")
+    return bytes(body)
+
+
 def key_from(variable: str) -> str | None:
     """The key in an environment variable; None where it is unset or empty."""
     return os.environ.get(variable) or None
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds from a Retry-After header, in either of its forms; None where it says nothing usable."""
+    """Seconds from a Retry-After header, in either of its forms, ``MAX_PAUSE`` at most; None where it says nothing usable."""
     if not value:
         return None
     try:
@@ -58,4 +78,4 @@ def retry_after(value: str | None) -> float | None:
             seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
         except (ValueError, OverflowError):
             return None
-    return max(0.0, seconds) if seconds == seconds else None
+    return min(max(0.0, seconds), MAX_PAUSE) if seconds == seconds else None

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import signal
 
+from turnwise.text import plain
+
 
 class InputError(ValueError):
-    """A configuration, file or folder that cannot be used. The message names it and the remedy; no traceback is shown."""
+    """A configuration, file or folder that cannot be used. The message names it and the remedy; no traceback is shown.
+
+    What it quotes of a file is escaped and cut, so that it can be printed.
+    """
+
+    def __str__(self) -> str:
+        return plain(super().__str__())
 
 
 class Stopped(RuntimeError):

@@ -5,7 +5,7 @@ from email.utils import formatdate
 
 import pytest
 
-from turnwise.endpoints import check_url, is_local, key_from, retry_after
+from turnwise.endpoints import MAX_PAUSE, check_url, is_local, key_from, retry_after
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "https://host/v1", "http://[::1]:80/v1"])
@@ -29,9 +29,14 @@ def test_local_is_this_machine() -> None:
 
 def test_retry_after_in_both_forms() -> None:
     assert retry_after("2.5") == 2.5 and retry_after("0") == 0 and retry_after("-3") == 0
-    assert retry_after(formatdate(time.time() + 100, usegmt=True)) == pytest.approx(100, abs=5)
+    assert retry_after(formatdate(time.time() + 100, usegmt=True)) == MAX_PAUSE
     assert retry_after(formatdate(time.time() - 100, usegmt=True)) == 0
     assert [retry_after(value) for value in (None, "", "soon", "nan")] == [None] * 4
+
+
+def test_a_server_cannot_ask_for_a_pause_without_end() -> None:
+    assert retry_after("99999999") == retry_after("inf") == MAX_PAUSE
+    assert retry_after(formatdate(time.time() + 30, usegmt=True)) == pytest.approx(30, abs=5)
 
 
 def test_an_empty_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

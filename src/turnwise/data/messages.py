@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwise.data.records import UnusableError
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
+from turnwise.text import parse_json
 from turnwise.types import Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -196,6 +196,6 @@ def from_text(text: str, what: str) -> Any:
         UnusableError: it is no JSON; ``what`` names it.
     """
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise UnusableError(f"{what} is text but not JSON ({error})", f"write {what} as JSON", "broken JSON") from error

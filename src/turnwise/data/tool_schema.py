@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from turnwise.text import parse_json
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -50,8 +51,8 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError) as error:
+            arguments = parse_json(arguments)
+        except ValueError as error:
             raise ValueError(f"arguments are not JSON ({error})") from error
     if not isinstance(arguments, Mapping):
         raise TypeError(f"arguments must be an object, got {type(arguments).__name__}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 import time
@@ -14,8 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from turnwise.endpoints import check_url, key_from, open_session, retry_after
+from turnwise.endpoints import TooLargeError, bounded, check_url, key_from, open_session, retry_after
 from turnwise.judges.tally import Fault, Tally
+from turnwise.text import parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -160,20 +160,18 @@ class ChatClient:
             ) as response:
                 if response.status != 200:
                     raise _refusal(response)
-                body = bytearray()
-                async for piece in response.content.iter_chunked(2**16):
-                    body += piece
-                    if len(body) > MAX_BODY:
-                        raise ChatFault("garbage", f"an answer above {MAX_BODY} bytes")
+                body = await bounded(response, MAX_BODY)
         except TimeoutError:
             raise ChatFault("timeout", f"no answer within {limit:.1f} s") from None
         except (aiohttp.ClientConnectionError, OSError) as error:
             raise ChatFault("unreachable", type(error).__name__) from None
+        except TooLargeError as error:
+            raise ChatFault("garbage", str(error)) from None
         except aiohttp.ClientError as error:  # broken chunks, a broken status line
             raise ChatFault("garbage", type(error).__name__) from None
         finally:
             self.tally.ended(began)
-        return self._read(bytes(body))
+        return self._read(body)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -182,12 +180,12 @@ class ChatClient:
 
     def _read(self, body: bytes) -> Reply:
         try:
-            answer = json.loads(body)
+            answer = parse_json(body)
             choice = answer["choices"][0]
             text = choice["message"].get("content") or ""
             if not isinstance(text, str):
                 raise TypeError
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except (ValueError, LookupError, TypeError, AttributeError):
             raise ChatFault("garbage", f"{len(body)} bytes that are no chat completion") from None
         self.tally.answered += 1
         self._meter(answer.get("usage"))

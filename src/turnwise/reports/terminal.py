@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
+from turnwise.console import Terminal
 from turnwise.reports.headline import (
     cost_sentence,
     judge_sentence,
@@ -18,6 +18,7 @@ from turnwise.reports.headline import (
     verifier_sentence,
 )
 from turnwise.reports.result import Result
+from turnwise.text import plain
 
 STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow", "unfinished": "bold yellow"}
 
@@ -35,11 +36,11 @@ def summary_lines(result: Result, report: Path | str | None = None) -> list[str]
     return [*lines, f"Report: {report}"] if report is not None else lines
 
 
-def print_summary(result: Result, report: Path | str | None = None, console: Console | None = None) -> None:
+def print_summary(result: Result, report: Path | str | None = None, console: Terminal | None = None) -> None:
     """Print :func:`summary_lines` with the headline coloured by what its interval says."""
-    console = console or Console()
+    console = console or Terminal()
     first, *rest = summary_lines(result, report)
     console.print(Rule(f"{result.method} on {result.env}, seed {result.seed}", align="left"))
-    console.print(Padding(Text(first, style=STYLES[verdict(result.in_domain).kind]), (0, 1)))
+    console.print(Padding(Text(plain(first), style=STYLES[verdict(result.in_domain).kind]), (0, 1)))
     for line in rest:
-        console.print(Padding(Text(line, overflow="fold"), (0, 1)))
+        console.print(Padding(Text(plain(line), overflow="fold"), (0, 1)))

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from turnwise.config import ConfigError
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain
+from turnwise.console import Terminal
 from turnwise.papers.jobs import Asked, Job, jobs, played
 from turnwise.sweeps.state import Standing, standing, states_table
 
@@ -24,7 +24,7 @@ class RowsFailed(RuntimeError):
     """Some runs of a sweep did not finish; the table that was printed says which and why."""
 
 
-def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Console) -> list[Standing]:
+def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal) -> list[Standing]:
     """Bring every run of a sweep to its result; where each stands afterwards.
 
     Args:
@@ -44,7 +44,7 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Console) 
     todo = [one for one in standings if one.open or (asked.fresh and one.state == "finished")]
     console.print(states_table(title, standings))
     told = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in standings).items())
-    console.print(f"{told}; {len(todo)} to do.", highlight=False)
+    console.print(f"{told}; {len(todo)} to do.")
     if asked.dry or not todo:
         return standings
     trouble = ""

@@ -66,10 +66,9 @@ class Choice:
             profiles.write(self.folder / f"{name}.parquet", kept)
         told = summarise(profiles.values())
         missed = "-" if told.miss_rate is None else f"{told.miss_rate:.0%}"
-        self.phases.console.print(
+        self.phases.tell(
             f"{told.states} expert turns profiled: {told.zero_signal:.0%} carry no signal, {len(kept)} kept; an exact match "
-            f"would have missed {missed} of the acceptable actions",
-            highlight=False,
+            f"would have missed {missed} of the acceptable actions"
         )
         return profiles, kept
 

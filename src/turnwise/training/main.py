@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from turnwise.config import build
+from turnwise.console import Terminal
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import Step
@@ -133,7 +133,7 @@ class Run:
         candidates = Turns(self.demonstrations)
         self.steps = Steps(candidates)
         for problem in self.problems:
-            self.phases.console.print(f"left out: {problem}", highlight=False)
+            self.phases.tell(f"left out: {problem}")
         return candidates
 
     def chosen(self, candidates: Sequence[State]) -> Sequence[State]:
@@ -288,7 +288,7 @@ def run(cfg: DictConfig) -> None:
         ends.enter_context(memory_told())
         ranks = ends.enter_context(joined(cfg.trainer))
         ranks = ranks.playing(served=cfg.engine._target_ in SERVED)
-        phases = ends.enter_context(Phases(PHASES, TWINS, Console(stderr=True, quiet=not ranks.first)))
+        phases = ends.enter_context(Phases(PHASES, TWINS, Terminal(stderr=True, quiet=not ranks.first)))
         job = Run(cfg, phases, ranks)
         ends.callback(job.engine.shutdown)
         with ranks.first_alone():
@@ -308,4 +308,4 @@ def run(cfg: DictConfig) -> None:
             write_result(job.result(base, after), job.folder)
             report = write_pages(job.folder)
             advance(1)
-    print_summary(read_result(job.folder), report, Console())
+    print_summary(read_result(job.folder), report, Terminal())

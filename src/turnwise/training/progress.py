@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import lightning as L
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from turnwise.console import Terminal
+from turnwise.text import plain
 
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
@@ -27,18 +29,18 @@ class Phases:
     console: where to draw; a line every ``QUIET_SECONDS`` if it is no terminal.
     """
 
-    def __init__(self, names: list[str], twins: dict[str, str] | None = None, console: Console | None = None) -> None:
+    def __init__(self, names: list[str], twins: dict[str, str] | None = None, console: Terminal | None = None) -> None:
         self.names, self.twins = names, twins or {}
-        self.console = console or Console(stderr=True)
+        self.console = console or Terminal(stderr=True)
         self.seconds: dict[str, float] = {}
         self._said = 0.0
         self._bar = Progress(
-            TextColumn("[bold]{task.description:<18}"),
+            TextColumn("{task.description:<18}", style="bold", markup=False),
             BarColumn(bar_width=28),
             TextColumn("{task.completed:>6.0f}/{task.total:<6.0f}"),
             TimeElapsedColumn(),
             TextColumn("left {task.fields[left]}"),
-            TextColumn("[dim]{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", style="dim", markup=False),
             console=self.console,
             disable=not self.console.is_terminal,
         )
@@ -52,12 +54,12 @@ class Phases:
 
     def tell(self, line: str) -> None:
         """A line above the bar."""
-        self.console.print(line, highlight=False, markup=False)
+        self.console.print(line)
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
         """Run a phase of ``total`` steps; yields ``advance(steps, note="")``. Its time is added to ``seconds``."""
-        task = self._bar.add_task(name, total=total, left="...", note="")
+        task = self._bar.add_task(plain(name), total=total, left="...", note="")
         began, done = time.monotonic(), 0.0
         resumed = 0.0
 
@@ -66,7 +68,7 @@ class Phases:
             done += steps
             resumed += steps if already else 0.0  # work found done says nothing of the pace
             left = self._left(name, time.monotonic() - began, done - resumed, total - done)
-            self._bar.update(task, completed=done, left=left, note=note)
+            self._bar.update(task, completed=done, left=left, note=plain(note))
             self._line(f"{name}: {done:.0f} of {total}, left {left} {note}")
 
         try:
@@ -91,7 +93,7 @@ class Phases:
         now = time.monotonic()
         if not self.console.is_terminal and now - self._said >= QUIET_SECONDS:
             self._said = now
-            self.console.print(text.rstrip(), highlight=False)
+            self.console.print(text.rstrip())
 
 
 class Advance(L.Callback):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 
 import pytest
-from rich.console import Console
 
+from turnwise.console import Terminal
 from turnwise.reports.headline import (
     cost_sentence,
     duration,
@@ -132,7 +132,7 @@ def test_a_run_without_suites_says_so(make):
 def test_the_terminal_shows_every_word_and_no_markup(make):
     out = io.StringIO()
     result = Result.model_validate(make.result())
-    print_summary(result, "outputs/[red]odd/report.html", Console(file=out, width=60, force_terminal=False))
+    print_summary(result, "outputs/[red]odd/report.html", Terminal(file=out, width=60, force_terminal=False))
     shown = " ".join(out.getvalue().split())
     for line in summary_lines(result, "outputs/[red]odd/report.html"):
         assert line in shown

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from turnwise.config import ConfigError
+from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.identity import config_hash
 from turnwise.papers.jobs import ask, jobs
@@ -57,7 +57,7 @@ class Bench:
         """Run the sweep; where its runs stand then, and what was launched is in ``launched``."""
         self.launched, self.out = [], StringIO()
         asked = ask(["sweep=p_tab1", "rows=base,ours,theirs", *arguments], self.conf)
-        found = run_sweep(asked, self.compose, self.launch, Console(file=self.out, width=200))
+        found = run_sweep(asked, self.compose, self.launch, Terminal(file=self.out, width=200))
         return {f"{one.job.row}{one.job.seed}": one.state for one in found}
 
 
@@ -104,7 +104,7 @@ def test_rows_that_start_from_another_come_after_it(bench: Bench) -> None:
         batches.append(len(batch))
         bench.launch(batch)
 
-    run_sweep(asked, bench.compose, launch, Console(file=bench.out))
+    run_sweep(asked, bench.compose, launch, Terminal(file=bench.out))
     assert bench.launched == ["base0", "ours0", "later0"] and batches == [2, 1]
     later = jobs(asked)[0]
     assert "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'" in later.overrides and later.starts == "p/tab1/ours"
@@ -187,7 +187,7 @@ def test_an_entry_that_is_read_from_groups_runs_the_sweep_that_records_them(benc
     (folder / "p_groups.yaml").write_text(text)
     (folder / "p_tab1.yaml").write_text(text + "gate_report: p_groups\n")
     asked = ask(["sweep=p_tab1", "rows=ours", "seed=0"], bench.conf)
-    found = run_sweep(asked, bench.compose, bench.launch, Console(file=bench.out, width=200))
+    found = run_sweep(asked, bench.compose, bench.launch, Terminal(file=bench.out, width=200))
     assert {one.job.name.rsplit("/", 1)[0] for one in found} == {
         "p/groups"
     }  # all of its rows: ours names one of the table

@@ -7,8 +7,9 @@ from typing import Any
 
 import aiohttp
 
-from turnwise.endpoints import check_url, open_session, retry_after
+from turnwise.endpoints import TooLargeError, bounded, check_url, open_session, retry_after
 from turnwise.engines.vllm.faults import Fault
+from turnwise.text import said
 
 MAX_BODY = 64 * 2**20  # bytes of an answer
 _TOLD = 300  # characters of a server's own explanation that are passed on
@@ -63,18 +64,16 @@ class Connection:
                 timeout=aiohttp.ClientTimeout(total=limit),
                 allow_redirects=False,  # a redirect would carry the key elsewhere
             ) as response:
-                answer = bytearray()
-                async for piece in response.content.iter_chunked(2**16):
-                    answer += piece
-                    if len(answer) > MAX_BODY:
-                        raise Fault("garbage", f"an answer above {MAX_BODY} bytes")
+                answer = await bounded(response, MAX_BODY)
                 if response.status != 200:
-                    raise self._refusal(response, bytes(answer))
-                return bytes(answer)
+                    raise self._refusal(response, answer)
+                return answer
         except TimeoutError:
             raise Fault("timeout", f"no answer within {limit:.3g} s") from None
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
             raise Fault("unreachable", type(error).__name__) from None
+        except TooLargeError as error:
+            raise Fault("garbage", str(error)) from None
         except aiohttp.ClientError as error:  # a broken status line or header
             raise Fault("garbage", type(error).__name__) from None
 
@@ -88,8 +87,8 @@ class Connection:
             return Fault("server_error", f"status {status}", after)
         if status in (401, 403):
             return Fault("rejected", f"status {status}; set {self._key_variable} to the token that the server wants")
-        said = answer.decode(errors="replace").strip()[:_TOLD]
-        return Fault("missing" if status == 404 else "rejected", f"status {status}" + (f", {said}" if said else ""))
+        told = said(answer, self._key, most=_TOLD)
+        return Fault("missing" if status == 404 else "rejected", f"status {status}" + (f", {told}" if told else ""))
 
 
 def parsed(answer: bytes, path: str) -> Any:

@@ -22,6 +22,7 @@ from turnwise.envs.apibank.library import SEARCHER, words
 from turnwise.envs.dialogues.problem import Problem, UserTurn, turns_data, turns_from
 from turnwise.envs.tools import json_schema
 from turnwise.errors import InputError
+from turnwise.text import parse_json, whole_characters
 from turnwise.types import Task, ToolCall
 
 FILES = {1: "level-1-api.json", 2: "level-2-api.json", 3: "level-3.json"}
@@ -83,7 +84,7 @@ class ReleasedTasks:
             path = Path(folder).expanduser() / FILES[level]
             for number, record in enumerate(_records(path)):
                 try:
-                    task = _task(level, number, record)
+                    task = _task(level, number, whole_characters(record))
                 except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
                     self.left_out.append((f"{path}: record {number}", f"{type(error).__name__}: {error}"))
                 else:
@@ -200,7 +201,7 @@ def described(text: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: a line is none.
     """
-    return [_tool(json.loads(line)) for line in text.splitlines() if line.strip()]
+    return [_tool(parse_json(line)) for line in text.splitlines() if line.strip()]
 
 
 def _tool(about: Mapping[str, Any]) -> dict[str, Any]:

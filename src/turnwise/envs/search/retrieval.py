@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import http.client
-import json
+import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
+import aiohttp
 import bm25s
 import numpy as np
 
-from turnwise.endpoints import check_url, key_from
+from turnwise.background import Background
+from turnwise.endpoints import TooLargeError, bounded, check_url, key_from, open_session
 from turnwise.envs.base import EnvironmentFault
 from turnwise.envs.search.pages import Page, Pages
+from turnwise.errors import InputError
+from turnwise.text import parse_json, said
+
+logger = logging.getLogger(__name__)
 
 _TITLE = 3  # how often a title counts: a page is about its title, and only mentions what it links to
 KEY = "TURNWISE_RETRIEVAL_KEY"  # environment variable that holds the server's token; unset, none is sent
 MAX_BODY = 16 * 2**20  # bytes of an answer
+MAX_QUERY = 4096  # characters of a query that are sent; encoders read fewer
+_OURS = "city"  # a query of our own
+_LOGGED = 8  # different faults that are logged
 _KEPT = 16_384  # queries remembered: the rollouts of a group ask much the same
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index that it builds
 
@@ -66,27 +72,57 @@ class Served:
     POST ``{"queries": [...], "topk": k, "return_scores": true}`` answers ``{"result": [[{"document": {"contents":
     "title\ntext"}, "score": s}, ...]]}``.
 
+    A search that fails is a fault of the world, and the first of each kind is logged. As long as no search has worked, a
+    failing one is followed by a query of our own: where that fails too, the server cannot be used and the run ends.
+
     Args:
         url: of the server's ``/retrieve``.
-        timeout: seconds.
+        timeout: seconds of one attempt, from the connection to the last byte of the answer.
         retries: further attempts when no answer came.
+        pause: seconds before the second attempt, twice as long before each further one.
 
     Raises:
         ValueError: the url is not an http one, or holds a secret.
     """
 
-    def __init__(self, url: str, timeout: float = 30.0, retries: int = 2) -> None:
+    def __init__(self, url: str, timeout: float = 30.0, retries: int = 2, pause: float = 0.25) -> None:
         try:
             check_url(url, KEY)
         except ValueError as error:
             raise ValueError(f"retriever: {error}; write it as http://127.0.0.1:8000/retrieve") from None
-        self._url, self._parts, self._timeout, self._retries = url, urlsplit(url), timeout, retries
+        self._url, self._timeout, self._retries, self._pause = url, timeout, retries, pause
+        self._worked = False
+        self._logged: set[str] = set()
+        self._background: Background | None = None
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        return self._search(query, k)
+        """Raises ``InputError`` where the server has never answered and does not answer our own query either."""
+        return self._search(query[:MAX_QUERY].encode(errors="replace").decode(), k)
 
     def _search_uncached(self, query: str, k: int) -> tuple[Page, ...]:
+        try:
+            found = self._found(query, k)
+        except EnvironmentFault as fault:
+            self._try_out(k)
+            self._log(str(fault))
+            raise
+        self._worked = True
+        return found
+
+    def _try_out(self, k: int) -> None:
+        if self._worked:
+            return
+        try:
+            self._found(_OURS, k)
+        except EnvironmentFault as fault:
+            raise InputError(
+                f"retriever: no search has worked. {fault}. Start the server (scripts/serve_retrieval.py), or correct "
+                "env.retriever"
+            ) from fault
+        self._worked = True
+
+    def _found(self, query: str, k: int) -> tuple[Page, ...]:
         answer = self._post({"queries": [query], "topk": k, "return_scores": True})
         try:
             return pages_of(answer, k)
@@ -94,25 +130,42 @@ class Served:
             raise EnvironmentFault(f"{self._url}: the answer is not in the /retrieve format ({error})") from error
 
     def _post(self, body: Mapping[str, Any]) -> bytes:
-        connect = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        headers = {"Content-Type": "application/json"}
-        if key := key_from(KEY):
-            headers["Authorization"] = f"Bearer {key}"
-        reason: Exception | str = ""
-        for _ in range(self._retries + 1):
-            connection = connect(self._parts.hostname or "", self._parts.port, timeout=self._timeout)
+        if self._background is None:
+            self._background = Background("retriever")
+        return self._background.submit(self._asked(body)).result()
+
+    async def _asked(self, body: Mapping[str, Any]) -> bytes:
+        reason = ""
+        for attempt in range(self._retries + 1):
+            if attempt:
+                await asyncio.sleep(self._pause * 2 ** (attempt - 1))
             try:
-                connection.request("POST", self._parts.path or "/", json.dumps(body), headers)
-                reply = connection.getresponse()
-                text = _bounded(reply, time.monotonic() + self._timeout)
-                if reply.status == 200:
-                    return text
-                reason = f"HTTP {reply.status}: {text[:200].decode(errors='replace')}"
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                reason = error
-            finally:
-                connection.close()
+                status, answer = await self._attempt(body)
+            except TimeoutError:
+                reason = f"the answer is not whole in time, {self._timeout:g} s"
+            except (aiohttp.ClientError, OSError, TooLargeError) as error:
+                reason = f"{type(error).__name__}: {said(str(error), key_from(KEY))}"
+            else:
+                if status == 200:
+                    return answer
+                reason = f"HTTP {status}: {said(answer, key_from(KEY))}"
+                if status in (401, 403):
+                    raise EnvironmentFault(f"{self._url}: {reason}; set {KEY} to the token that the server wants")
         raise EnvironmentFault(f"{self._url}: no answer after {self._retries + 1} attempts ({reason})")
+
+    async def _attempt(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
+        limit = aiohttp.ClientTimeout(total=self._timeout)
+        async with (
+            open_session(self._url, key_from(KEY), connections=1) as session,
+            # a redirect would carry the key elsewhere
+            session.post(self._url, json=body, timeout=limit, allow_redirects=False) as response,
+        ):
+            return response.status, await bounded(response, MAX_BODY)
+
+    def _log(self, fault: str) -> None:
+        if fault not in self._logged and len(self._logged) < _LOGGED:
+            self._logged.add(fault)
+            logger.warning("a search failed: %s; its rollout is begun again", fault)
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
@@ -122,24 +175,12 @@ def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
         ValueError: it is not in the format.
     """
     try:
-        found = [hit.get("document", hit)["contents"] for hit in json.loads(answer)["result"][0]]
+        found = [hit.get("document", hit)["contents"] for hit in parse_json(answer)["result"][0]]
         pages = [contents.partition("\n") for contents in found[:k]]
         # as Pages does, a page is freed of marks before anybody sees it
         return tuple(next(iter(Pages([Page(title.strip().strip('"'), (text,))]))) for title, _, text in pages)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(repr(error)) from error
-
-
-def _bounded(reply: http.client.HTTPResponse, deadline: float) -> bytes:
-    """The body of an answer that trickles or never ends is no answer."""
-    body = bytearray()
-    while piece := reply.read1(1 << 16):
-        body += piece
-        if len(body) > MAX_BODY:
-            raise ValueError(f"an answer above {MAX_BODY} bytes")
-        if time.monotonic() > deadline:
-            raise TimeoutError("the answer is not whole in time")
-    return bytes(body)
+        raise ValueError(said(repr(error), key_from(KEY))) from error
 
 
 def _tokens(texts: list[str]) -> Any:

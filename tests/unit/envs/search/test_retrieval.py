@@ -21,7 +21,8 @@ from aiohttp import web
 from turnwise.envs.base import EnvironmentFault
 from turnwise.envs.search import SearchEnv
 from turnwise.envs.search.pages import Page, Pages
-from turnwise.envs.search.retrieval import Bm25, Served
+from turnwise.envs.search.retrieval import MAX_QUERY, Bm25, Served
+from turnwise.errors import InputError
 
 ROOT = Path(__file__).parents[4]
 PAGES = [
@@ -134,11 +135,11 @@ def test_a_server_that_fails_is_a_fault_and_never_an_empty_result(script: Module
     url = serve(script.make_app(script.Index(Letters(), PAGES, "", "", None)))
     (page,) = Served(url)("lenbury town", 1)
     assert page.title == "Lenbury" and "<|" not in page.text
-    with pytest.raises(EnvironmentFault, match=r"HTTP 400: .*topk"):
+    with pytest.raises(InputError, match=r"HTTP 400: .*topk"):
         Served(url)("x", 5000)
-    with pytest.raises(EnvironmentFault, match="HTTP 404"):
+    with pytest.raises(InputError, match="HTTP 404"):
         Served(url + "x")("x", 1)
-    with pytest.raises(EnvironmentFault, match="no answer after 2 attempts"):
+    with pytest.raises(InputError, match=r"127\.0\.0\.1:9/retrieve"):
         Served("http://127.0.0.1:9/retrieve", timeout=2, retries=1)("x", 1)
     with pytest.raises(ValueError, match="retriever"):
         Served("localhost:8000")
@@ -148,7 +149,7 @@ def test_a_server_that_fails_is_a_fault_and_never_an_empty_result(script: Module
 
     app = web.Application()
     app.router.add_post("/retrieve", odd)
-    with pytest.raises(EnvironmentFault, match="not in the /retrieve format"):
+    with pytest.raises(InputError, match="not in the /retrieve format"):
         Served(serve(app))("x", 1)
 
 
@@ -184,11 +185,11 @@ def test_a_server_with_a_token_answers_only_who_has_it(
     pages = [Page("Comet", ("A comet is ice.",))]
     url = serve(script.make_app(script.Index(Letters(), pages, "", "", None), key="only-between-us"))
     monkeypatch.delenv("TURNWISE_RETRIEVAL_KEY", raising=False)
-    with pytest.raises(EnvironmentFault, match="401") as caught:
+    with pytest.raises(InputError, match=r"401.*TURNWISE_RETRIEVAL_KEY") as caught:
         Served(url, retries=0)("comet", 1)
     assert "only-between-us" not in str(caught.value)
     monkeypatch.setenv("TURNWISE_RETRIEVAL_KEY", "only-between-u")
-    with pytest.raises(EnvironmentFault, match="401"):
+    with pytest.raises(InputError, match="401"):
         Served(url, retries=0)("comet", 1)
     monkeypatch.setenv("TURNWISE_RETRIEVAL_KEY", "only-between-us")
     assert [page.title for page in Served(url, retries=0)("comet", 1)] == ["Comet"]
@@ -214,7 +215,7 @@ def test_the_command_asks_for_the_token_that_is_set_and_for_no_other(
     assert [page.title for page in Served(url, retries=0)("comet", 1)] == ["Comet"]
     monkeypatch.setenv("TURNWISE_RETRIEVAL_KEY", "another")
     if token:
-        with pytest.raises(EnvironmentFault, match="401"):
+        with pytest.raises(InputError, match="401"):
             Served(url, retries=0)("comet", 1)
 
 
@@ -241,8 +242,33 @@ def test_an_answer_without_end_is_given_up(piece: bytes, pause: float, why: str)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         search = Served(f"http://127.0.0.1:{server.server_port}/retrieve", timeout=1.0, retries=0)
-        with pytest.raises(EnvironmentFault, match=why):
+        with pytest.raises(InputError, match=why):
             search("a query", 3)
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_server_that_has_worked_and_one_query_that_it_refuses_are_faults_that_are_named(
+    serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing that a policy writes may end the run, and no search that fails goes unsaid."""
+    asked: list[str] = []
+
+    async def moody(request: web.Request) -> web.Response:
+        (query,) = (await request.json())["queries"]
+        asked.append(query)
+        if "bad" in query:
+            return web.json_response({"error": "I refuse"}, status=400)
+        return web.json_response({"result": [[{"document": {"contents": "Comet\nIce."}}]]})
+
+    app = web.Application()
+    app.router.add_post("/retrieve", moody)
+    url = serve(app)
+    find = Served(url, retries=1, pause=0.0)
+    for n in range(3):
+        with pytest.raises(EnvironmentFault, match="I refuse"):
+            find(f"bad {n}", 1)
+    assert [record.getMessage().count(url) for record in caplog.records if "I refuse" in record.getMessage()] == [1]
+    assert len(asked) == 3 * 2 + 1  # ours once, for it worked
+    assert find("\ud800" + "x" * 10_000, 1)[0].title == "Comet" and asked[-1] == "?" + "x" * (MAX_QUERY - 1)
