@@ -15,15 +15,18 @@ from typing import NoReturn
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from turnwise.config import register
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain, refuse_null_groups
+from turnwise.config_launchers import launchers, refuse_launcher
+from turnwise.config_machine import check_machine
+from turnwise.config_secrets import refuse_secrets
 from turnwise.errors import InputError, Stopped
-from turnwise.files import no_room
+from turnwise.files import no_room, out_of_reach
 from turnwise.run_folder import claim, is_first, rank
 from turnwise.sweeps.arguments import for_hydra, is_sweep
 from turnwise.sweeps.run import RowsFailed
@@ -36,6 +39,7 @@ def job(cfg: DictConfig) -> None:
     """One run. Nothing heavy is imported before the configuration has been accepted."""
     try:
         check_config(cfg)
+        check_machine(cfg)
         with claim(cfg) as folder:
             if folder.finished:
                 from turnwise.reports.html import write_report
@@ -51,7 +55,7 @@ def job(cfg: DictConfig) -> None:
         if _developer():
             raise
         with suppress(OSError):
-            os.removedirs(cfg.paths.out)  # Hydra made it; it goes if nothing is in it
+            os.removedirs(cfg.paths.out)  # it goes if nothing is in it
         if _in_a_sweep():  # which tells it, and goes on with the next row
             raise
         _stop(str(error), 2)
@@ -86,15 +90,19 @@ def _stop(message: str, status: int, own: bool = False) -> NoReturn:
 def main() -> None:
     """Exit status: 0 done, 1 the machine failed, 2 the configuration or the data cannot be used, 130 or 143 a signal."""
     register()
+    OmegaConf.register_new_resolver("launchers", lambda: launchers(CONF), replace=True)  # of --help
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands us its errors instead of printing them
     try:
+        refuse_secrets(sys.argv[1:])
+        refuse_launcher(sys.argv[1:], CONF)
         if is_sweep(sys.argv[1:]):
             sys.argv[1:] = for_hydra(sys.argv[1:], CONF)
         refuse_null_groups(sys.argv[1:], CONF)
         job()
     except KeyboardInterrupt as end:
         number = getattr(end, "number", signal.SIGINT)
+        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))  # a second one ends what is waited for
         _stop(f"stopped by {number.name}: what was saved stays, and the same command goes on from there", 128 + number)
     except RowsFailed as failed:
         _stop(str(failed), 1)
@@ -106,6 +114,15 @@ def main() -> None:
         if _developer():
             raise
         _stop(str(explain(error, sys.argv[1:], CONF)), 2)
+    except OSError as error:
+        message = out_of_reach(error)
+        if message is None or _developer():
+            raise
+        _stop(message, 2)
+    except Exception as error:
+        if not type(error).__module__.startswith("submitit.") or _developer():
+            raise
+        _stop(f"Slurm took no job: {' '.join(str(error).split())}", 2)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ POLL, TELL = 0.5, 10.0  # s
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     add = parser.add_argument
     add(
         "--model",
@@ -68,6 +70,8 @@ def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) 
     Raises:
         InputError: it cannot be, or should not be without a token.
     """
+    if not 1 <= args.port <= 65535:
+        raise InputError(f"--port {args.port}: a port is a number from 1 to 65535")
     url = f"http://{args.host}:{args.port}"
     if not is_local(url) and key is None:
         raise InputError(

@@ -83,13 +83,16 @@ class RunConfig:
 LONGEST_NAME = 120  # characters of a folder; file systems stop at 255 bytes
 
 
-def run_name(preset: str, overrides: str = "") -> str:
+def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
     """Folder of a run: the preset's name, and below it the overrides that make this run another one.
 
-    ``method=x`` is dropped where the preset is named x. Slashes of values become ``+``, and what is too long for a folder
-    ends in its hash.
+    ``method=x`` is dropped where the preset is named x, and so is the override of the group ``dropped``. Slashes of values
+    become ``+``, and what is too long for a folder ends in its hash.
     """
-    kept = [item for item in overrides.split(",") if item and item != f"method={preset}"]
+    gone = (f"method={preset}", f"{dropped}=")
+    kept = [
+        item for item in overrides.split(",") if item and item != gone[0] and not (dropped and item.startswith(gone[1]))
+    ]
     tail = ",".join(kept).replace("/", "+")
     if len(tail) > LONGEST_NAME:
         digest = hashlib.sha256(tail.encode()).hexdigest()[:10]

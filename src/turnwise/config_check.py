@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -12,8 +13,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from turnwise.config import ConfigError, build_node, first_line
+from turnwise.config import ConfigError, RunConfig, build_node, first_line
+from turnwise.config_hints import meant
+from turnwise.config_machine import impossible_trainer
 from turnwise.config_rules import impossible_combinations
+from turnwise.config_secrets import secrets_in
 from turnwise.config_signature import Signature, TargetError, signature_of
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
@@ -34,10 +38,14 @@ def check_config(cfg: DictConfig) -> None:
         tree: Any = OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError([f"{error.full_key or 'config'}: {first_line(error)}"]) from error
-    mistakes = [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
+    if secrets := list(secrets_in(tree)):  # alone, for other messages repeat values
+        raise ConfigError(secrets)
+    mistakes = _strange(tree)
+    mistakes += [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
     mistakes += _walk(tree, "")
     told = {mistake.split(":")[0] for mistake in mistakes}
-    mistakes += [mistake for mistake in impossible_combinations(tree) if mistake.split(":")[0] not in told]
+    later = impossible_trainer(tree) + impossible_combinations(tree)
+    mistakes += [mistake for mistake in later if mistake.split(":")[0] not in told]
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))  # keys that exclude each other are one mistake
 
@@ -49,6 +57,19 @@ def suggest(name: str, known: Iterable[str]) -> str:
     if near:
         return f"; did you mean '{near[0]}'?"
     return f"; it takes {', '.join(names)}" if names else "; it takes none"
+
+
+def _strange(tree: Mapping[str, Any]) -> list[str]:
+    """Keys that were appended (``+key=``) where nothing reads them: at the root, and among the loggers and callbacks."""
+    known = {field.name for field in fields(RunConfig)}
+    extra = [str(key) for key in tree if key not in known]
+    own = {str(key): value for key, value in tree.items() if key in known}
+    mistakes = [f"{key}: there is no key '{key}'{meant(key, own)}" for key in extra]
+    for group in ("logger", "callbacks"):
+        for name, part in (own.get(group) or {}).items():
+            if part and not (isinstance(part, Mapping) and "_target_" in part):
+                mistakes.append(f"{group}.{name}: a part has a _target_, or is null to be left out; got {part!r}")
+    return mistakes
 
 
 def _walk(node: Any, path: str) -> list[str]:

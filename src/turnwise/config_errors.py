@@ -15,6 +15,7 @@ from yaml import YAMLError
 
 from turnwise.config import ConfigError, compose_config
 from turnwise.config_check import check_config, suggest
+from turnwise.config_hints import meant
 
 
 def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
@@ -115,9 +116,13 @@ def _message(override: Override, error: Exception, cfg: DictConfig | None, folde
     holder = ".".join(parents[:depth])
     node = OmegaConf.select(cfg, holder) if holder else cfg
     wrong = [*parents, last][depth]
+    if wrong in node:
+        place = f"{holder}.{wrong}" if holder else wrong
+        if depth < len(parents):
+            return f"{given}: {place} is a single value and holds no keys; set {place}=..."
+        return f"{given}: {_line(error)}"  # as a key that is appended and stands there
     where = f"{holder} has no key '{wrong}'" if holder else f"there is no key '{wrong}'"
-    names = [str(name) for name in node if not str(name).startswith("_")]
-    return f"{given}: {where}{suggest(wrong, names)}"
+    return f"{given}: {where}{meant(wrong, OmegaConf.to_container(cfg), holder)}"  # type: ignore[arg-type]
 
 
 def _in_a_file(error: Exception, folder: Path) -> str:

@@ -19,10 +19,15 @@ def check_url(url: str, key_variable: str) -> None:
     Raises:
         ValueError: naming ``url`` and the remedy; the message repeats no password and no query.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError("url must hold a host, and a port from 1 to 65535 or none") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        shown = "an address with a user" if "@" in url else repr(parts._replace(query="").geturl())
         raise ValueError(
-            f"url must begin with http:// or https:// and a host, got {parts._replace(query='').geturl()!r}"
+            f"url must begin with http:// or https:// and a host, and its port lie from 1 to 65535; got {shown}"
         )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError(f"url must hold no user, password or query; put the key into the variable {key_variable}")

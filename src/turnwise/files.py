@@ -20,6 +20,15 @@ _REMEDY = {
     errno.EDQUOT: "the disk quota is used up; free some space",
     errno.EFBIG: "larger than this process may write; raise the limit (ulimit -f)",
 }
+_OUT_OF_REACH = {
+    errno.EACCES: "no permission",
+    errno.EPERM: "no permission",
+    errno.EROFS: "this file system is read-only",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ENOTDIR: "a part of this path is a file, not a folder",
+    errno.EEXIST: "a file is in the place of a folder",
+    errno.EISDIR: "a folder is in the place of a file",
+}
 
 
 @contextmanager
@@ -127,3 +136,9 @@ def no_room(error: OSError, folder: str | Path) -> str | None:
     """
     remedy = _REMEDY.get(error.errno or 0)
     return remedy and f"{error.filename or folder}: {remedy} and run the same command again: it resumes"
+
+
+def out_of_reach(error: OSError) -> str | None:
+    """One line for people if ``error`` says that a path cannot be used as it was named: the path and why. None otherwise."""
+    why = _OUT_OF_REACH.get(error.errno or 0)
+    return f"{error.filename}: {why}; correct it, or name another place" if why and error.filename else None

@@ -50,7 +50,12 @@ _AS_IF = {"eval.every": 0}
 
 def config_hash(cfg: DictConfig) -> str:
     """Twelve hex digits of everything that decides what a run computes: not its name, its paths or its loggers."""
-    text = json.dumps(recorded(cfg), sort_keys=True)
+    return hash_of(recorded(cfg))
+
+
+def hash_of(record: Mapping[str, Any]) -> str:
+    """As :func:`config_hash`, of what :func:`recorded` gave."""
+    text = json.dumps(record, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from turnwise.config import ConfigError
-from turnwise.errors import InputError
-from turnwise.files import PART, whole
-from turnwise.identity import config_hash, flat, recorded
+from turnwise.errors import Stopped
+from turnwise.files import PART, no_room
+from turnwise.identity import config_hash, recorded
+from turnwise.run_record import RECORD, RESULT, differences, fault_of_result, read_record, write_record
 
 logger = logging.getLogger(__name__)
 
-_RECORD = "config.yaml"
-_ABSENT = "nothing"
+_ENDED = ".ended_early"  # stands where a start came to its end without a checkpoint
+_REMADE = {RECORD, _ENDED, "report.html", "engine"}  # what every start makes anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +40,98 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     """The run's folder, held against other processes until the block ends.
 
     The first claim writes the resolved configuration there. ``fresh=true`` moves a run that lies there to
-    ``<folder>.old-<n>`` first, but not where Slurm starts a job of this run again: that goes on. A run that ends in an
-    :class:`InputError` before it has left anything gives the folder back, so that the corrected one may have it. Processes of
-    one distributed run share the claim of their first rank.
+    ``<folder>.old-<n>`` first, but not where Slurm starts a job of this run again: that goes on. A start that ends in any error
+    before its first checkpoint gives the folder back to the corrected command: it is emptied where nothing of value lies in it;
+    otherwise the same command goes on there, and another one puts it aside. A process that is killed changes nothing.
+    Processes of one distributed run share the claim of their first rank.
 
     Raises:
-        ConfigError: the folder holds a run of another configuration, or another process is running in it.
+        ConfigError: the folder cannot be written, holds a run of another configuration, or another process is running in it.
+        Stopped: the folder was removed meanwhile.
     """
     path = Path(cfg.paths.out)
     if not is_first():
-        yield RunFolder(path, config_hash(cfg), (path / _RECORD).exists(), not _anew(cfg) and _has_result(path))
+        yield RunFolder(path, config_hash(cfg), (path / RECORD).exists(), not _anew(cfg) and _has_result(path))
         return
-    path.mkdir(parents=True, exist_ok=True)
+    with _writable(path):
+        path.mkdir(parents=True, exist_ok=True)
     with _only_one(path):
-        if _anew(cfg) and (path / _RECORD).exists():
-            _put_aside(path)
-        resumed = (path / _RECORD).exists()
-        if resumed:
-            _refuse_another(cfg, path)
-        elif (path / "checkpoints").exists():
-            raise ConfigError(
-                [
-                    f"{path} holds checkpoints and no {_RECORD}, so nobody can tell of which run; remove it, or give name=..."
-                ]
-            )
-        else:
-            with whole(path / _RECORD) as part:
-                part.write_text(OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False), encoding="utf-8")
-        for part in list(path.rglob(f".*{PART}")):
-            shutil.rmtree(part) if part.is_dir() else part.unlink()  # a killed start was writing it
+        with _writable(path):
+            resumed = _taken(cfg, path)
+        finished = _has_result(path)
         try:
-            yield RunFolder(path, config_hash(cfg), resumed, _has_result(path))
-        except InputError:
-            if [entry.name for entry in path.iterdir()] == [_RECORD]:
-                (path / _RECORD).unlink()
+            yield RunFolder(path, config_hash(cfg), resumed, finished)
+            _refuse_removed(path)
+        except BaseException as error:
+            if not isinstance(error, Stopped):
+                _refuse_removed(path, error)
+            _give_back(path)
             raise
+
+
+def _taken(cfg: DictConfig, path: Path) -> bool:
+    """Make the folder this run's; whether it was already.
+
+    Raises:
+        ConfigError: it is another's.
+    """
+    if _anew(cfg) and os.path.lexists(path / RECORD):
+        _put_aside(path)
+    elif (path / _ENDED).exists() and os.path.lexists(path / RECORD) and _differing(cfg, path):
+        aside = _put_aside(path)
+        logger.warning(
+            "%s had ended before its first checkpoint, with another configuration; it is now %s", path, aside
+        )
+    if (path / RESULT).is_dir():
+        raise ConfigError([f"{path / RESULT} is a folder, where the run's result belongs; remove it"])
+    resumed = os.path.lexists(path / RECORD)
+    if resumed:
+        _refuse_another(cfg, path)
+        (path / _ENDED).unlink(missing_ok=True)
+    elif (path / "checkpoints").exists():
+        raise ConfigError(
+            [f"{path} holds checkpoints and no {RECORD}, so nobody can tell of which run; remove it, or give name=..."]
+        )
+    else:
+        write_record(cfg, path)
+    for part in list(path.rglob(f".*{PART}")):
+        shutil.rmtree(part) if part.is_dir() else part.unlink()  # a killed start was writing it
+    return resumed
+
+
+def _give_back(path: Path) -> None:
+    """What an end without a checkpoint leaves: nothing, or a mark beside what is worth keeping."""
+    with suppress(OSError):
+        if (path / RESULT).exists() or any((path / "checkpoints").glob("*.ckpt")):
+            return
+        kept = [
+            entry for entry in path.rglob("*") if not entry.is_dir() and entry.relative_to(path).parts[0] not in _REMADE
+        ]
+        if kept:
+            (path / _ENDED).touch()
+            return
+        for entry in path.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def _refuse_removed(path: Path, error: BaseException | None = None) -> None:
+    if not (path / RECORD).exists():
+        raise Stopped(
+            f"{path} was removed or replaced while the run wrote to it; what it held is gone, and the same command begins again"
+        ) from error
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    """An error of the file system in this block is a mistake in the run's name or place, unless the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if no_room(error, path) is not None:
+            raise
+        raise ConfigError(
+            [f"paths.out={path}: cannot be written ({error.strerror or error}); name another place, or another name="]
+        ) from error
 
 
 def _anew(cfg: DictConfig) -> bool:
@@ -85,31 +141,18 @@ def _anew(cfg: DictConfig) -> bool:
 
 def _has_result(path: Path) -> bool:
     """A result that cannot be read is made again: all that it says is still there."""
-    result = path / "result.json"
-    try:
-        return isinstance(json.loads(result.read_bytes()), dict)
-    except FileNotFoundError:
-        return False
-    except (ValueError, RecursionError):
-        if is_first():
-            logger.warning("%s is damaged; it is written again", result)
-        return False
+    fault = fault_of_result(path)
+    if fault and is_first():
+        logger.warning("%s is %s; it is written again", path / RESULT, fault)
+    return fault is None
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Keys whose values differ, as ``loss.clip_high: 0.2 there, 0.3 here``."""
-    there, here = flat(old), flat(new)
-    return [
-        f"{key}: {there.get(key, _ABSENT)} there, {here.get(key, _ABSENT)} here"
-        for key in sorted(there.keys() | here.keys())
-        if there.get(key, _ABSENT) != here.get(key, _ABSENT)
-    ]
+def _differing(cfg: DictConfig, path: Path) -> list[str]:
+    return differences(read_record(path), recorded(cfg))
 
 
 def _refuse_another(cfg: DictConfig, path: Path) -> None:
-    there = OmegaConf.load(path / _RECORD)
-    assert isinstance(there, DictConfig)
-    differing = differences(recorded(there), recorded(cfg))
+    differing = _differing(cfg, path)
     if differing:
         lines = "\n".join(f"  - {line}" for line in differing)
         raise ConfigError(
@@ -124,7 +167,9 @@ def _refuse_another(cfg: DictConfig, path: Path) -> None:
 def _only_one(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")  # beside the folder, for the folder may be put aside
     while True:
-        with lock.open("w") as stream:
+        with _writable(path):
+            stream = lock.open("w")
+        with stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process lets go of it
             except BlockingIOError:
@@ -149,12 +194,13 @@ def _stands_for(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _put_aside(path: Path) -> None:
+def _put_aside(path: Path) -> Path:
     n = 1
     while (aside := path.with_name(f"{path.name}.old-{n}")).exists():
         n += 1
     path.rename(aside)
     path.mkdir()
+    return aside
 
 
 def is_first() -> bool:

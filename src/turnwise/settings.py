@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from turnwise.engines.base import Sampling
 
 
+WIDEST = 4096  # rank of an adapter: beyond the width of most layers, and then no low-rank adapter any more
+
+
 def _at_least(minimum: float, **values: float | None) -> None:
     for name, value in values.items():
-        if value is not None and not value >= minimum:
-            raise ValueError(f"{name} must be at least {minimum}, got {value}")
+        if value is not None and not minimum <= value < inf:
+            raise ValueError(f"{name} must be at least {minimum} and finite, got {value}")
+
+
+def _above_zero(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < inf:
+            raise ValueError(f"{name} must be above 0 and finite, got {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +33,9 @@ class Lora:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        _at_least(0, r=self.r, alpha=self.alpha)
+        if not 0 <= self.r <= WIDEST:
+            raise ValueError(f"r must be a rank from 0 (all weights are trained) to {WIDEST}, got {self.r}")
+        _at_least(0, alpha=self.alpha)
         if self.dropout:
             raise ValueError(
                 "dropout must be 0: the policy that learns would not be the one that sampled, and a run that was killed would "
@@ -138,9 +150,7 @@ class Update:
     offload: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        _above_zero(learning_rate=self.learning_rate, clip_norm=self.clip_norm)
         _at_least(0, warmup=self.warmup, weight_decay=self.weight_decay)
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be a share in [0, 1], got {self.decay}")
@@ -193,9 +203,7 @@ class Predictor:
     batch_tokens: int = 4096
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_norm", "reward_max"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        _above_zero(learning_rate=self.learning_rate, clip_norm=self.clip_norm, reward_max=self.reward_max)
         _at_least(0, epochs=self.epochs, weight_decay=self.weight_decay)
         _at_least(1, layers=self.layers, batch=self.batch, batch_tokens=self.batch_tokens)
         if not 0 <= self.prefix_share < 1:

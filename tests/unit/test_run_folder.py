@@ -13,9 +13,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from turnwise.config import ConfigError, compose_config
 from turnwise.errors import InputError
 from turnwise.identity import config_hash
-from turnwise.run_folder import claim, differences
+from turnwise.run_folder import claim
+from turnwise.run_record import differences
 
 CONF = Path(__file__).parents[2] / "conf"
+RESULT = '{"method": "sft", "env": "household", "scale": "tiny", "seed": 0, "in_domain": {}}'
 
 
 def config(out: Path, **changes: object) -> DictConfig:
@@ -49,7 +51,7 @@ def test_the_first_run_records_itself_and_the_same_one_resumes(tmp_path: Path) -
     with claim(config(out)) as second:
         assert (second.resumed, second.finished) == (True, False)
         assert (out / "checkpoint").read_text() == "kept"
-        (out / "result.json").write_text("{}")
+        (out / "result.json").write_text(RESULT)
     with claim(config(out)) as third:
         assert third.finished
     assert first.config_hash == second.config_hash == config_hash(config(out))

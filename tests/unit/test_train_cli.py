@@ -57,7 +57,8 @@ def test_developers_get_the_traceback(tmp_path: Path) -> None:
 def test_a_finished_run_says_where_its_report_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with claim(compose_config(["method=sft"], ROOT / "conf")) as folder:
-        (folder.path / "result.json").write_text("{}")
+        plain = {"method": "sft", "env": "household", "scale": "tiny", "seed": 0, "in_domain": {}}
+        write_result(plain, folder.path)
     run = train("method=sft", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert "outputs/sft/seed0/report.html" in run.stdout

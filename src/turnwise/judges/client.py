@@ -15,21 +15,23 @@ import aiohttp
 
 from turnwise.endpoints import TooLargeError, bounded, check_url, key_from, open_session, retry_after
 from turnwise.judges.tally import Fault, Tally
-from turnwise.text import parse_json
+from turnwise.text import parse_json, said
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 4 * 2**20  # bytes of an answer
+_SAID, _SHOWN = 4096, 300  # bytes of a refusal that are read, and characters of them in a message
+_REACH = 5.0  # s
 _MOST_TOKENS = 2**40  # of one answer; a count above it is none
 _FINAL = ("rejected", "skipped", "budget")  # asking again would not help
 
 
 class ChatFault(Exception):
-    """A question without an answer. ``after``: seconds that the server asked to be left alone."""
+    """A question without an answer. ``after``: seconds that the server asked to be left alone; ``said``: its own words, masked."""
 
-    def __init__(self, kind: Fault, detail: str, after: float | None = None) -> None:
+    def __init__(self, kind: Fault, detail: str, after: float | None = None, said: str = "") -> None:
         super().__init__(f"{kind}: {detail}")
-        self.kind, self.after = kind, after
+        self.kind, self.after, self.said = kind, after, said
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,16 @@ class ChatClient:
                 self._failed = 0
                 return reply
 
+    async def away(self) -> str | None:
+        """Why the server cannot be reached, without a question to its model; None where it answers, whatever it says."""
+        try:
+            async with self._open().get(
+                f"{self.url.rstrip('/')}/models", timeout=aiohttp.ClientTimeout(total=_REACH), allow_redirects=False
+            ):
+                return None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return type(error).__name__
+
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
@@ -159,7 +171,7 @@ class ChatClient:
                 allow_redirects=False,  # a redirect would carry the key elsewhere
             ) as response:
                 if response.status != 200:
-                    raise _refusal(response)
+                    raise await self._refusal(response)
                 body = await bounded(response, MAX_BODY)
         except TimeoutError:
             raise ChatFault("timeout", f"no answer within {limit:.1f} s") from None
@@ -186,10 +198,26 @@ class ChatClient:
             if not isinstance(text, str):
                 raise TypeError
         except (ValueError, LookupError, TypeError, AttributeError):
-            raise ChatFault("garbage", f"{len(body)} bytes that are no chat completion") from None
+            detail = f"{len(body)} bytes that are no chat completion"
+            raise ChatFault("garbage", detail, said=self._masked(body)) from None
         self.tally.answered += 1
         self._meter(answer.get("usage"))
         return Reply(text, str(choice.get("finish_reason") or ""))
+
+    async def _refusal(self, response: aiohttp.ClientResponse) -> ChatFault:
+        status, words = response.status, self._masked(await response.content.read(_SAID))
+        after = retry_after(response.headers.get("Retry-After"))
+        if status == 429:
+            return ChatFault("rate_limited", "status 429", after, words)
+        if status >= 500:
+            return ChatFault("server_error", f"status {status}", after, words)
+        if status == 408:
+            return ChatFault("timeout", "status 408", said=words)
+        hint = ", look at the key" if status in (401, 403) else ""
+        return ChatFault("rejected", f"status {status}{hint}", said=words)
+
+    def _masked(self, body: bytes) -> str:
+        return said(body, key_from(self.key_variable), most=_SHOWN)
 
     def _meter(self, usage: Any) -> None:
         try:
@@ -213,15 +241,3 @@ class ChatClient:
             self._told.add(fault.kind)
             logger.warning("judge at %s: %s; counted as %s from now on", self.url, fault, fault.kind)
         return fault
-
-
-def _refusal(response: aiohttp.ClientResponse) -> ChatFault:
-    status = response.status
-    if status == 429:
-        return ChatFault("rate_limited", "status 429", retry_after(response.headers.get("Retry-After")))
-    if status >= 500:
-        return ChatFault("server_error", f"status {status}", retry_after(response.headers.get("Retry-After")))
-    if status == 408:
-        return ChatFault("timeout", "status 408")
-    hint = ", look at the key" if status in (401, 403) else ""
-    return ChatFault("rejected", f"status {status}{hint}")

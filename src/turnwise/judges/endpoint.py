@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.background import Background
+from turnwise.endpoints import key_from
+from turnwise.errors import InputError
 from turnwise.judges.base import Candidate, gather
 from turnwise.judges.cache import Cache, CacheError, key_of
 from turnwise.judges.client import ChatClient, ChatFault
 from turnwise.judges.fence import new_code
 from turnwise.judges.prompt import AnswerError, Structured, question, read_score, repair, response_format
 from turnwise.judges.rubric import Rubric, load_rubric, snap
+from turnwise.text import said
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +56,7 @@ class EndpointJudge:
     _store: Cache | None = field(default=None, init=False, repr=False)
     _background: Background | None = field(default=None, init=False, repr=False)
     _pending: dict[str, asyncio.Task[tuple[float | None, str]]] = field(default_factory=dict, init=False, repr=False)
+    _why: str = field(default="", init=False, repr=False)  # the last question without a score had none
     _counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +83,33 @@ class EndpointJudge:
 
     def __call__(self, candidates: Iterable[Candidate]) -> list[float | None]:
         return gather(self, candidates)
+
+    def prove(self, candidate: Candidate) -> str | None:
+        """Ask one question before a run rests on the answers; it is counted in the spend and not in the candidates.
+
+        Returns:
+            What a person should know although the question has an answer: a cached one says nothing of the server.
+
+        Raises:
+            InputError: there is no score; the message has the server's own words, masked.
+        """
+        score = self.submit(candidate).result()
+        known = self._counts["cached"]
+        self._counts.clear()
+        if score is None:
+            self.close()
+            raise InputError(
+                f"judge at {self.client.url}: a first question got no score ({self._why}); see judge.client.url, judge.model "
+                f"({self.model}), judge.structured ({self.structured}), judge.max_tokens and the key in "
+                f"{self.client.key_variable}, or choose judge=offline"
+            )
+        assert self._background is not None
+        away = self._background.submit(self.client.away()).result() if known else None
+        return (
+            f"judge at {self.client.url} does not answer ({away}); only replies in its cache have scores"
+            if away
+            else None
+        )
 
     def report(self) -> dict[str, float]:
         counts = {name: self._counts[name] for name in _COUNTS}
@@ -129,8 +160,10 @@ class EndpointJudge:
                     reply = await self.client.ask(self._request(repair(messages, reply.text, error)), deadline)
                     raw = read_score(reply.text)
         except ChatFault as fault:
+            self._why = f"{fault}{f'; it said: {fault.said}' if fault.said else ''}"
             return None, fault.kind
         except AnswerError as error:
+            self._why = f"{error.kind}: {error}; it said: {said(reply.text, key_from(self.client.key_variable))}"
             return None, error.kind
         return snap(self._keep(key, {"score": raw})["score"]), ""
 

@@ -43,6 +43,15 @@ class Judged:
     waited: float = field(default=0.0, init=False)  # s for answers after all rollouts had ended
     _asked: dict[str, dict[tuple[int, ...], Future[float | None]]] = field(default_factory=dict, init=False, repr=False)
 
+    def prove(self, state: State) -> str | None:
+        """Ask about the demonstrated reply of one state, where the judge can fail; what a person should know of the answer.
+
+        Raises:
+            InputError: the judge gives no score, or the demonstrated action is not in ``format``.
+        """
+        prove = getattr(self.judge, "prove", None)
+        return prove(candidate(self.steps[state.id], self.text(state.expert_ids), self.format)) if prove else None
+
     def ask(self, state: State, action_ids: Sequence[int]) -> None:
         """Put the question of a reply, unless it has been put; returns at once.
 

@@ -26,7 +26,7 @@ class Pivots:
     ``refresh`` and its three numbers say when the turns are profiled and chosen anew (:class:`Refresh`); None: never.
 
     Raises:
-        ValueError: ``k`` is below 2, ``lambda_diff`` is not above 0, ``keep`` is unknown, or a number of ``refresh`` is out of
+        ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a number of ``refresh`` is out of
             range.
     """
 
@@ -43,8 +43,10 @@ class Pivots:
     def __post_init__(self) -> None:
         if self.k < 2:
             raise ValueError(f"k must be at least 2: one sample cannot disagree with itself; got {self.k}")
-        if not self.lambda_diff > 0:
-            raise ValueError(f"lambda_diff must be above 0, or no turn is kept; got {self.lambda_diff}")
+        if not 0 < self.lambda_diff <= 1:
+            raise ValueError(
+                f"lambda_diff must be above 0 and at most 1: it bounds a mean of verdicts in [0, 1]; got {self.lambda_diff}"
+            )
         if self.keep not in ("adv", "mixed", "all"):
             raise ValueError(f"keep must be adv, mixed or all, got {self.keep!r}")
         Refresh(0.5 if self.refresh is None else self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from yaml import YAMLError
 
+from turnwise.config import ConfigError
 from turnwise.errors import InputError
 from turnwise.files import whole
-from turnwise.identity import config_hash
+from turnwise.identity import config_hash, hash_of
 from turnwise.papers.jobs import Job
 from turnwise.reports.result import ResultError, read_result
+from turnwise.run_record import read_record
 
 State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cannot run"]
 
@@ -61,18 +61,14 @@ def standing(job: Job, cfg: DictConfig | None) -> Standing:
         text = error_file(folder).read_text(encoding="utf-8", errors="replace")
         return Standing(job, folder, "failed", text.partition("\n\n")[0].strip())
     if (folder / "config.yaml").exists():
-        if _recorded(folder) == wanted:
+        try:
+            same = hash_of(read_record(folder)) == wanted
+        except ConfigError as error:
+            return Standing(job, folder, "changed", str(error))
+        if same:
             return Standing(job, folder, "interrupted", "goes on from its last checkpoint")
         return Standing(job, folder, "changed", "begun with another configuration; fresh=true replaces it")
     return Standing(job, folder, "waiting")
-
-
-def _recorded(folder: Path) -> str | None:
-    try:
-        cfg = OmegaConf.load(folder / "config.yaml")
-        return config_hash(cfg) if isinstance(cfg, DictConfig) else None
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException):
-        return None
 
 
 def error_file(folder: Path) -> Path:

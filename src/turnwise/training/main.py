@@ -249,6 +249,12 @@ class Run:
         form = OmegaConf.select(self.cfg, "reward.format", default="hermes")
         return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, form)
 
+    def prove_judge(self, candidates: Sequence[State]) -> None:
+        """One question before anything is computed: a run whose judge never answers would be a run without one."""
+        judged = self.judged()
+        if judged is not None and self.ranks.first and len(candidates) and (told := judged.prove(candidates[0])):
+            self.phases.tell(told)
+
     def evaluate_during(self, collection: Collection) -> dict[str, float]:
         """In the middle of training: one line of metrics."""
         collection.settle()
@@ -293,6 +299,7 @@ def run(cfg: DictConfig) -> None:
         ends.callback(job.engine.shutdown)
         with ranks.first_alone():
             candidates = job.candidates()
+            job.prove_judge(candidates)
         if job.parts["allocator"] is not None:
             candidates = playable(candidates, job.settings["rollout"], phases.tell)
         base = job.measured_base()

@@ -19,6 +19,13 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has room for
 CPU_TOKENS = 8192  # of a step's batch there
 SERVED = "policy"  # name of the base model at a server that we start
 _OURS = ("--model", "--served-model-name", "--host", "--port", "--api-key", "--logprobs-mode", "--generation-config")
+_FILE = "--config"  # of vLLM: a file that may hold any of them
+
+
+def _is_ours(argument: str) -> bool:
+    """Whether vLLM would read it as an option that the engine sets: it takes abbreviations, and ``_`` for ``-``."""
+    name = argument.split("=")[0].replace("_", "-")
+    return len(name) > 2 and name.startswith("--") and (name == _FILE or any(own.startswith(name) for own in _OURS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +67,8 @@ class Local:
             raise ValueError(
                 f"devices must name the GPUs of each server: {self.servers} entries, got {len(self.devices)}"
             )
-        if taken := [given for given in self.arguments if str(given).split("=")[0] in _OURS]:
-            raise ValueError(f"arguments must not hold {', '.join(taken)}: the engine sets them itself")
+        if taken := [given for given in self.arguments if _is_ours(str(given))]:
+            raise ValueError(f"arguments must not hold {', '.join(taken)}: the engine sets these options itself")
 
     def command(self, model: str, host: str, port: int, max_length: int, tokenizer: str | None = None) -> list[str]:
         """The server's command line; it holds no secret. ``tokenizer``: where it lies, if not with the model."""
