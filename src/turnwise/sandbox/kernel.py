@@ -38,7 +38,7 @@ def pair():
     return ours, theirs
 
 
-def enter_processes():
+def enter():
     """Look at processes in the working folder from now on, and give up the capability that led there, for good."""
     global PROCESSES  # noqa: PLW0603 (of a program that is one text)
     PROCESSES = "."

@@ -28,9 +28,10 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # in the sandbox there are no files to import
     from turnwise.sandbox.kernel import (
+        PROCESSES,
         bare,
         ended,
-        give_up_capabilities,
+        enter,
         lets_go,
         pair,
         receive,
@@ -288,7 +289,7 @@ def main():
     if os.getpid() != 1:  # it signals all that it can reach
         sys.exit("the Python server is process 1 of a sandbox or nothing")
     settings = json.loads(sys.argv[1])
-    enter_processes()
+    enter()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     broker = Broker(settings)

@@ -1,8 +1,9 @@
 """Watching a sandboxed command from outside: its output, its time, and what its processes use together.
 
 The kernel limits single processes and files (``ulimit``), the number of processes, and the size of each file system that a
-command can write to. Two things have no such limit for a user without rights: what processes hold in memory together, and how many files
-there are. They are compared with counts that the kernel keeps, forty times a second; no folder is read while a command runs.
+command can write to. Two things have no such limit for a user without rights: what processes hold in memory together, and how
+many files there are. They are compared with counts that the kernel keeps, forty times a second; no folder is read while a
+command runs.
 """
 
 from __future__ import annotations
