@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Literal
 
 from turnwise.sandbox import bubblewrap
@@ -25,3 +26,11 @@ def open_sandbox(backend: Backend = "auto", limits: Limits | None = None, python
         if why is None:
             return bubblewrap.Bubblewrap(limits, python)
     raise NoSandboxError(f"sandbox: what a model writes cannot be run safely here ({why}); {bubblewrap.REMEDY}")
+
+
+if __name__ == "__main__":
+    try:
+        open_sandbox().close()
+    except NoSandboxError as error:
+        sys.exit(str(error))
+    print("sandbox: bubblewrap works here")
