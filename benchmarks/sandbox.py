@@ -122,7 +122,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--calls", type=int, default=200, help="timed calls of each kind (200)")
-    parser.add_argument("--backend", choices=["auto", "bubblewrap", "sandlock"], default="auto")
+    parser.add_argument("--backend", choices=["auto", "bubblewrap"], default="auto")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     args = parser.parse_args()
     if args.calls < 1:

@@ -88,7 +88,8 @@ class Environment(Protocol):
     """A family of tasks.
 
     One whose steps wait for commands, workers or servers may say ``waits = True``: sessions are then stepped in threads, each
-    in one at a time (``rollouts.ahead``). One that is made of others has them as ``parts``, by name (:func:`worlds_of`).
+    in one at a time (``rollouts.ahead``). One that is made of others has them as ``parts``, by name (:func:`worlds_of`). One
+    that needs a program of this machine may have ``ready()``, which raises an ``InputError`` where that is missing.
     """
 
     name: str
@@ -119,6 +120,17 @@ class Environment(Protocol):
 def worlds_of(environment: Any) -> Mapping[str, Environment]:
     """The worlds whose tasks an environment deals, by name: the ``parts`` of one that is made of others, else itself."""
     return getattr(environment, "parts", None) or {environment.name: environment}
+
+
+def check_ready(environment: Any) -> None:
+    """Ask each part of an environment whether it can be played on this machine, before anything is started.
+
+    Raises:
+        InputError: a program is missing; the message says how it is installed.
+    """
+    for world in worlds_of(environment).values():
+        if ready := getattr(world, "ready", None):
+            ready()
 
 
 def world_of(environment: Environment, task: Task) -> Environment:

@@ -30,7 +30,7 @@ class Box:
     """Several threads may ask at once.
 
     Args:
-    backend: auto, bubblewrap or sandlock; see ``turnwise.sandbox.detect``.
+    backend: bubblewrap, or auto, which is the same.
     limits: of each command.
     python: the interpreter inside; None: this one where the sandbox may read it, else /usr/bin/python3.
     """
@@ -81,12 +81,21 @@ class Box:
                 if mine.exception() is None and not mine.result()[0].stopped:
                     self._results.keep(key, mine.result(), _size(*mine.result()))
 
-    def _shell(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
+    def open(self) -> Sandbox:
+        """The sandbox, tried out when it is first wanted.
+
+        Raises:
+            NoSandboxError: nothing here can hold a command; the message says what to install.
+        """
         with self._lock:
             if self._sandbox is None:
                 self._sandbox = open_sandbox(self.backend, self.limits, self.python)
+            return self._sandbox
+
+    def _shell(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
+        sandbox = self.open()
         try:
-            return self._sandbox.shell(command, tree)
+            return sandbox.shell(command, tree)
         except SandboxFault as error:
             raise EnvironmentFault(f"sandbox: {error}") from error
 

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import math
 import os
+import secrets
+import select
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from turnwise.sandbox import leash
-from turnwise.sandbox.base import BOX, Limits, Outcome, PythonState, SandboxFault
-from turnwise.sandbox.folders import interpreter, refused, remove
+from turnwise.sandbox.base import Limits, Outcome, PythonState, SandboxFault
 from turnwise.sandbox.python import PythonServer
-from turnwise.sandbox.seccomp import confined
-from turnwise.sandbox.tree import Tree, read_tree, write_tree
+from turnwise.sandbox.seccomp import broker, confined
+from turnwise.sandbox.tree import Tree, opened, read_tree, write_tree
+from turnwise.sandbox.walls import DISKS, command_walls, interpreter, refused, server_walls
 from turnwise.sandbox.watch import Watched, children, descendants, watch
 
 NOBODY = 65534
-INSTALL = "install bubblewrap (Debian, Ubuntu: apt install bubblewrap; Fedora: dnf install bubblewrap)"
-_SCRATCH = 16 << 20  # bytes of /tmp and of /dev/shm inside
+INSTALL = "apt-get install bubblewrap"
+REMEDY = (
+    f"Debian and Ubuntu install bubblewrap with '{INSTALL}', Fedora with 'dnf install bubblewrap'; a container has to allow user "
+    "namespaces"
+)
+_START = 30.0  # seconds until a bwrap that has not come to its command is given up
 
 
 class Bubblewrap:
     """See :class:`turnwise.sandbox.base.Sandbox`.
 
-    Inside: the host's /usr, read-only; a work folder; no other file of the host; a network without a way out; processes of its
-    own; no capabilities; a filter of system calls. Root drops to ``nobody`` first, for the kernel counts no processes of root's.
+    Inside: the host's /usr, read-only; a work folder in memory; no other file of the host; no network and no socket; processes
+    of its own; no capabilities; a filter of system calls. Root becomes ``nobody`` first, for the kernel does not count root's
+    processes. The host reads and writes the work folder only while nothing of the command runs.
 
     Args:
         limits: of each call.
@@ -48,9 +57,9 @@ class Bubblewrap:
         self.limits = limits or Limits()
         self.owner = NOBODY if os.getuid() == 0 else None
         self.python_path, self._folders = interpreter(python, self.owner is not None)
-        self._filter = confined()
+        self._filter, self._server_filter = confined(), broker()
         self._server: PythonServer | None = None
-        self._place: Path | None = None  # of the work folders
+        self._mark = ""  # of all processes of this sandbox
         self._leash: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -58,22 +67,30 @@ class Bubblewrap:
         """A command in a fresh folder; see the protocol."""
         if no := refused(command):
             return no, tree
-        try:
-            folder = self._work_folder()
-        except OSError as error:
-            raise SandboxFault(f"no work folder: {error}") from error
-        try:
-            write_tree(tree, folder, self.owner)
-            outcome = self._run(command, folder)
-            left, whole = read_tree(folder, self.limits.folder_mib << 20, self.limits.files)
-        except OSError as error:  # the host's disk is full, say
-            raise SandboxFault(f"the work folder: {error}") from error
-        finally:
-            remove(folder)
+        with ExitStack() as stack:
+            try:
+                process, reports = self._start(command, stack)
+                disks = _enter(process, reports, stack)
+                with _acting_as(self.owner):
+                    write_tree(tree, disks[0])
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    return Outcome("", None, "disk"), tree
+                raise SandboxFault(f"the work folder: {error}") from error
+            assert process.stdin is not None
+            process.stdin.close()  # the command may begin
+            seen = watch(_Running(process), self.limits, disks)
+            outcome = _judged(seen, _drain(reports))
+            try:
+                with _acting_as(self.owner):
+                    left, whole = read_tree(disks[0], self.limits.folder_mib << 20, self.limits.files)
+            except OSError as error:
+                raise SandboxFault(f"the work folder: {error}") from error
         return (outcome if whole else Outcome(outcome.output, None, "disk")), left
 
     def python(self) -> PythonState:
         """A state with no names; the server starts with the first one."""
+        self._marked()
         with self._lock:
             if self._server is None or self._server.fault:
                 self._server = PythonServer(self._start_server, self.limits)
@@ -90,23 +107,22 @@ class Bubblewrap:
                 self._server.close()
                 self._server = None
 
-    def _work_folder(self) -> Path:
+    def _marked(self) -> str:
+        """The mark of this sandbox's processes, while its leash runs."""
         with self._lock:
-            if self._leash is None or self._place is None or not self._place.exists():
-                if self._leash is not None:
-                    self._leash.stdin.close()  # type: ignore[union-attr]
-                self._place = Path(tempfile.mkdtemp(prefix="turnwise-box-"))
-                self._place.chmod(0o711)  # whoever works inside may pass, and list nothing
+            if self._leash is None:
+                self._mark = f"turnwise-{secrets.token_hex(8)}"
                 self._leash = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(Path(leash.__file__)), str(self._place)],
+                    [sys.executable, "-I", "-S", str(Path(leash.__file__)), self._mark],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,  # it outlives a trainer whose whole group is killed
                 )
-            return Path(tempfile.mkdtemp(dir=self._place))
+            return self._mark
 
-    def _run(self, command: str, folder: Path) -> Outcome:
+    def _start(self, command: str, stack: ExitStack) -> tuple[subprocess.Popen[bytes], int]:
+        """A bash that waits for the end of its input before it looks at the command, and what bwrap reports of it."""
         limits = self.limits
         bounds = {
             "c": 0,
@@ -116,43 +132,38 @@ class Bubblewrap:
             "u": limits.processes,
             "t": math.ceil(limits.seconds) + 1,
         }
-        script = "ulimit " + " ".join(f"-{key} {value}" for key, value in bounds.items()) + "\n" + command
-        argv = [
-            *self._walls(),
-            *("--die-with-parent", "--size", str(_SCRATCH), "--tmpfs", "/tmp"),
-            *("--bind", str(folder), BOX, "--chdir", BOX, "--remount-ro", "/"),
-        ]
+        script = (
+            "echo; read -r _; exec < /dev/null; ulimit "
+            + " ".join(f"-{key} {value}" for key, value in bounds.items())
+            + "\n"
+            + command
+        )
+        walls = command_walls(self.owner, self.python_path, self._folders, limits, self._marked())
         told, tell = os.pipe()
-        rules = self._filter_pipe()
+        stack.callback(os.close, told)
+        rules = _pipe_of(self._filter)
         try:
             process = subprocess.Popen(
-                [*argv, "--seccomp", str(rules), "--json-status-fd", str(tell), "--", "/bin/bash", "-c", script],
-                stdin=subprocess.DEVNULL,
+                [*walls, "--seccomp", str(rules), "--json-status-fd", str(tell), "--", "/bin/bash", "-c", script],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=(rules, tell),
             )
         except OSError as error:
-            os.close(told)
             raise SandboxFault(f"bwrap did not start: {error}") from error
         finally:
             os.close(rules)
             os.close(tell)
-        try:
-            seen = watch(_Running(process), limits, folder)
-            reports = _drain(told)
-        finally:
-            os.close(told)
-        return _judged(seen, reports)
+        stack.callback(_abandon, process)
+        return process, told
 
     def _start_server(self, source: str, settings: str) -> subprocess.Popen[bytes]:
-        rules = self._filter_pipe()
+        walls = server_walls(self.owner, self.python_path, self._folders, self._mark)
+        rules = _pipe_of(self._server_filter)
         try:
             return subprocess.Popen(
-                [
-                    *(*self._walls(), "--remount-ro", "/", "--seccomp", str(rules), "--"),
-                    *(self.python_path, "-I", "-c", source, settings),
-                ],
+                [*walls, "--seccomp", str(rules), "--", self.python_path, "-I", "-c", source, settings],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -163,53 +174,6 @@ class Bubblewrap:
             raise SandboxFault(f"bwrap did not start: {error}") from error
         finally:
             os.close(rules)
-
-    def _walls(self) -> list[str]:
-        drop = ["setpriv", f"--reuid={self.owner}", f"--regid={self.owner}", "--clear-groups"] if self.owner else []
-        system: list[str] = []
-        for name in ("bin", "sbin", "lib", "lib32", "lib64"):
-            path = Path("/", name)
-            if path.is_symlink():
-                system += ["--symlink", str(path.readlink()), str(path)]
-            elif path.exists():
-                system += ["--ro-bind", str(path), str(path)]
-        for place in ("/etc/alternatives", "/etc/ld.so.cache"):
-            system += ["--ro-bind-try", place, place]
-        for place in self._folders:
-            system += ["--ro-bind", place, place]
-        variables = {
-            "PATH": f"{Path(self.python_path).parent}:/usr/bin:/bin",
-            "HOME": BOX,
-            "LANG": "C.UTF-8",
-            "TZ": "UTC",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONHASHSEED": "0",
-        }
-        return [
-            *drop,
-            *("bwrap", "--unshare-all", "--as-pid-1", "--new-session", "--cap-drop", "ALL"),
-            *("--uid", "1000", "--gid", "1000", "--hostname", "box", "--clearenv"),
-            *[part for name, value in variables.items() for part in ("--setenv", name, value)],
-            *("--ro-bind", "/usr", "/usr", *system),
-            *(
-                "--proc",
-                "/proc",
-                "--dev",
-                "/dev",
-                "--size",
-                str(_SCRATCH),
-                "--tmpfs",
-                "/dev/shm",
-                "--remount-ro",
-                "/dev",
-            ),
-        ]
-
-    def _filter_pipe(self) -> int:
-        read, write = os.pipe()
-        os.write(write, self._filter)  # a kilobyte: a pipe holds it
-        os.close(write)
-        return read
 
 
 class _Running:
@@ -241,7 +205,7 @@ def reason() -> str | None:
     if not sys.platform.startswith("linux"):
         return f"bubblewrap needs Linux, this is {sys.platform}"
     if shutil.which("bwrap") is None:
-        return f"bwrap is not installed: {INSTALL}"
+        return "bwrap is not installed"
     if os.getuid() == 0 and shutil.which("setpriv") is None:
         return "root has to drop its rights and setpriv is not installed: install util-linux, or run as another user"
     try:
@@ -255,6 +219,52 @@ def reason() -> str | None:
     return None if outcome.output == "works\n" else f"a command in bwrap answered {outcome.output.strip()!r}"
 
 
+def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> Sequence[int]:
+    """Descriptors of what the command will write to, once all is mounted. They outlive its processes."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], _START)
+    if not ready or os.read(process.stdout.fileno(), 1) != b"\n":
+        words = (
+            process.stdout.read().decode("utf-8", "replace").strip()[-500:] if ready else f"nothing within {_START:g} s"
+        )
+        raise SandboxFault(f"bwrap failed before the command: {words or 'it said nothing'}")
+    inside = json.loads(os.read(reports, 4096).splitlines()[0])["child-pid"]
+    return [stack.enter_context(opened(f"/proc/{inside}/root{disk}")) for disk in DISKS]
+
+
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    """End a process that was not watched to its end."""
+    if process.returncode is None:
+        _Running(process).end()
+    for stream in (process.stdin, process.stdout):
+        stream.close()  # type: ignore[union-attr]
+
+
+@contextmanager
+def _acting_as(owner: int | None) -> Iterator[None]:
+    """Let this thread reach files with the rights of the sandbox's user, which is root's only where it is another one."""
+    if owner is None:
+        yield
+        return
+    library = ctypes.CDLL(
+        None
+    )  # these two calls are of a thread, and a user who is not 0 has no rights over others' files
+    library.setfsgid(owner)
+    library.setfsuid(owner)
+    try:
+        yield
+    finally:
+        library.setfsuid(0)
+        library.setfsgid(0)
+
+
+def _pipe_of(data: bytes) -> int:
+    read, write = os.pipe()
+    os.write(write, data)  # some kilobytes: a pipe holds them
+    os.close(write)
+    return read
+
+
 def _drain(descriptor: int) -> str:
     """What is in a pipe whose writers are gone."""
     parts = []
@@ -265,10 +275,9 @@ def _drain(descriptor: int) -> str:
 
 def _judged(seen: Watched, reports: str) -> Outcome:
     text = seen.output.decode("utf-8", "replace")
-    if seen.stopped and "child-pid" in reports:
+    if seen.stopped:
         return Outcome(text, None, seen.stopped)
     status = next((json.loads(line)["exit-code"] for line in reports.splitlines() if "exit-code" in line), None)
-    if status is None:  # bwrap never came to run the command
-        why = text.strip()[-500:] or seen.stopped or "it said nothing"
-        raise SandboxFault(f"bwrap failed before the command: {why}")
+    if status is None:
+        raise SandboxFault(f"bwrap ended without a report: {text.strip()[-500:] or 'it said nothing'}")
     return Outcome(text, status)

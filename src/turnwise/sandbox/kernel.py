@@ -1,14 +1,82 @@
 """What whoever watches processes asks of the kernel. Sent as text between ``state.py`` and ``server.py``, so it imports no other
 file of ours; ``watch.py`` uses it on this side."""
 
-# ruff: noqa: PTH123
+# ruff: noqa: PTH115, PTH123, PTH208
 
 import contextlib
+import ctypes
+import json
 import os
 import resource
 import signal
 import socket
 import struct
+import sys
+import time
+
+PROCESSES = "/proc"  # the server's is its working folder, which no other process of the sandbox can open
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from turnwise.sandbox.state import CHANNEL, NOWHERE
+
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, CAPABILITIES_V3 = 47, 4, 0x20080522
+
+
+class Channel(socket.socket):
+    """The broker's end of a pair of sockets, which knows the other one by its inode."""
+
+    peer: int
+
+
+def pair():
+    """Two sockets: the broker's end, and the one for a state."""
+    ours, theirs = socket.socketpair()
+    ours = Channel(fileno=ours.detach())
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    ours.peer = os.fstat(theirs.fileno()).st_ino
+    return ours, theirs
+
+
+def enter():
+    """Look at processes in the working folder from now on, and give up the capability that led there, for good."""
+    global PROCESSES  # noqa: PLW0603 (of a program that is one text)
+    PROCESSES = "."
+    library = ctypes.CDLL(None, use_errno=True)
+    header = struct.pack("=Ii", CAPABILITIES_V3, 0)
+    library.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    if library.capset(header, bytes(24)):
+        raise OSError(ctypes.get_errno(), "the capabilities cannot be given up")
+
+
+def open_files(process):
+    """What a process holds open: descriptor -> name; None where it is gone or hides them."""
+    place = f"{PROCESSES}/{process}/fd"
+    try:
+        return {int(name): os.readlink(f"{place}/{name}") for name in os.listdir(place)}
+    except OSError:
+        return None
+
+
+def name_of(peer):
+    return f"socket:[{peer}]"
+
+
+def bare(process, channel, excused):
+    """Whether a state holds no open file but its own channel and those excused, by inode: one that two hold connects them."""
+    held, excused = open_files(process) or {}, set(map(name_of, excused))
+    rest = {number: what for number, what in held.items() if what not in excused}
+    return rest == {CHANNEL: name_of(channel.peer)} | dict.fromkeys((0, 1, 2, NOWHERE), "/dev/null")
+
+
+def lets_go(process, channel, seconds):
+    """Whether a state lets go of the channel that it handed to a copy, within some time."""
+    end = time.monotonic() + seconds
+    while name_of(channel.peer) in (open_files(process) or {}).values():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.0002)
+    return True
 
 
 def take(read, output, most):
@@ -39,7 +107,7 @@ def report(channel):
 
 def resident(process):
     try:
-        with open(f"/proc/{process}/statm") as stream:
+        with open(f"{PROCESSES}/{process}/statm") as stream:
             return int(stream.read().split()[1]) * resource.getpagesize()
     except (OSError, IndexError):
         return 0
@@ -48,7 +116,7 @@ def resident(process):
 def ended(process):
     """Whether a process is gone, or dead and only its parent has not asked for it."""
     try:
-        with open(f"/proc/{process}/stat") as stream:
+        with open(f"{PROCESSES}/{process}/stat") as stream:
             return stream.read().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
@@ -58,3 +126,11 @@ def stop_all():
     """Stop every other process of this namespace."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGSTOP)
+
+
+def receive():
+    """The next request of the host, whose end is the end of the server."""
+    header = sys.stdin.buffer.read(4)
+    if len(header) < 4:
+        os._exit(0)
+    return json.loads(sys.stdin.buffer.read(struct.unpack("=I", header)[0]))

@@ -19,6 +19,7 @@ from typing import Any
 
 from turnwise.sandbox.base import Limits, Outcome, SandboxFault
 from turnwise.sandbox.seccomp import alone
+from turnwise.sandbox.state import DESCRIPTORS
 from turnwise.sandbox.watch import children
 
 STATE, *_REST = (Path(__file__).with_name(name) for name in ("state.py", "kernel.py", "server.py"))
@@ -56,7 +57,7 @@ class PythonServer:
                 "RLIMIT_AS": limits.memory_mib << 20,
                 "RLIMIT_NPROC": STATES + COPIES + limits.processes + 2,
                 "RLIMIT_FSIZE": 0,  # a snippet computes; files are for commands
-                "RLIMIT_NOFILE": 64,
+                "RLIMIT_NOFILE": DESCRIPTORS,
                 "RLIMIT_CORE": 0,
             },
         }

@@ -1,123 +1,140 @@
 """Filters of system calls, as the byte code that the kernel and ``bwrap --seccomp`` read.
 
-Namespaces take away the network, the host's files and its processes; these calls would still reach round a limit (memory that
-belongs to no process), round the network namespace (vsock) or into parts of the kernel that no work in a folder needs.
+Namespaces take away the network, the host's files and its processes. The filters refuse what would still pass a limit (memory
+that belongs to no process), reach parts of the kernel that no work in a folder needs, or connect two Python states.
 """
 
 from __future__ import annotations
 
 import errno
-import platform
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from turnwise.errors import InputError
+from turnwise.sandbox.calls import X86_64, calls
 
-# audit architecture, then numbers by name
-_X86_64 = (0xC000003E, {
-    "memfd_create": 319, "memfd_secret": 447, "shmget": 29, "msgget": 68, "semget": 64, "unshare": 272, "setns": 308,
-    "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "ptrace": 101, "process_vm_readv": 310,
-    "process_vm_writev": 311, "keyctl": 250, "add_key": 248, "request_key": 249, "bpf": 321, "perf_event_open": 298,
-    "userfaultfd": 323, "init_module": 175, "finit_module": 313, "delete_module": 176, "kexec_load": 246,
-    "quotactl": 179, "clone": 56, "socket": 41, "prlimit64": 302, "kill": 62, "tkill": 200, "tgkill": 234,
-    "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "setpriority": 141, "sched_setaffinity": 203, "setrlimit": 160,
-})  # fmt: skip
-_AARCH64 = (0xC00000B7, {
-    "memfd_create": 279, "memfd_secret": 447, "shmget": 194, "msgget": 186, "semget": 190, "unshare": 97, "setns": 268,
-    "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51, "ptrace": 117, "process_vm_readv": 270,
-    "process_vm_writev": 271, "keyctl": 219, "add_key": 217, "request_key": 218, "bpf": 280, "perf_event_open": 241,
-    "userfaultfd": 282, "init_module": 105, "finit_module": 273, "delete_module": 106, "kexec_load": 104,
-    "quotactl": 60, "clone": 220, "socket": 198, "prlimit64": 261, "kill": 129, "tkill": 130, "tgkill": 131,
-    "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "setpriority": 140, "sched_setaffinity": 122, "setrlimit": 164,
-})  # fmt: skip
-_EVERYWHERE = {  # calls since Linux 5.1 have one number on every architecture
-    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
-    "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "pidfd_open": 434, "clone3": 435, "pidfd_getfd": 438,
-    "mount_setattr": 442, "pidfd_send_signal": 424,
+_REFUSED = (
+    "memfd_create", "memfd_secret", "shmget", "msgget", "semget", "mq_open", "mq_unlink", "mq_timedsend",
+    "mq_timedreceive", "mq_notify", "mq_getsetattr", "socket", "socketpair", "unshare", "setns", "mount", "umount2",
+    "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr",
+    "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "pidfd_getfd", "kcmp",
+    "keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter",
+    "io_uring_register", "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "quotactl",
+    "quotactl_fd", "swapon", "swapoff", "acct", "reboot", "syslog", "name_to_handle_at", "open_by_handle_at",
+    "fanotify_init", "inotify_init", "inotify_init1", "cachestat",
+)  # fmt: skip
+"""Of everything inside."""
+
+_ATTRIBUTES = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")  # their memory counts towards no size of a folder
+
+_REFUSED_STATES = (
+    "kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_send_signal",
+    "setpriority", "setrlimit", "sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr",
+    "ioprio_set", "flock", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat",
+    "utime", "utimes", "futimesat", "utimensat", "socketpair", "sendmsg", "sendmmsg", "recvmmsg", "setsockopt",
+    "getsockopt", "bind", "listen", "accept", "accept4", "connect", "shutdown", "getsockname", "getpeername",
+)  # fmt: skip
+"""Of Python states as well: signals to others, limits, and whatever another state could see."""
+
+_OF_ITSELF = {  # the argument that names a process: 0 is the caller
+    "sched_getaffinity": 0, "sched_getscheduler": 0, "sched_getparam": 0, "sched_getattr": 0, "getpgid": 0, "getsid": 0,
+    "get_robust_list": 0, "getpriority": 1, "ioprio_get": 1, "prlimit64": 0,
 }  # fmt: skip
-_MACHINES: Mapping[str, tuple[int, dict[str, int]]] = {
-    "x86_64": _X86_64, "AMD64": _X86_64, "aarch64": _AARCH64, "arm64": _AARCH64,
-}  # fmt: skip
+_FCNTL = (0, 1, 2, 3, 1030)  # duplicate, read and set the flags of a descriptor; what an open file shares may be read
+_IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # is it a terminal, of what size, what waits, close when executing
 
-_OTHERS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_send_signal")
-_OWN = ("setpriority", "sched_setaffinity", "setrlimit")  # limits that the server sets
-_SPECIAL = ("clone", "clone3", "socket", "prlimit64")
 _SPACES = 0x7E020000  # the CLONE_NEW* flags: namespaces of one's own
-_FAMILIES = (1, 2, 10)  # unix, IPv4, IPv6: what a network namespace holds back
+_SHARING = 0x80040E00  # of folder, open files, signal handlers, semaphores, input and output
+_MEMORY, _VFORK, _THREAD = 0x100, 0x4000, 0x10000
+_MAP_SHARED = 1  # also set in MAP_SHARED_VALIDATE
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ARCHITECTURE, _FIRST, _THIRD = 0, 4, 16, 32  # places in seccomp_data; of arguments the low word is read
-
-
-def confined() -> bytes:
-    """The filter of everything that runs in the sandbox.
-
-    Raises:
-        InputError: the machine is neither x86_64 nor aarch64.
-    """
-    architecture, numbers = _calls()
-    skipped = {*_OTHERS, *_OWN, *_SPECIAL}
-    rules = [
-        *_refuse_all(numbers[name] for name in sorted(numbers.keys() - skipped)),
-        *_refuse(numbers["clone3"], errno.ENOSYS),  # its flags lie in memory; the C library then uses clone
-        *_on(numbers["clone"], [(_LOAD, _FIRST, 0, 0), (_ANY_BIT, _SPACES, 0, 1), _error(errno.EPERM)]),
-        *_on(
-            numbers["socket"],
-            [
-                (_LOAD, _FIRST, 0, 0),
-                *((_EQUAL, family, len(_FAMILIES) - i, 0) for i, family in enumerate(_FAMILIES)),
-                _error(errno.EAFNOSUPPORT),
-            ],
-        ),
-    ]
-    return _program(architecture, rules)
-
-
-def alone() -> bytes:
-    """A further filter: no signals to other processes, no changes of limits.
-
-    Raises:
-        InputError: the machine is neither x86_64 nor aarch64.
-    """
-    architecture, numbers = _calls()
-    rules = [
-        *_refuse_all(numbers[name] for name in (*_OTHERS, *_OWN)),
-        *_on(
-            numbers["prlimit64"],  # a limit may be read: no new one is given, in neither half of the pointer
-            [
-                (_LOAD, _THIRD, 0, 0),
-                (_EQUAL, 0, 0, 2),
-                (_LOAD, _THIRD + 4, 0, 0),
-                (_EQUAL, 0, 1, 0),
-                _error(errno.EPERM),
-            ],
-        ),
-    ]
-    return _program(architecture, rules)
-
+_NUMBER, _ARCHITECTURE = 0, 4  # places in seccomp_data
 
 _Rule = tuple[int, int, int, int]  # operation, operand, jump if true, jump if false
 
 
-def _calls() -> tuple[int, Mapping[str, int]]:
-    machine = platform.machine()
-    if machine not in _MACHINES:
-        raise InputError(f"sandbox: the filter of system calls is written for x86_64 and aarch64, not for {machine}")
-    architecture, numbers = _MACHINES[machine]
-    return architecture, numbers | _EVERYWHERE
+def confined() -> bytes:
+    """The filter of everything that runs in the sandbox; commands have no other.
+
+    Raises:
+        InputError: the machine is neither x86_64 nor aarch64.
+    """
+    return _program(_walls(_REFUSED))
+
+
+def broker() -> bytes:
+    """The filter of the Python server's process 1, which speaks to its states over pairs of sockets.
+
+    Raises:
+        InputError: the machine is neither x86_64 nor aarch64.
+    """
+    return _program(_walls([name for name in _REFUSED if name != "socketpair"]))
+
+
+def alone() -> bytes:
+    """A further filter, of Python states: none of them can act on another one, nor leave it a word.
+
+    Raises:
+        InputError: the machine is neither x86_64 nor aarch64.
+    """
+    _, numbers = calls()
+    rules = [
+        *_refuse_all(_REFUSED_STATES, errno.EPERM),
+        *_on(  # threads may share all; a process memory alone, and only while its parent stands still
+            numbers["clone"],
+            [
+                _first(0),
+                (_ANY_BIT, _THREAD, 4, 0),
+                (_ANY_BIT, _SHARING, 2, 0),
+                (_ANY_BIT, _MEMORY, 0, 2),
+                (_ANY_BIT, _VFORK, 1, 0),
+                _error(errno.EPERM),
+            ],
+        ),
+        *_on(numbers["fcntl"], _only(1, _FCNTL)),
+        *_on(numbers["ioctl"], _only(1, _IOCTL)),
+    ]
+    for name, argument in _OF_ITSELF.items():
+        rules += _on(numbers[name], [_first(argument), (_EQUAL, 0, 1, 0), _error(errno.EPERM)])
+    rules += _on(  # a limit may be read: no new one is given, in neither half of the pointer
+        numbers["prlimit64"],
+        [_first(2), (_EQUAL, 0, 0, 2), (_LOAD, 16 + 8 * 2 + 4, 0, 0), (_EQUAL, 0, 1, 0), _error(errno.EPERM)],
+    )
+    return _program(rules)
+
+
+def _walls(refused: Iterable[str]) -> list[_Rule]:
+    _, numbers = calls()
+    return [
+        *_refuse_all(refused, errno.EPERM),
+        *_refuse_all(_ATTRIBUTES, errno.EOPNOTSUPP),
+        *_refuse_all(["clone3"], errno.ENOSYS),  # its flags lie in memory; the C library then uses clone
+        *_on(numbers["clone"], [_first(0), (_ANY_BIT, _SPACES, 0, 1), _error(errno.EPERM)]),
+        # Shared memory stays when its processes show none of it: part of a mapping holds all of it.
+        *_on(numbers["mmap"], [_first(3), (_ANY_BIT, _MAP_SHARED, 0, 1), _error(errno.EPERM)]),
+    ]
+
+
+def _first(argument: int) -> _Rule:
+    """Load the low word of an argument."""
+    return (_LOAD, 16 + 8 * argument, 0, 0)
+
+
+def _only(argument: int, values: Sequence[int]) -> list[_Rule]:
+    """Refuse a call unless an argument has one of some values."""
+    allowed = [(_EQUAL, value, len(values) - i, 0) for i, value in enumerate(values)]
+    return [_first(argument), *allowed, _error(errno.EPERM)]
 
 
 def _error(number: int) -> _Rule:
     return (_RETURN, _ERROR | number, 0, 0)
 
 
-def _refuse(call: int, number: int) -> list[_Rule]:
-    return [(_EQUAL, call, 0, 1), _error(number)]
-
-
-def _refuse_all(calls: Iterable[int]) -> list[_Rule]:
-    return [rule for call in calls for rule in _refuse(call, errno.EPERM)]
+def _refuse_all(names: Iterable[str], number: int) -> list[_Rule]:
+    _, numbers = calls()
+    found = sorted(numbers[name] for name in names if name in numbers)
+    return [rule for call in found for rule in ((_EQUAL, call, 0, 1), _error(number))]
 
 
 def _on(call: int, rules: Sequence[_Rule]) -> list[_Rule]:
@@ -126,9 +143,10 @@ def _on(call: int, rules: Sequence[_Rule]) -> list[_Rule]:
     return [(_EQUAL, call, 0, len(inner)), *inner]
 
 
-def _program(architecture: int, rules: Sequence[_Rule]) -> bytes:
+def _program(rules: Sequence[_Rule]) -> bytes:
+    architecture, _ = calls()
     start = [(_LOAD, _ARCHITECTURE, 0, 0), (_EQUAL, architecture, 1, 0), (_RETURN, _KILL, 0, 0), (_LOAD, _NUMBER, 0, 0)]
-    if architecture == _X86_64[0]:  # the x32 calls have numbers of their own
+    if architecture == X86_64:  # the x32 calls have numbers of their own
         start += [(_AT_LEAST, 0x40000000, 0, 1), _error(errno.ENOSYS)]
     whole = [*start, *rules, (_RETURN, _ALLOW, 0, 0)]
     return b"".join(struct.pack("=HBBI", code, true, false, operand) for code, operand, true, false in whole)

@@ -4,6 +4,7 @@ A state is a process that waits. A snippet runs in a copy of it, which then wait
 state before. Copies are made ahead, between calls or beside one, where the next snippet is likely. Snippets may do what they
 like to the process that they run in, so the broker (process 1) believes none of them: the kernel tells it who speaks
 (SCM_CREDENTIALS), what is not a kept state is killed after each snippet, and kept states are stopped until they are asked again.
+A state that holds an open file after a snippet is killed too, and no state can open /proc: none passes a word to another.
 
 Requests and replies on standard input and output: four bytes of length, then JSON.
 Request: {"run": state, "code": text, "free": [states]}. Reply: {"output", "status", "stopped", "state"} or {"lost": why}.
@@ -26,7 +27,19 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # in the sandbox there are no files to import
-    from turnwise.sandbox.kernel import ended, report, resident, stop_all, take
+    from turnwise.sandbox.kernel import (
+        PROCESSES,
+        bare,
+        ended,
+        enter,
+        lets_go,
+        pair,
+        receive,
+        report,
+        resident,
+        stop_all,
+        take,
+    )
     from turnwise.sandbox.state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
 
 TICK = 0.02  # seconds between two looks at what a snippet uses
@@ -42,10 +55,11 @@ class Broker:
         self.settings = settings
         self.states = {}  # number -> (process, socket, bytes beyond an empty state's)
         self.copies = {}  # number -> (process or None while it is being made, socket), made ahead; the latest last
+        self.late = {}  # number -> channels (their inodes) that a state may still hold; nothing ever went through them
         self.asked = set()  # states that a snippet ran on
         self.killed = set()  # by the broker, and perhaps still there
         self.count = 0
-        ours, theirs = socket.socketpair()
+        ours, theirs = pair()
         process = os.fork()
         if not process:
             ours.close()
@@ -62,13 +76,20 @@ class Broker:
 
     def free(self, number):
         self.drop(number)
+        self.late.pop(number, None)
         self.asked.discard(number)
         process, channel, _ = self.states.pop(number, (None, None, 0))
         self.end(process, channel)
 
     def drop(self, number):
         """Let go of the copy that was made ahead."""
-        self.end(*self.copies.pop(number, (None, None)))
+        process, channel = self.copies.pop(number, (None, None))
+        if channel and process is None:
+            self.excuse(number, channel)
+        self.end(process, channel)
+
+    def excuse(self, number, channel):
+        self.late.setdefault(number, set()).add(channel.peer)
 
     def end(self, process, channel):
         if channel:
@@ -83,7 +104,7 @@ class Broker:
 
     def strangers(self):
         """All other processes."""
-        there = set(map(int, filter(str.isdigit, os.listdir("/proc"))))
+        there = set(map(int, filter(str.isdigit, os.listdir(PROCESSES))))
         self.killed &= there
         return there - self.known()
 
@@ -120,8 +141,9 @@ class Broker:
         while unmet:
             ready, _, _ = select.select(list(unmet.values()), [], [], max(0, end - time.monotonic()))
             for number in [number for number, channel in unmet.items() if channel in ready]:
-                speaker = report(unmet.pop(number))[1]
-                if speaker is not None and speaker not in self.known():
+                channel = unmet.pop(number)
+                speaker, maker = report(channel)[1], self.states[number][0]
+                if speaker is not None and speaker not in self.known() and lets_go(maker, channel, BESIDE):
                     self.copies[number] = (speaker, self.copies[number][1])
                 else:
                     self.drop(number)
@@ -132,8 +154,7 @@ class Broker:
     def copy(self, number):
         """Have a state begin a copy of itself. The copy will report on the socket returned."""
         process, channel, _ = self.states[number]
-        ours, theirs = socket.socketpair()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        ours, theirs = pair()
         try:
             self.order(process, channel, COPY, b"", theirs.fileno())
         except OSError:
@@ -197,6 +218,13 @@ class Broker:
         for late in self.meet(BESIDE):
             self.drop(late)
         heir = self.sweep(speaker)
+        if heir is not None and not bare(heir, channel, ()):
+            self.end(heir, None)
+            heir = None
+        making = [self.copies[number][1].peer] if number in self.copies else []
+        maker, own, _ = self.states[number]
+        if not bare(maker, own, {*making, *self.late.get(number, ())}):
+            self.free(number)  # it made the copy, and a snippet may have told it how
         size = 0
         if heir is not None:
             self.empty = self.empty or resident(self.states[0][0])
@@ -218,7 +246,8 @@ class Broker:
         channel = channel or self.copy(number)
         if copy is None:
             _, _, stopped, copy = self.follow(channel, read)
-            if copy not in self.strangers():
+            if copy not in self.strangers() or not lets_go(self.states[number][0], channel, PATIENCE):
+                self.excuse(number, channel)
                 return channel, b"", None, stopped, None
         try:
             self.order(copy, channel, RUN, text, write)
@@ -256,17 +285,11 @@ class Broker:
                     return bytes(output), None, limit, None
 
 
-def receive():
-    header = sys.stdin.buffer.read(4)
-    if len(header) < 4:
-        os._exit(0)
-    return json.loads(sys.stdin.buffer.read(struct.unpack("=I", header)[0]))
-
-
 def main():
     if os.getpid() != 1:  # it signals all that it can reach
         sys.exit("the Python server is process 1 of a sandbox or nothing")
     settings = json.loads(sys.argv[1])
+    enter()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     broker = Broker(settings)

@@ -2,19 +2,14 @@
 
 ``server.py`` follows it in the same program and gives the orders: one message each, of a kind, the length of the text, the
 text, and one descriptor. COPY: fork; the copy takes the descriptor for its own socket and says so there. RUN: run the text as a
-snippet here, with the descriptor for its output, and say the exit status.
-
-By itself, where there are no namespaces, it runs the snippets of a file: ``state.py replay FILE``.
+snippet here, with the descriptor for its output, and say the exit status. Files that a snippet leaves open are closed: an open
+file is shared by all copies, its position too.
 """
-
-# No pathlib: it would be most of what there is to import.
-# ruff: noqa: PTH123
 
 import _signal  # type: ignore[import-not-found]  # of signal, without its enumerations: they are many pages
 import ast
 import ctypes
 import gc
-import json
 import os
 import resource
 import socket
@@ -27,6 +22,7 @@ COPY, RUN = b"c", b"r"
 ORDER = struct.Struct("=cI")
 FIRST = 1 << 15  # bytes of an order that its first message holds at most: a socket takes them while nobody reads
 GIVEN = socket.CMSG_SPACE(4)  # bytes of a message that brings one descriptor
+CHANNEL, NOWHERE, DESCRIPTORS = 3, 4, 64  # this state's socket, /dev/null, and how many descriptors there may be
 PR_SET_DUMPABLE, PR_SET_SECCOMP, SECCOMP_FILTER = 4, 22, 2
 
 
@@ -75,7 +71,6 @@ def serve(own):
     After each fork whatever a process writes to is a page to copy first, so little is done here, and little Python is run.
     """
     names = {"__name__": "__main__"}
-    nowhere = os.open("/dev/null", os.O_RDWR)
     settled = False
     while True:
         first, extra, _, _ = own.recvmsg(FIRST, GIVEN)
@@ -113,8 +108,9 @@ def serve(own):
                 stream.flush()
             except BaseException:  # replaced or closed by the snippet
                 status = status or 1
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
+        os.dup2(NOWHERE, 1)
+        os.dup2(NOWHERE, 2)
+        os.closerange(NOWHERE + 1, DESCRIPTORS)
         own.send(struct.pack("=i", status & 0xFF))
 
 
@@ -131,36 +127,20 @@ def settle():
 
 def first_state(own, settings):
     """Bind this process to the limits of snippets, then serve."""
+    os.chdir("/")  # from the server's folder of processes
+    channel = os.dup2(own.detach(), DESCRIPTORS - 1, inheritable=False)
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    os.dup2(nowhere, NOWHERE, inheritable=False)
+    os.dup2(channel, CHANNEL, inheritable=False)
+    os.closerange(NOWHERE + 1, DESCRIPTORS)
+    own = socket.socket(fileno=CHANNEL)
     for name, value in settings["rlimits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
     rules = bytes.fromhex(settings["filter"])
     library = ctypes.CDLL(None, use_errno=True)
-    library.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    library.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # the broker counts its open files; nobody else can look
     if library.prctl(PR_SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(Filter(len(rules) // 8, rules)), 0, 0):
         raise OSError(ctypes.get_errno(), "the filter of system calls is refused")
-    nowhere = os.open("/dev/null", os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nowhere, descriptor)
     serve(own)
-
-
-def replay(snippets):
-    """Run snippets one after the other, the last one aloud: a state where there are no namespaces. Exits with its status."""
-    names = {"__name__": "__main__"}
-    aloud = os.dup(1)
-    nowhere = os.open("/dev/null", os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    for code in snippets[:-1]:
-        execute(code, names)
-        sys.stdout.flush()
-    os.dup2(aloud, 1)
-    os.dup2(aloud, 2)
-    status = execute(snippets[-1], names)
-    sys.stdout.flush()
-    os._exit(status & 0xFF)
-
-
-if __name__ == "__main__" and sys.argv[1] == "replay":
-    with open(sys.argv[2]) as snippets:
-        replay(json.load(snippets))

@@ -1,16 +1,22 @@
-"""A work folder as a value: what lies in it, without owners, times and anything that is not a file, a link or a folder."""
+"""A work folder as a value: what lies in it, without owners, times and anything that is not a file, a link or a folder.
+
+Folders are read and written by descriptors, name by name, and no link is followed.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 _TIME = 1_735_689_600  # 2025-01-01, the date of every file: listings do not depend on when an episode is played
 _DEPTH = 32  # folders within folders
 _NOTHING = object()
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,32 +49,47 @@ def tree_of(files: Mapping[str, str]) -> Tree:
     return tree
 
 
-def write_tree(tree: Tree, folder: Path, owner: int | None = None) -> None:
-    """Write a tree into an empty folder; ``owner`` is a user id, where another than ours is to own it.
+@contextmanager
+def opened(name: str, place: int | None = None) -> Iterator[int]:
+    """A descriptor of a folder, which is in the folder ``place`` and no link."""
+    descriptor = os.open(name, _FOLDER, dir_fd=place)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def write_tree(tree: Tree, folder: int) -> None:
+    """Write a tree into an empty folder, given by its descriptor. Nothing else may run there.
 
     Raises:
         ValueError: a path leads out of the folder, or through something that is no folder; nothing is written then.
     """
+    inside: dict[str, list[str]] = {}
     for path in tree:
         _check_inside(path, tree)
-    folders = []
-    for path, entry in tree.items():
-        place = folder / path
+        above, _, name = path.rpartition("/")
+        inside.setdefault(above, []).append(name)
+    _fill(tree, folder, "", inside)
+
+
+def _fill(tree: Tree, place: int, path: str, inside: Mapping[str, list[str]]) -> None:
+    for name in inside.get(path, ()):
+        whole = f"{path}/{name}" if path else name
+        entry = tree[whole]
         if entry is None:
-            place.mkdir()
-            folders.append(place)
+            os.mkdir(name, dir_fd=place)
+            with opened(name, place) as below:
+                os.fchmod(below, 0o755)
+                _fill(tree, below, whole, inside)
         elif isinstance(entry, Link):
-            place.symlink_to(entry.target)
+            os.symlink(entry.target, name, dir_fd=place)
         else:
-            place.write_bytes(entry.content)
-            place.chmod(0o755 if entry.executable else 0o644)
-            os.utime(place, (_TIME, _TIME))
-        if owner is not None:
-            os.chown(place, owner, owner, follow_symlinks=False)
-    for place in [*reversed(folders), folder]:
-        os.utime(place, (_TIME, _TIME))
-    if owner is not None:
-        os.chown(folder, owner, owner)
+            with os.fdopen(os.open(name, _NEW, 0o644, dir_fd=place), "wb") as stream:
+                stream.write(entry.content)
+                os.fchmod(stream.fileno(), 0o755 if entry.executable else 0o644)
+        os.utime(name, (_TIME, _TIME), dir_fd=place, follow_symlinks=False)
+    os.utime(place, (_TIME, _TIME))
 
 
 def _check_inside(path: str, tree: Tree) -> None:
@@ -81,85 +102,68 @@ def _check_inside(path: str, tree: Tree) -> None:
         raise ValueError(f"files: {path!r} lies in {above!r}, which is no folder")
 
 
-def read_tree(folder: Path, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:
-    """What lies in a folder that nothing writes to any more.
+def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:
+    """What lies in a folder, given by its descriptor, that nothing writes to any more.
 
-    Sockets, pipes, devices and what lies deeper than 32 folders are left out.
+    Sockets, pipes, devices, names that are not UTF-8, and what lies deeper than 32 folders are left out.
 
     Returns:
         The tree, and whether all of it is there: what would pass ``most_bytes`` or ``most_entries`` is left out.
     """
     tree: dict[str, File | Link | None] = {}
     whole, size = True, 0
-    for entry, path in _walk(folder):
+    for place, name, path in _walk(folder, "", 0):
         if len(tree) == most_entries:
             return tree, False
-        if entry.is_symlink():
-            tree[path] = Link(os.readlink(entry.path))  # noqa: PTH115 (a Path would tidy it)
-        elif entry.is_dir(follow_symlinks=False):
+        found = os.stat(name, dir_fd=place, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            target = os.readlink(name, dir_fd=place)
+            if _utf8(target):
+                tree[path] = Link(target)
+        elif stat.S_ISDIR(found.st_mode):
             tree[path] = None
-        elif entry.is_file(follow_symlinks=False):
-            found = entry.stat(follow_symlinks=False)
+        elif stat.S_ISREG(found.st_mode):
             if size + found.st_size > most_bytes:
                 whole = False
                 continue
-            content = _content(entry.path)
+            with os.fdopen(_open(name, place, _OLD, 0o600), "rb") as stream:
+                content = stream.read()
             size += len(content)
             tree[path] = File(content, bool(found.st_mode & stat.S_IXUSR))
     return tree, whole
 
 
-def usage(folder: Path, most_entries: int) -> tuple[int, int]:
-    """Bytes on disk and entries of a folder that may be changing; the count stops above ``most_entries``."""
-    size = count = 0
-    for entry, _ in _walk(folder):
-        count += 1
-        if count > most_entries:
-            break
-        try:
-            size += entry.stat(follow_symlinks=False).st_blocks * 512
-        except OSError:  # gone by now
-            continue
-    return size, count
-
-
-def _walk(folder: Path) -> Iterator[tuple[os.DirEntry[str], str]]:
-    """Entries by name, parents before children. Names that are no UTF-8 are left out."""
-    pending = [(str(folder), "", 0)]
-    while pending:
-        place, path, depth = pending.pop()
-        try:
-            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
-        except PermissionError:
+def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
+    """Entries by name, parents before children: the folder's descriptor, the name in it, and the whole path."""
+    with os.scandir(place) as listed:
+        found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if _utf8(entry.name))
+    for name, _ in found:
+        yield place, name, f"{path}{name}"
+    for name, folder in found:
+        if folder and depth < _DEPTH:
+            below = _open(name, place, _FOLDER, 0o700)
             try:
-                Path(place).chmod(0o700)
-                entries = sorted(os.scandir(place), key=lambda entry: entry.name)
-            except OSError:
-                continue
-        except OSError:  # gone by now, or a path longer than the system takes
-            continue
-        inner = []
-        for entry in entries:
-            try:
-                entry.name.encode()
-            except UnicodeEncodeError:
-                continue
-            below = f"{path}/{entry.name}" if path else entry.name
-            yield entry, below
-            if depth < _DEPTH and entry.is_dir(follow_symlinks=False):
-                inner.append((entry.path, below, depth + 1))
-        pending += reversed(inner)
+                yield from _walk(below, f"{path}{name}/", depth + 1)
+            finally:
+                os.close(below)
 
 
-def _content(path: str) -> bytes:
+def _open(name: str, place: int, how: int, mode: int) -> int:
+    """A descriptor of what has this name, and is no link; where its modes forbid that, with other ones."""
     try:
-        return _read(path)
+        return os.open(name, how, dir_fd=place)
     except PermissionError:
-        Path(path).chmod(0o600)
-        return _read(path)
+        there = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+        try:
+            os.chmod(f"/proc/self/fd/{there}", mode)  # noqa: PTH101 (a Path would say no more)
+        finally:
+            os.close(there)
+        return os.open(name, how, dir_fd=place)
 
 
-def _read(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as stream:
-        return stream.read()
+def _utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,6 +1,9 @@
 """Watching a sandboxed command from outside: its output, its time, and what its processes use together.
 
-Limits of single processes and files are the kernel's (``ulimit``); the sums are looked at here, some forty times a second.
+The kernel limits single processes and files (``ulimit``), the number of processes, and the size of each file system that a
+command can write to. Two things have no such limit for a user without rights: what processes hold in memory together, and how
+many files there are. They are compared with counts that the kernel keeps, forty times a second; no folder is read while a
+command runs.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +19,6 @@ from typing import IO, Protocol
 
 from turnwise.sandbox.base import Limits, Stop
 from turnwise.sandbox.kernel import resident, take
-from turnwise.sandbox.tree import usage
 
 _TICK = 0.025  # seconds
 
@@ -48,13 +50,13 @@ class Watched:
     stopped: Stop
 
 
-def watch(process: Running, limits: Limits, folder: Path) -> Watched:
+def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watched:
     """Read a command's output until all its processes are gone, or until it passes a limit and is killed.
 
     Args:
         process: the command.
         limits: of the call.
-        folder: where it works.
+        disks: descriptors of the file systems that it can write to.
 
     Raises:
         SandboxFault: what is killed does not end.
@@ -81,7 +83,7 @@ def watch(process: Running, limits: Limits, folder: Path) -> Watched:
             now = time.monotonic()
             if now - looked > _TICK:
                 looked = now
-                stopped = _excess(process.members(), limits, folder)
+                stopped = _excess(process.members(), limits, disks)
             if now > deadline:
                 stopped = "time"
             if len(output) > most:
@@ -97,13 +99,18 @@ def watch(process: Running, limits: Limits, folder: Path) -> Watched:
     return Watched(bytes(output[:most]), stopped)
 
 
-def _excess(members: list[int], limits: Limits, folder: Path) -> Stop:
+def _excess(members: list[int], limits: Limits, disks: Sequence[int]) -> Stop:
     if len(members) > limits.processes + 2:
         return "processes"
     if sum(map(resident, members)) > limits.memory_mib << 20:
         return "memory"
-    size, count = usage(folder, limits.files)
-    return "disk" if size > limits.folder_mib << 20 or count > limits.files else ""
+    return "disk" if any(files(disk) > limits.files for disk in disks) else ""
+
+
+def files(disk: int) -> int:
+    """Files, links and folders of a file system in memory, those included that have no name any more."""
+    found = os.fstatvfs(disk)
+    return found.f_files - found.f_ffree - 1  # its root
 
 
 def children(pid: int) -> list[int]:

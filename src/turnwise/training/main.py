@@ -17,7 +17,7 @@ from turnwise.console import Terminal
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import Step
-from turnwise.envs.base import worlds_of
+from turnwise.envs.base import check_ready, worlds_of
 from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.identity import config_hash
 from turnwise.models.policy import load_policy
@@ -67,6 +67,7 @@ class Run:
         names = ("states", "reward", "judge", "advantage", "loss")
         self.parts = {name: build(cfg, name) for name in names}
         self.env = build(cfg, "env")
+        check_ready(self.env)
         policy, lora = self.settings["policy"], self.settings["policy"].lora
         self.source = weights_of(policy.model)
         for world in worlds_of(self.env).values():

@@ -10,12 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnwise.sandbox.tree import File, Link, Tree, read_tree, tree_of, usage, write_tree
+from turnwise.sandbox import tree as trees_module
+from turnwise.sandbox.tree import File, Link, Tree, opened, tree_of
 
 _NAME = st.text("ab.-é ", min_size=1, max_size=6).filter(lambda name: name.strip(".") != "")
 _ENTRY = st.one_of(
     st.none(), st.builds(File, st.binary(max_size=20), st.booleans()), st.builds(Link, st.text("ab/.", min_size=1))
 )
+
+
+def write_tree(tree: Tree, folder: Path) -> None:
+    with opened(str(folder)) as place:
+        trees_module.write_tree(tree, place)
+
+
+def read_tree(folder: Path, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:
+    with opened(str(folder)) as place:
+        return trees_module.read_tree(place, most_bytes, most_entries)
 
 
 @st.composite
@@ -62,7 +73,7 @@ def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
     assert read_tree(tmp_path, 6, 3)[1]
 
 
-def test_a_folder_deeper_than_a_path_may_be_long(tmp_path: Path) -> None:
+def test_a_folder_deeper_than_a_path_may_be_long_comes_back(tmp_path: Path) -> None:
     at = os.open(tmp_path, os.O_RDONLY)
     for _ in range(60):
         os.mkdir("d" * 200, dir_fd=at)
@@ -70,17 +81,25 @@ def test_a_folder_deeper_than_a_path_may_be_long(tmp_path: Path) -> None:
         os.close(at)
         at = below
     os.close(at)
-    tree, _ = read_tree(tmp_path, 100, 100)
-    assert 15 < len(tree) <= 33
+    (tmp_path / "again").mkdir()
+    tree, _ = read_tree(tmp_path, 100, 33)
+    assert len(tree) == 33 and max(map(len, tree)) > 6000
+    write_tree(tree, tmp_path / "again")
+    assert read_tree(tmp_path / "again", 100, 100) == (tree, True)
 
 
-def test_usage_counts_blocks_and_stops(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"x" * 10_000)
-    for i in range(20):
-        (tmp_path / f"f{i}").touch()
-    size, count = usage(tmp_path, 100)
-    assert 10_000 <= size <= 20_000 and count == 21
-    assert usage(tmp_path, 5)[1] == 6
+def test_names_and_targets_that_are_no_text_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "kept").touch()
+    (tmp_path / "\udcff").mkdir()
+    (tmp_path / "link").symlink_to("\udcff")
+    assert read_tree(tmp_path, 100, 100) == ({"kept": File(b"")}, True)
+
+
+def test_a_folder_that_is_a_link_is_not_entered(tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir(mode=0o777)
+    (tmp_path / "work").symlink_to("host")
+    with pytest.raises(OSError, match="work"):
+        read_tree(tmp_path / "work", 100, 100)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,11 @@ class MathEnv:
         random.Random(f"problems {split} {seed}").shuffle(problems)
         return problems[:count]
 
+    def ready(self) -> None:
+        """Raises NoSandboxError where there is a Python tool and nothing can hold a snippet."""
+        if self.python:
+            self._interpreter.open()
+
     def reset(self, task: Task) -> MathSession:
         """A fresh episode.
 

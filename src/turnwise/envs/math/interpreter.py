@@ -21,7 +21,7 @@ class Interpreter:
     Whatever a snippet computes, it computes in the sandbox: where none works, the first snippet is refused with the remedy.
 
     Args:
-        backend: auto, bubblewrap or sandlock; see ``turnwise.sandbox.detect``.
+        backend: bubblewrap, or auto, which is the same.
         limits: of each snippet.
         python: the interpreter inside; None: this one where the sandbox may read it, else /usr/bin/python3.
     """
@@ -71,7 +71,7 @@ class Interpreter:
         if snippets:
             _, state = self._state(snippets[:-1]).run(snippets[-1])
         else:
-            state = self._open().python()
+            state = self.open().python()
         self._keep(snippets, state)
         return state
 
@@ -80,7 +80,12 @@ class Interpreter:
         if len(self._states) > _STATES:
             self._states.popitem(last=False)
 
-    def _open(self) -> Sandbox:
+    def open(self) -> Sandbox:
+        """The sandbox, tried out when it is first wanted.
+
+        Raises:
+            NoSandboxError: nothing here can hold a snippet; the message says what to install.
+        """
         if self._sandbox is None:
             try:
                 self._sandbox = open_sandbox(self.backend, self.limits, self.python)

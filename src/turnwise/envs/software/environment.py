@@ -69,6 +69,10 @@ class SoftwareEnv:
             raise ValueError(f"count: cannot draw {count} tasks")
         return [make_task(self.level, split, seed, index) for index in range(count)]
 
+    def ready(self) -> None:
+        """Raises NoSandboxError where nothing can hold a command."""
+        self._box.open()
+
     def reset(self, task: Task) -> SoftwareSession:
         """A fresh episode.
 

@@ -77,6 +77,10 @@ class TerminalEnv:
             raise ValueError(f"count: cannot draw {count} tasks")
         return [make_task(self.level, split, seed, index) for index in range(count)]
 
+    def ready(self) -> None:
+        """Raises NoSandboxError where nothing can hold a command."""
+        self._box.open()
+
     def reset(self, task: Task) -> TerminalSession:
         """A fresh episode.
 

@@ -151,7 +151,7 @@ def test_proofs_and_pictures_are_left_out_and_other_gaps_are_named(tmp_path: Pat
 
 
 def test_without_a_sandbox_code_is_refused_and_never_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in ("bubblewrap", "sandlocked"):
+    for module in ("bubblewrap",):
         monkeypatch.setattr(f"turnwise.sandbox.{module}.reason", lambda: "not here")
     env = MathEnv("tiny")
     session = env.reset(env.tasks("train", 1)[0])

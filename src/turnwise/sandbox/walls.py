@@ -1,0 +1,104 @@
+"""The arguments of ``bwrap``: what is inside, and nothing else. Which interpreters and commands can be among them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from turnwise.sandbox.base import BOX, Limits, Outcome
+
+PAGE = 4096  # bytes of the smallest file
+SCRATCH = 16 << 20  # bytes of /tmp and of /dev/shm of a command
+DISKS = (BOX, "/tmp", "/dev/shm")
+"""What a command can write to: file systems in memory, each of one size. The first one is its work folder."""
+_CLOSED = "/closed"  # a folder that nobody may enter without a capability
+
+_LONGEST = 100_000  # bytes of a command: the kernel takes no argument above 128 KiB
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
+
+
+def command_walls(owner: int | None, python: str, folders: Sequence[str], limits: Limits, mark: str) -> list[str]:
+    """Around one command, which finds an empty work folder.
+
+    Args:
+        owner: the user that root becomes; None: not root.
+        python: the interpreter whose folder is first on the path.
+        folders: of the host, to be read inside, beside /usr.
+        limits: the size of the folder is that of the largest tree that is kept.
+        mark: a word by which the leash finds these processes.
+    """
+    size = (limits.folder_mib << 20) + limits.files * PAGE
+    return [
+        *_walls(owner, python, folders, mark),
+        *("--proc", "/proc", "--dev", "/dev", "--size", str(SCRATCH), "--tmpfs", "/dev/shm"),
+        *("--remount-ro", "/dev/pts", "--remount-ro", "/dev", "--size", str(SCRATCH), "--tmpfs", "/tmp"),
+        *("--perms", "0700", "--size", str(size), "--tmpfs", BOX, "--chdir", BOX, "--remount-ro", "/"),
+        "--die-with-parent",
+    ]
+
+
+def server_walls(owner: int | None, python: str, folders: Sequence[str], mark: str) -> list[str]:
+    """Around the Python server: nothing in there can be written, and /proc is out of reach for all but its first process."""
+    proc = f"{_CLOSED}/proc"
+    return [
+        *_walls(owner, python, folders, mark),
+        *("--cap-add", "CAP_DAC_READ_SEARCH", "--perms", "0000", "--dir", _CLOSED, "--proc", proc, "--chdir", proc),
+        *("--dev", "/dev", "--remount-ro", "/dev/pts", "--remount-ro", "/dev", "--remount-ro", "/"),
+    ]
+
+
+def _walls(owner: int | None, python: str, folders: Sequence[str], mark: str) -> list[str]:
+    drop = ["setpriv", f"--reuid={owner}", f"--regid={owner}", "--clear-groups"] if owner else []
+    system: list[str] = []
+    for name in _SYSTEM:
+        path = Path("/", name)
+        if path.is_symlink():
+            system += ["--symlink", str(path.readlink()), str(path)]
+        elif path.exists():
+            system += ["--ro-bind", str(path), str(path)]
+    for place in ("/etc/alternatives", "/etc/ld.so.cache"):
+        system += ["--ro-bind-try", place, place]
+    for place in folders:
+        system += ["--ro-bind", place, place]
+    variables = {
+        "PATH": f"{Path(python).parent}:/usr/bin:/bin",
+        "HOME": BOX,
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+    }
+    return [
+        *drop,
+        *("bwrap", "--unshare-all", "--as-pid-1", "--new-session", "--cap-drop", "ALL"),
+        *("--uid", "1000", "--gid", "1000", "--hostname", "box", "--clearenv"),
+        *("--setenv", "TURNWISE_MARK", mark, "--unsetenv", "TURNWISE_MARK"),  # seen on this command line only
+        *[part for name, value in variables.items() for part in ("--setenv", name, value)],
+        *("--ro-bind", "/usr", "/usr", *system),
+    ]
+
+
+def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
+    """An interpreter that the sandbox may run, and the folders that it needs beside /usr."""
+    own = [str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix)]
+    if python is not None and Path(python).resolve() != Path(sys.executable).resolve():
+        return python, [] if python.startswith("/usr/") else [str(Path(python).resolve().parents[1])]
+    if by_nobody and not all(_open_to_all(Path(place)) for place in own):
+        return "/usr/bin/python3", []
+    return sys.executable, sorted({place for place in own if not place.startswith("/usr/") and place != "/usr"})
+
+
+def _open_to_all(place: Path) -> bool:
+    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (place, *place.parents))
+
+
+def refused(command: str) -> Outcome | None:
+    """The outcome of a text that no shell could be given; None where it is a command."""
+    try:
+        data = command.encode()
+    except UnicodeEncodeError:
+        return Outcome("bash: the command is no UTF-8 text\n", 2)
+    if b"\0" in data:
+        return Outcome("bash: the command holds a zero byte\n", 2)
+    return Outcome("bash: the command is too long\n", 2) if len(data) > _LONGEST else None
