@@ -1,4 +1,4 @@
-"""A person's own model and dialogues, which no environment plays: every method that acts once, to a report with held-out figures."""
+"""A person's own model and dialogues, which no environment plays: every method that acts once, to a report."""
 
 from __future__ import annotations
 

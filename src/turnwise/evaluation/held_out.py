@@ -11,7 +11,7 @@ import numpy as np
 from turnwise.evaluation.stats import Estimate
 
 RESAMPLES = 10_000
-TEXT = "text"  # stands for the tool of a reply that calls none
+TEXT = "no_call"  # stands for the tool of a reply that calls none
 
 
 @dataclass(frozen=True, slots=True)
