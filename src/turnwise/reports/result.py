@@ -61,7 +61,8 @@ class Comparison(_Part):
 
 
 class InDomain(Comparison):
-    """Held-out success of the trained environment, or accepted replies of held-out dialogues; the fields of :class:`Comparison` are the headline."""
+    """Held-out success of the trained environment, or the share of accepted replies in held-out dialogues; the fields of
+    :class:`Comparison` are the headline."""
 
     greedy: Comparison | None = None
     sampled: Comparison | None = None

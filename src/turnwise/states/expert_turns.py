@@ -33,7 +33,8 @@ def expert_turns(
     A trajectory without a task gets one without an environment, whose data are the tools of the dialogue: what is done in its
     states can be imitated, or held against the demonstrated action, but not played.
     """
-    task = trajectory.task or Task("", trajectory.id, "train", {"tools": list(trajectory.tools)})
+    tools = {"tools": list(trajectory.tools)} if trajectory.tools else {}
+    task = trajectory.task or Task("", trajectory.id, "train", tools)
     states: list[State] = []
     actions: tuple[str, ...] = ()
     for spine in spines:

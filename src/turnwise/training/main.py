@@ -58,6 +58,8 @@ SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines outside the run'
 class Run:
     """The parts of one run, built once, and the steps that use them."""
 
+    own: str | None = None  # name of the person's file, where no environment plays what is in it
+
     def __init__(self, cfg: DictConfig, phases: Phases, ranks: Ranks | None = None) -> None:
         self.cfg, self.phases, self.ranks = cfg, phases, ranks or Ranks()
         self.folder, self.seed = Path(cfg.paths.out), int(cfg.seed)
@@ -118,7 +120,6 @@ class Run:
             self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
         )
         self.problems: Sequence[Any] = ()
-        self.own: str | None = None  # name of the person's file, where no environment plays what is in it
         self.profiled: Mapping[str, float] = {}  # verdicts on the base policy's actions, by domain
         self.renewal: Renewal | None = None
 

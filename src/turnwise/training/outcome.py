@@ -161,7 +161,8 @@ def machine() -> str:
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
     """Episodes, answers and replies as JSON lines; the file appears whole or not at all, so that it also says "done"."""
-    rows = [part.record() for part in (*evaluation.episodes, *evaluation.answers, *evaluation.replies)]
+    rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
+    rows += [reply.record() for reply in evaluation.replies]
     with whole(path) as part:
         part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 

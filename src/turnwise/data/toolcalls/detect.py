@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from turnwise.data.chat import ChatTemplateError, ChatTokens
 from turnwise.data.toolcalls.base import ToolCallError
@@ -48,7 +48,7 @@ def format_of(chat: ChatTokens) -> Format | None:
         return None
     start, stop = spine.turns[-1]
     text = chat.decode(spine.ids[start:stop])
-    return next((name for name in PARSERS if _reads(text, name)), None)  # type: ignore[return-value]
+    return next((name for name in get_args(Format) if _reads(text, name)), None)
 
 
 def _reads(text: str, name: str) -> bool:
