@@ -5,7 +5,7 @@ python scripts/plan.py sweep=awpo_tab2 scale=paper rows=awpo_8b,awpo_4b --gpu h2
 python scripts/plan.py method=pivotrl scale=paper --reply 1500 --utilisation 0.3
 
 The last line is one JSON object. Lengths are read from demonstrations where the world or data.file has them; else they are
-limits of the configuration, and the table says which.
+limits of the configuration, and the table says which. What is missing names its step in docs/cluster.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from turnwise.errors import InputError
 from turnwise.papers.jobs import ask, jobs, played
 from turnwise.planning.hours import GPUS, Gpu
 from turnwise.planning.plan import Plan, plan
-from turnwise.planning.tables import notes, plan_tables
+from turnwise.planning.tables import notes, plan_tables, steps_of
 from turnwise.reports.tables import to_rich
 from turnwise.sweeps.arguments import is_sweep
 
@@ -59,7 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
     for table in plan_tables(title, plans, gpu):
         console.print(to_rich(table))
     console.print(*notes(plans, gpu, record.get("cannot", {})), sep="\n")
-    rows = {name: one.record() for name, one in plans.items()}
+    cannot = record.get("cannot", {})
+    rows = {name: one.record() | {"steps": steps_of(name, plans, cannot)} for name, one in plans.items()}
     print(json.dumps({"command": args.overrides, "gpu": vars_of(gpu), **record, "rows": rows}))
     return 0
 

@@ -2,9 +2,10 @@
 
     python scripts/reference_rationales.py demos.jsonl --url http://127.0.0.1:8000/v1 --model qwen3-32b
 
-Writes one JSON object a turn: {"trajectory", "turn", "rationale", "model"}. Answers are kept in the cache as they come:
-interrupted, or with turns missing, the same command asks only for the rest. The key, where one is needed, is read from the
-environment variable that --key-variable names.
+Writes one JSON object a turn: {"trajectory", "turn", "rationale", "model"}. --into writes the trajectories as well, each
+assistant message with its rationale as reasoning_content, which is where a run looks for it. Answers are kept in the cache as
+they come: interrupted, or with turns missing, the same command asks only for the rest. The key, where one is needed, is read
+from the environment variable that --key-variable names.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.progress import Progress
 
 from turnwise.console import Terminal
-from turnwise.data.trajectories import read_trajectories
+from turnwise.data.trajectories import read_trajectories, write_trajectories
 from turnwise.errors import InputError
 from turnwise.judges.cache import Cache
 from turnwise.judges.client import ChatClient
 from turnwise.judges.rationales import Step, Written, steps, write_rationales
+from turnwise.types import Trajectory
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         written = asyncio.run(ask(client, args, wanted, cache, console))
         cache.close()
         write(out, wanted, written, args.model)
+        if args.into:
+            write_trajectories(args.into, reasoned(read.trajectories, written))
     except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -109,6 +115,20 @@ def write(path: Path, wanted: list[Step], written: Written, model: str) -> None:
         partial.unlink(missing_ok=True)
 
 
+def reasoned(trajectories: Sequence[Trajectory], written: Written) -> Iterator[Trajectory]:
+    """The trajectories with their rationales; a message that has reasoning of its own, or got no rationale, stays as it is."""
+    for trajectory in trajectories:
+        turn, messages = 0, []
+        for message in trajectory.messages:
+            if message["role"] == "assistant":
+                text = written.rationales.get((trajectory.id, turn))
+                if text is not None and not message.get("reasoning_content"):
+                    message = {**message, "reasoning_content": text}
+                turn += 1
+            messages.append(message)
+        yield replace(trajectory, messages=tuple(messages))
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -119,6 +139,7 @@ def parser() -> argparse.ArgumentParser:
     add("--url", required=True, help="base of the API, such as http://127.0.0.1:8000/v1")
     add("--model", required=True, help="its name at the endpoint")
     add("--out", type=Path, help="default: beside the trajectories, .rationales.jsonl")
+    add("--into", type=Path, help="write the trajectories with their rationales to this file (.jsonl or .parquet)")
     add("--cache", type=Path, default=Path("outputs/cache/rationales.sqlite"), help="answers so far")
     add("--key-variable", default="TURNWISE_JUDGE_KEY", help="environment variable that holds the API key")
     add("--concurrency", type=int, default=16, help="questions at once")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import stat
 import subprocess
 import sys
 import time
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from tests.conformance.slurm_cluster import Cluster, missing, wait
 from tests.integration.conftest import ROOT, SMALL
@@ -128,3 +132,65 @@ def test_two_tasks_of_a_job_are_one_run(cluster: Cluster, tmp_path: Path) -> Non
     finally:
         refused.kill()
         refused.wait()
+
+
+SCRIPT = ROOT / "scripts" / "slurm" / "train.sbatch"
+
+
+def batched(cluster: Cluster, folder: Path, tasks: int, *more: str, **variables: str) -> str:
+    """The number of a job of the script; what it prints goes to ``job.log`` beside the run's folder."""
+    folder.parent.mkdir(parents=True)
+    given = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT / "src"), **variables}
+    mine = Cluster(cluster.folder, {**cluster.environment, **given})
+    size = [f"--ntasks-per-node={tasks}", "--nodes=1", "--cpus-per-task=1", "--gpus-per-node=0", f"--chdir={ROOT}"]
+    script = [str(SCRIPT), *command(folder, *more)[2:]]
+    return mine.run("sbatch", "--parsable", *size, f"--output={folder.parent / 'job.log'}", *script).strip()
+
+
+def finished(cluster: Cluster, job: str, folder: Path, seconds: float = 600) -> str:
+    """What the job has printed, once it has ended with a result."""
+    log = folder.parent / "job.log"
+    deadline = time.monotonic() + seconds
+    while cluster.run("squeue", "--noheader", f"--job={job}").strip():
+        assert time.monotonic() < deadline, log.read_text()
+        if "PENDING" in cluster.run("squeue", "--noheader", f"--job={job}", "--format=%T"):
+            cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        time.sleep(1)
+    assert (folder / "result.json").exists(), log.read_text()
+    return log.read_text()
+
+
+def test_the_job_script_requeues_itself_and_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "batched" / "run"
+    job = batched(cluster, folder, 2)
+    wait(lambda: lines(folder) >= 2, 600)
+    cluster.run("scancel", "--batch", "--signal=USR2", job)
+    wait(lambda: "requeued" in (folder.parent / "job.log").read_text(), 60)
+    told = finished(cluster, job, folder)
+    assert lines(folder) == 6
+    assert told.count("Report:") == 1  # two tasks, and two starts, are one run
+
+
+def test_the_job_script_starts_servers_and_trains_beside_them(cluster: Cluster, tmp_path: Path) -> None:
+    stand_in = tmp_path / "python"  # plays vLLM: nodes that have it are few
+    served = ROOT / "tests" / "unit" / "engines" / "vllm" / "served.py"
+    stand_in.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S {shlex.quote(str(served))} "$@"\n')
+    stand_in.chmod(stand_in.stat().st_mode | stat.S_IXUSR)
+    port = 20000 + os.getpid() % 10000
+    variables = {
+        "SERVE": "1",
+        "SERVE_GPUS": "0 1",
+        "SERVE_PORT": str(port),
+        "SERVE_OPTIONS": "--model tiny --max-length 4096",
+        "TURNWISE_VLLM_PYTHON": str(stand_in),
+    }
+    folder = tmp_path / "served" / "run"
+    told = finished(cluster, batched(cluster, folder, 1, "trainer.max_epochs=2", **variables), folder)
+    host = cluster.run(
+        "scontrol", "show", "hostnames", cluster.run("sinfo", "--noheader", "--format=%N").strip()
+    ).strip()
+    assert [f"http://{host}:{port + place}" for place in (0, 1)] == list(
+        OmegaConf.load(folder / "config.yaml").engine.urls
+    )
+    assert "Report:" in told
+    wait(lambda: not cluster.run("squeue", "--noheader").strip(), 60)  # no server outlives its job

@@ -142,7 +142,7 @@ class Sweep(_Part):
         """Why a row cannot run at a scale, with the keys that are ``given``; None where it can."""
         reason = row.needs.get(scale) or self.needs.get(scale)
         if row.overrides is None and row.same is None:
-            return reason or "a row of the paper that is no run of ours"
+            return reason or "a row of the paper that is no run of ours (docs/cluster.md#what-no-step-brings)"
         wanted = set(_GIVEN.findall(reason or ""))
         return None if wanted and wanted <= set(given) else reason
 

@@ -1,4 +1,4 @@
-"""What a run would stop at: files, checkpoints, credentials, programs, memory; each with the way out."""
+"""What a run would stop at: files, checkpoints, credentials, programs, memory; each with the way out and its step."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from turnwise.planning.lengths import Lengths
 from turnwise.planning.memory import Memory, gpus_of, sharding
 from turnwise.planning.nested import settings_of
 from turnwise.planning.shape import Shape
+from turnwise.planning.steps import at_step
 
 _FILES = {"files", "corpus", "games", "data"}  # keys of environments: a file, or one for each split
 SMALLEST_STEP = 2.0**-9  # relative; a smaller one is rounded away in a bfloat16 weight
@@ -29,24 +30,24 @@ def missing(
     gpu: Gpu,
     world: str,
 ) -> list[str]:
-    """Reasons, each with its remedy.
+    """Reasons, each with its remedy and the step of docs/cluster.md that it belongs to.
 
     Args:
         models: by the key that names them.
         lengths: that the run is reckoned with.
         world: why no demonstration of the world could be had; empty where they could.
     """
-    found = list(_files(cfg))
+    found = [at_step(reason, "data-sets") for reason in _files(cfg)]
     if world and not found:
-        found.append(world if world.startswith("env") else f"env: {world}")
-    found += _room(cfg, lengths)
+        found.append(at_step(world if world.startswith("env") else f"env: {world}", "worlds"))
+    limits = list(_room(cfg, lengths))
     for key, source in models.items():
-        found += _checkpoint(key, source)
-    found += _credentials(cfg)
+        found += [at_step(reason, "models") for reason in _checkpoint(key, source)]
+    found += [at_step(reason, "judges-and-users") for reason in _credentials(cfg)]
     if memory is not None and shape is not None:
-        found += _memory(memory, gpu, sharded=sharding(cfg)[0] > 1)
-        found += _training(cfg, shape)
-    return found
+        limits += _memory(memory, gpu, sharded=sharding(cfg)[0] > 1)
+        limits += _training(cfg, shape)
+    return found + [at_step(reason, "what-fits") for reason in limits]
 
 
 def _files(cfg: DictConfig) -> Iterator[str]:

@@ -15,6 +15,7 @@ from turnwise.planning.lengths import AT_MOST, Lengths, lengths, trajectories
 from turnwise.planning.memory import Memory, gpus_of, memory
 from turnwise.planning.missing import missing
 from turnwise.planning.shape import Shape, shape_of
+from turnwise.planning.steps import at_step
 from turnwise.planning.tokens import Around, Tokens, around, collections, iteration
 from turnwise.settings import Lora
 
@@ -79,7 +80,7 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
         try:
             models[key] = architecture(str(name))
         except InputError as error:
-            unknown.append(str(error).replace("policy.model", key, 1))
+            unknown.append(at_step(str(error).replace("policy.model", key, 1), "models"))
     policy = models.get("policy.model")
     known, why = lengths(cfg, policy, given or {})
     tokens, beside = iteration(cfg, known), around(cfg, known, trajectories(cfg))

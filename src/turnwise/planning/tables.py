@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from turnwise.planning.hours import Gpu
 from turnwise.planning.plan import Plan
+from turnwise.planning.steps import PAGE, steps_in
 from turnwise.reports.tables import Table
 
 PARTS = (
@@ -65,7 +66,7 @@ def plan_tables(title: str, plans: Mapping[str, Plan], gpu: Gpu) -> list[Table]:
 
 
 def notes(plans: Mapping[str, Plan], gpu: Gpu, cannot: Mapping[str, str]) -> list[str]:
-    """Where the lengths are from, and what is missing; what several rows share is told once."""
+    """Where the lengths are from, what is missing, and which steps bring it; what several rows share is told once."""
     told: dict[str, list[str]] = {}
     for name, one in plans.items():
         known = one.lengths
@@ -80,8 +81,18 @@ def notes(plans: Mapping[str, Plan], gpu: Gpu, cannot: Mapping[str, str]) -> lis
     for name, one in plans.items():
         for reason in one.missing:
             told.setdefault(f"Missing: {reason}", []).append(name)
+    for name in dict.fromkeys((*plans, *cannot)):
+        steps = steps_of(name, plans, cannot)
+        if steps:
+            told.setdefault(f"Steps of {PAGE}: {', '.join(f'#{step}' for step in steps)}", []).append(name)
     lines = [f"{text} [{', '.join(names)}]" for text, names in told.items()]
-    return sorted(lines, key=lambda line: line.startswith("Missing"))
+    return sorted(lines, key=lambda line: line.startswith("Missing") + 2 * line.startswith("Steps"))
+
+
+def steps_of(row: str, plans: Mapping[str, Plan], cannot: Mapping[str, str]) -> list[str]:
+    """The sections of docs/cluster.md that a row still lacks."""
+    own = plans[row].missing if row in plans else ()
+    return steps_in((cannot.get(row, ""), *own))
 
 
 def _count(value: float) -> str:

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from turnwise.data.steps import steps_of
+from turnwise.data.trajectories import read_trajectories
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -73,6 +76,19 @@ def test_every_turn_gets_its_rationale_and_a_second_call_asks_nothing(
         assert script.main(command) == 0
         assert len(rows_of(out)) == 3
         assert server.calls == 3
+
+
+def test_the_trajectories_get_their_rationales(
+    script: ModuleType, judge_server: ModuleType, demos: Path, tmp_path: Path
+) -> None:
+    into = tmp_path / "reasoned.jsonl"
+    with judge_server.serve(answer=because) as server:
+        command = [str(demos), "--url", server.url, "--model", "m", "--cache", str(tmp_path / "cache.sqlite")]
+        assert script.main([*command, "--into", str(into)]) == 0
+    first, second = read_trajectories(into).trajectories
+    assert [step.rationale for step in steps_of(first)][1] == "because of | Three."
+    assert steps_of(second)[0].rationale == "because of | Good day."
+    assert steps_of(second)[0].content == "Good day."
 
 
 def test_missing_turns_are_told_and_asked_for_again(

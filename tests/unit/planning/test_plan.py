@@ -109,7 +109,7 @@ def test_a_user_behind_an_endpoint_is_asked_with_a_key(composed, gpu, monkeypatc
     monkeypatch.delenv("TURNWISE_USER_KEY", raising=False)
     asked = ["method=grpo", "env=tau2", "env.user=endpoint", *SMALL]
     told = [reason for reason in plan(composed(*asked), gpu).missing if reason.startswith("env.endpoint: ")]
-    assert told == ["env.endpoint: TURNWISE_USER_KEY is not set, so http://127.0.0.1:8001/v1 is asked without a key"]
+    assert len(told) == 1 and "TURNWISE_USER_KEY" in told[0] and "http://127.0.0.1:8001/v1" in told[0]
     monkeypatch.setenv("TURNWISE_USER_KEY", "x")
     assert not any(reason.startswith("env.endpoint") for reason in plan(composed(*asked), gpu).missing)
 
@@ -121,7 +121,7 @@ def test_a_world_inside_another_one_is_planned_by_its_own_settings(composed, gpu
     assert (found.lengths.episode, found.lengths.source["episode"]) == (5, "at most env.worlds.search.horizon")
     lacking = "env.worlds.search.files={train: nowhere.json}"
     told = plan(composed("method=grpo", "env=mixture", lacking, *left, *SMALL), gpu).missing
-    assert "env.worlds.search.files.train: nowhere.json is not there" in told
+    assert any("env.worlds.search.files.train: nowhere.json is not there" in reason for reason in told)
 
 
 def test_a_model_of_unknown_shape_is_planned_as_far_as_it_goes(composed, gpu) -> None:

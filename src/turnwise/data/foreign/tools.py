@@ -12,6 +12,7 @@ from turnwise.data.toolcalls.bfcl_python import python_literal
 
 _TAGGED = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _LIST = re.compile(r"\[\s*\{")
+_PLAIN = {"string", "integer", "number", "boolean", "object", "array"}  # of JSON Schema
 
 
 def tools_in(prompt: str) -> list[Any]:
@@ -35,9 +36,10 @@ def tools_in(prompt: str) -> list[Any]:
 def openai_tool(tool: Any) -> Any:
     """A tool as ``{"type": "function", "function": {...}}`` with a JSON schema; what is no tool is returned as it is.
 
-    ToolACE's ``arguments`` are the parameters, and its types (``dict``, ``float``) get their names in JSON Schema.
+    ToolACE's ``arguments`` are the parameters, and its types (``dict``, ``float``) get their names in JSON Schema. xLAM's
+    parameters are a mapping from names to descriptions, with types as Python writes them (``List[int]``, ``str, optional``).
     """
-    tool = _renamed(tool)
+    tool = _named(_renamed(tool))
     if check_tool(tool) is not None:
         return tool
     function = dict(function_of(tool))
@@ -51,6 +53,24 @@ def _renamed(tool: Any) -> Any:
     if not isinstance(tool, Mapping) or not isinstance(tool.get("arguments"), Mapping) or "parameters" in tool:
         return tool
     return {**{key: value for key, value in tool.items() if key != "arguments"}, "parameters": tool["arguments"]}
+
+
+def _named(tool: Any) -> Any:
+    """A tool whose parameters are listed by name alone, with a schema around them; any other as it is."""
+    listed = tool.get("parameters") if isinstance(tool, Mapping) else None
+    if not isinstance(listed, Mapping) or not listed or isinstance(listed.get("type"), str):
+        return tool
+    if not all(isinstance(value, Mapping) and "type" in value for value in listed.values()):
+        return tool
+    properties, required = {}, []
+    for name, value in listed.items():
+        word = str(value["type"])
+        base = re.split(r"\W", word.strip().lower(), maxsplit=1)[0]
+        known = {"type": json_type(base)} if json_type(base) in _PLAIN else {}
+        properties[name] = {key: item for key, item in value.items() if key != "type"} | known
+        if "optional" not in word.lower() and "default" not in value:
+            required.append(name)
+    return {**tool, "parameters": {"type": "object", "properties": properties, "required": required}}
 
 
 def _schema(node: Any) -> Any:

@@ -1,7 +1,9 @@
-"""Conversations under the keys of other programs: OpenAI's (``role``, ``content``) and ShareGPT's (``from``, ``value``)."""
+"""Conversations under the keys of other programs: OpenAI's (``role``, ``content``), ShareGPT's (``from``, ``value``), and xLAM's
+single requests (``query``, ``answers``)."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +31,8 @@ def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         UnusableError: there is no conversation, or one of its turns is none.
     """
     key = next((key for key in CONVERSATIONS if record.get(key) is not None), None)
+    if key is None and isinstance(record.get("query"), str) and "answers" in record:
+        return _asked(record)
     if key is None:
         found = sorted(map(str, record))[:12]
         remedy = f"put the conversation under one of {', '.join(CONVERSATIONS)}"
@@ -79,6 +83,14 @@ def _message(turn: Any, where: str) -> dict[str, Any]:
     if role != "tool":
         message.pop("name", None)  # of a person, which no chat template shows
     return message
+
+
+def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """xLAM's record: one request and the calls that answer it, as a list or as JSON text."""
+    answers = record["answers"]
+    calls = _calls(answers if isinstance(answers, str) else json.dumps(answers), "answers")
+    assistant: dict[str, Any] = {"role": "assistant", "content": ""} | ({"tool_calls": calls} if calls else {})
+    return [{"role": "user", "content": record["query"]}, assistant]
 
 
 def _text(content: Any, where: str) -> str:

@@ -302,3 +302,38 @@ records = json_values | st.fixed_dictionaries(
 def test_whatever_a_record_holds_it_is_a_trajectory_or_unusable(record):
     with suppress(UnusableError):
         assert converted(record, "x:1").messages
+
+
+def test_xlam():
+    """A request with its calls; parameters listed by name, with Python's types, one of them called ``type``."""
+    tool = {
+        "name": "giveaways",
+        "description": "Lists giveaways.",
+        "parameters": {
+            "type": {"description": "Of the giveaway.", "type": "str", "default": "game"},
+            "pages": {"description": "Which pages.", "type": "List[int]"},
+            "limit": {"description": "How many.", "type": "int, optional"},
+            "odd": {"description": "Anything.", "type": "Union[int, str], optional"},
+        },
+    }
+    answers = [{"name": "giveaways", "arguments": {"pages": [1, 2], "limit": 3}}]
+    record = {"id": 7, "query": "Pages 1 and 2.", "tools": json.dumps([tool]), "answers": json.dumps(answers)}
+    found = converted(record, "xlam.json:8")
+    assert found.id == "7"
+    assert found.messages == (
+        {"role": "user", "content": "Pages 1 and 2."},
+        {"role": "assistant", "content": "", "tool_calls": [call("giveaways", pages=[1, 2], limit=3)]},
+    )
+    function = found.tools[0]["function"]
+    assert function["parameters"] == {
+        "type": "object",
+        "properties": {
+            "type": {"description": "Of the giveaway.", "default": "game", "type": "string"},
+            "pages": {"description": "Which pages.", "type": "array"},
+            "limit": {"description": "How many.", "type": "integer"},
+            "odd": {"description": "Anything."},
+        },
+        "required": ["pages"],
+    }
+    with pytest.raises(UnusableError, match="says nothing"):
+        converted({**record, "answers": "[]"}, "xlam.json:9")  # the irrelevance records have no reply to learn from

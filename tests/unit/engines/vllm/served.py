@@ -55,8 +55,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, port: int = 0, key: str | None = None, **settings: Any) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self, port: int = 0, key: str | None = None, host: str = "127.0.0.1", **settings: Any) -> None:
+        super().__init__((host, port), _Handler)
         self.key = key
         self.fault: Callable[[str, int], str | None] = settings.get("fault", lambda path, nth: None)
         self.mode = settings.get("mode", "processed_logprobs")
@@ -252,7 +252,7 @@ def main(arguments: list[str]) -> None:
     if os.environ.get("SERVED_BREAKS"):
         sys.exit("ValueError: no such architecture")
     settings = {"max_model_len": int(given["--max-model-len"]), "mode": given["--logprobs-mode"]}
-    Server(int(given["--port"]), os.environ["VLLM_API_KEY"], **settings).serve_forever()
+    Server(int(given["--port"]), os.environ["VLLM_API_KEY"], given["--host"], **settings).serve_forever()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,46 @@
+"""Join files of questions or problems (env.files) into one file of JSON lines.
+
+python scripts/join_records.py aime24.parquet amc23.jsonl olympiadbench.parquet --out unseen.jsonl
+
+A split of env.files is one file. Readers tell a record's format from its keys, so that files of several formats can be joined.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from turnwise.envs.search.records import ENDINGS, read_records
+from turnwise.errors import InputError
+from turnwise.files import whole
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 done, 2 a file cannot be read or written; then nothing is written."""
+    args = parser().parse_args(arguments)
+    count = 0
+    try:
+        with whole(args.out) as part, part.open("w", encoding="utf-8") as file:
+            for path in args.files:
+                for _, record in read_records(path, "the command"):
+                    file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+                    count += 1
+    except (InputError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{args.out}: {count} records of {len(args.files)} files")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, help=ENDINGS)
+    parser.add_argument("--out", required=True, type=Path, help="the file of JSON lines to write")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
