@@ -23,6 +23,7 @@ from turnwise.identity import config_hash, flat, recorded
 logger = logging.getLogger(__name__)
 
 _RECORD = "config.yaml"
+_SHOWS = {"status.json", "report.html"}  # what a run that is refused has already written of its beginning
 _ABSENT = "nothing"
 
 
@@ -73,8 +74,10 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
         try:
             yield RunFolder(path, config_hash(cfg), resumed, _has_result(path))
         except InputError:
-            if [entry.name for entry in path.iterdir()] == [_RECORD]:
-                (path / _RECORD).unlink()
+            left = [entry.name for entry in path.iterdir()]
+            if set(left) - _SHOWS == {_RECORD}:
+                for name in left:
+                    (path / name).unlink()
             raise
 
 

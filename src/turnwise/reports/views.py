@@ -9,10 +9,16 @@ from typing import Any
 
 from markupsafe import escape
 
+from turnwise.reports.headline import percent
 from turnwise.reports.result import Comparison, InDomain
-from turnwise.reports.run import Pair
+from turnwise.reports.run import Pair, Run
 
 MESSAGE_LIMIT = 1_600  # characters shown of one message
+NEWEST = {
+    "train/reward_mean": ("mean reward, last iteration", "{:.2f}"),
+    "rollout/turns": ("rollout turns", "{:,.0f}"),
+    "rollout/tokens": ("rollout tokens", "{:,.0f}"),
+}
 NODE_LIMIT = 160  # turns shown of one tree
 BUDGET = 900_000  # characters of escaped rollouts, and as many of transcripts, so that a report stays below 3 MB
 
@@ -100,6 +106,22 @@ def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
     for k, value in sorted(result.pass_at_k.items(), key=lambda item: (len(item[0]), item[0])):
         rows.append((f"pass@{k}", "all held-out", value if isinstance(value, Comparison) else Comparison(after=value)))
     return rows
+
+
+def so_far(run: Run) -> list[tuple[str, str]]:
+    """(number, what it is) of a run that has no result yet: what its newest metrics say."""
+    tiles = []
+    for key in sorted(key for key in run.metrics if key.startswith("eval/") and key.endswith("/success")):
+        iterations, values = run.series(key)
+        split = key.split("/")[1]
+        tiles.append((percent(values[0]), f"{split} tasks solved at iteration {iterations[0]}"))
+        if len(values) > 1:
+            tiles.append((percent(values[-1]), f"{split} tasks solved at iteration {iterations[-1]}"))
+    for key, (name, form) in NEWEST.items():
+        values = run.series(key)[1]
+        if len(values):
+            tiles.append((form.format(values[-1]), name))
+    return tiles
 
 
 def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:

@@ -33,14 +33,15 @@ from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
+from turnwise.training.live import Live
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
-from turnwise.training.outcome import in_domain, out_of_domain, provenance, summary
+from turnwise.training.outcome import command, in_domain, out_of_domain, provenance, summary
 from turnwise.training.playing import player_of, spooled
 from turnwise.training.process import finish, prepare
 from turnwise.training.progress import Advance, Phases
-from turnwise.training.ranks import Ranks, environments, joined
+from turnwise.training.ranks import Ranks, environments, joined, label_of
 from turnwise.training.recorder import Recorder
 from turnwise.training.renewal import Renewal
 from turnwise.training.signals import named_signals, own_signals
@@ -133,7 +134,7 @@ class Run:
         candidates = Turns(self.demonstrations)
         self.steps = Steps(candidates)
         for problem in self.problems:
-            self.phases.console.print(f"left out: {problem}", highlight=False)
+            self.phases.tell(f"left out: {problem}")
         return candidates
 
     def chosen(self, candidates: Sequence[State]) -> Sequence[State]:
@@ -288,7 +289,9 @@ def run(cfg: DictConfig) -> None:
         ends.enter_context(memory_told())
         ranks = ends.enter_context(joined(cfg.trainer))
         ranks = ranks.playing(served=cfg.engine._target_ in SERVED)
-        phases = ends.enter_context(Phases(PHASES, TWINS, Console(stderr=True, quiet=not ranks.first)))
+        live = ends.enter_context(Live(Path(cfg.paths.out), command(), ranks.first))
+        console = Console(stderr=True, quiet=not ranks.first)
+        phases = ends.enter_context(Phases(PHASES, TWINS, console, label_of(cfg.name, cfg.seed), live))
         job = Run(cfg, phases, ranks)
         ends.callback(job.engine.shutdown)
         with ranks.first_alone():
