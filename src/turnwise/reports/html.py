@@ -88,7 +88,10 @@ def title(run: Run) -> str:
     if result := run.result:
         return f"{result.method} on {result.env}, seed {result.seed}"
     env = run.config.get("env")
-    world = (env.get("name") or str(env.get("_target_", "")).rpartition(".")[2]) if isinstance(env, dict) else ""
+    target = str(env.get("_target_", "")) if isinstance(env, dict) else ""
+    world = (
+        target.partition(".envs.")[2].partition(".")[0] or target.rpartition(".")[2]
+    )  # turnwise.envs.household.env...
     named = f"{run.config.get('method', run.folder.name)}{f' on {world}' if world else ''}"
     return f"{named}, seed {run.config['seed']} (unfinished)" if "seed" in run.config else f"{named} (unfinished)"
 

@@ -1,4 +1,4 @@
-"""``status.json``: how far a run that has no result yet has come. The run writes it, its page and ``report.py --watch`` read it."""
+"""``status.json``: how far a run without a result has come. The run writes it for its page and for ``report.py --watch``."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def write_status(status: Status, folder: Path) -> None:
 def read_status(folder: Path) -> Status | None:
     """The status of a run as it is now: one whose process is gone counts as interrupted. None where there is none to read."""
     try:
-        raw: Any = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        status = Status(**{field.name: raw[field.name] for field in fields(Status) if field.name in raw})
+        raw: Any = dict(json.loads((folder / NAME).read_text(encoding="utf-8")))
+        status = Status(**{field.name: raw[field.name] for field in fields(Status)})
         float(status.done), float(status.total), float(status.began), float(status.written)
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return replace(status, state="interrupted") if status.running and not _held(folder) else status
 
@@ -97,7 +97,8 @@ def remaining(status: Status) -> str:
     text = f"{about(status.left)} left"
     if status.whole is None or status.whole <= 1.05 * status.left:
         return text if not status.at_least else f"{text} of this phase"
-    return f"{text} of this phase, {'more than ' if status.at_least else ''}{about(status.whole)} of the run"
+    whole = about(status.whole).replace("about", "more than") if status.at_least else about(status.whole)
+    return f"{text} of this phase, {whole} of the run"
 
 
 def about(seconds: float) -> str:

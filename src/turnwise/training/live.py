@@ -62,7 +62,12 @@ class Live:
         by_hand = not issubclass(kind, Exception)  # a signal, or Ctrl-C
         why = "" if by_hand else next(iter(str(error).splitlines()), kind.__name__)[:500]
         self.status = replace(
-            self.status, state="interrupted" if by_hand else "failed", why=why, left=None, whole=None, written=time.time()
+            self.status,
+            state="interrupted" if by_hand else "failed",
+            why=why,
+            left=None,
+            whole=None,
+            written=time.time(),
         )
         self._write(page=True)
 

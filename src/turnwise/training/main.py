@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -34,12 +35,13 @@ from turnwise.training.costs import run_costs
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
 from turnwise.training.live import Live
+from turnwise.training.loggers import started
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import command, in_domain, out_of_domain, provenance, summary
 from turnwise.training.playing import player_of, spooled
-from turnwise.training.process import finish, prepare
+from turnwise.training.process import prepare
 from turnwise.training.progress import Advance, Phases
 from turnwise.training.ranks import Ranks, environments, joined, label_of
 from turnwise.training.recorder import Recorder
@@ -58,7 +60,9 @@ SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines outside the run'
 class Run:
     """The parts of one run, built once, and the steps that use them."""
 
-    def __init__(self, cfg: DictConfig, phases: Phases, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self, cfg: DictConfig, phases: Phases, ranks: Ranks | None = None, loggers: Sequence[Logger] = ()
+    ) -> None:
         self.cfg, self.phases, self.ranks = cfg, phases, ranks or Ranks()
         self.folder, self.seed = Path(cfg.paths.out), int(cfg.seed)
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
@@ -105,7 +109,7 @@ class Run:
         self.demonstrations: Demonstrations | None = None
         self.steps: Mapping[str, Step] = {}  # for the judge
         trees = self.settings["rollout"].recorded
-        self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first)
+        self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first, loggers=loggers)
         suites = self.settings["eval"]
         self.measure = Measure(
             self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
@@ -195,7 +199,6 @@ class Run:
         checkpoint = self.ranks.tell(newest(folder, self.phases.tell) if self.ranks.first else None)
         epochs = int(self.cfg.trainer.max_epochs)
         every = self.settings["eval"].every
-        loggers = [instantiate(logger) for logger in (self.cfg.logger or {}).values() if logger]
         callbacks = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
         kept = spooled(self.player, self.cfg, self.ranks, self.phases.tell)
         with self.phases.phase("train", epochs) as advance, kept as player:
@@ -224,7 +227,7 @@ class Run:
             trainer = instantiate(
                 self.cfg.trainer,
                 callbacks=[self.recorder, *learners, *remembering, *callbacks, bar, *own_signals(self.ranks.world)],
-                logger=loggers or False,
+                logger=[*self.recorder.loggers] or False,
                 plugins=[WholeCheckpointIO(), *environments()],
                 use_distributed_sampler=False,  # what is whose is decided by the collection
                 default_root_dir=str(self.folder),
@@ -241,7 +244,6 @@ class Run:
                 collection.halt()
                 if self.parts["judge"] is not None:
                     self.parts["judge"].close()
-                finish(loggers, self.phases.tell)
 
     def judged(self) -> Judged | None:
         """The reward with the judge's score beside it; None without a judge."""
@@ -289,10 +291,11 @@ def run(cfg: DictConfig) -> None:
         ends.enter_context(memory_told())
         ranks = ends.enter_context(joined(cfg.trainer))
         ranks = ranks.playing(served=cfg.engine._target_ in SERVED)
-        live = ends.enter_context(Live(Path(cfg.paths.out), command(), ranks.first))
+        live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), ranks.first))
         console = Console(stderr=True, quiet=not ranks.first)
         phases = ends.enter_context(Phases(PHASES, TWINS, console, label_of(cfg.name, cfg.seed), live))
-        job = Run(cfg, phases, ranks)
+        loggers = ends.enter_context(started(cfg, ranks.first, phases.tell))
+        job = Run(cfg, phases, ranks, loggers)
         ends.callback(job.engine.shutdown)
         with ranks.first_alone():
             candidates = job.candidates()

@@ -113,9 +113,10 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def command() -> str:
-    """The command line of this process, as it was typed."""
-    return shlex.join(["python", sys.argv[0], *typed(sys.argv[1:])])
+def command(resumes: bool = False) -> str:
+    """The command line of this process, as it was typed; ``resumes``: without the word that would start the run anew."""
+    given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
+    return shlex.join(["python", sys.argv[0], *given])
 
 
 @cache

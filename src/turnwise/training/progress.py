@@ -65,7 +65,7 @@ class Phases:
 
     def tell(self, line: str) -> None:
         """A line above the bar."""
-        self.console.print(self.label + line, highlight=False, markup=False)
+        self.console.print(self.label + line, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:

@@ -161,7 +161,9 @@ def _in_multirun() -> bool:
 
 def label_of(name: str, seed: int) -> str:
     """What tells this run's lines from those of runs in the same terminal; empty where it is the only one there."""
-    if not _in_multirun() or "basic_launcher" in str(HydraConfig.get().launcher._target_):  # which runs one after the other
+    if not _in_multirun() or "basic_launcher" in str(
+        HydraConfig.get().launcher._target_
+    ):  # which runs one after the other
         return ""
     return f"{name}/seed{seed}"
 
