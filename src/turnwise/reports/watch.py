@@ -36,7 +36,8 @@ def folders_of(paths: Sequence[Path | str]) -> list[Path]:
     for path in map(Path, paths):
         if not path.is_dir():
             raise InputError(f"{path}: no such folder; give the folder of a run, e.g. outputs/pivotrl/seed0")
-        found += sorted(config.parent for config in path.rglob("config.yaml") if ".old-" not in config.parent.name)
+        runs = {file.parent for name in ("config.yaml", "result.json") for file in path.rglob(name)}
+        found += sorted(run for run in runs if ".old-" not in run.name)
     if not found:
         raise InputError(f"no run under {', '.join(map(str, paths))}; a run's folder holds a config.yaml")
     return found
