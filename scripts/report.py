@@ -38,6 +38,7 @@ from turnwise.reports.summary import Entry, as_json, counted, read_entry
 from turnwise.reports.svg import Figure, standalone
 from turnwise.reports.swept import swept
 from turnwise.reports.tables import Table, footer, paper_tables, provenance, run_table, to_markdown, to_rich
+from turnwise.reports.watch import folders_of, watch
 from turnwise.sweeps.arguments import is_sweep
 from turnwise.sweeps.hashes import RowHashes
 
@@ -45,10 +46,12 @@ CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 when a folder, file or word cannot be used."""
+    """Exit status: 0 done, 1 when a watched run ended without a result, 2 when a folder, file or word cannot be used."""
     arguments = sys.argv[1:] if arguments is None else arguments
     args = parser().parse_intermixed_args(arguments)
     try:
+        if args.watch:
+            return 0 if watch(folders_of(args.words), Console()) else 1
         if "summary" in args.words or is_sweep(args.words):
             directions(args, arguments)
         else:
@@ -63,6 +66,8 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     """Runs of folders, side by side."""
     refuse_strangers(args, ("brief", "json"), "folders")
     console = Terminal()
+    for folder in folders_of(args.words) if args.rebuild else ():
+        console.print(f"Report: {write_pages(folder)}")
     collection = collect(args.words)
     papers = [read_paper(path) for path in args.paper]
     collection.notes += strangers(collection, args.paper, papers)
@@ -79,15 +84,13 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
     for path, figure in pictures.items():
         write_page(path, standalone(figure))
         console.print(f"Figure: {path}")
-    for folder in collection.folders if args.rebuild else ():
-        console.print(f"Report: {write_pages(folder)}")
 
 
 def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     """A sweep, or all of them; of the latter the terminal shows one table, which in a file every entry's tables follow."""
     words = read_words(args.words, CONF.parent)
     whole = words.whole
-    refuse_strangers(args, ("paper", "against", "machine", "rebuild"), "sweep=NAME and summary")
+    refuse_strangers(args, ("paper", "against", "machine", "rebuild", "watch"), "sweep=NAME and summary")
     refuse_strangers(args, ("figure",) if whole else ("brief",), "summary" if whole else "sweep=NAME")
     console = sized(160)
     names = [f"sweep={name}" for name in sweep_names(CONF)] if whole else [""]

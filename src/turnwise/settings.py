@@ -10,7 +10,6 @@ from turnwise.data.toolcalls.formats import Format
 from turnwise.engines.base import Sampling
 from turnwise.rollouts.anchored import Anchored, Kind
 
-
 WIDEST = 4096  # rank of an adapter: beyond the width of most layers, and then no low-rank adapter any more
 
 

@@ -19,6 +19,7 @@ Compare finished runs, or hold them against a paper: tables on the terminal, in 
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
 python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.yaml --markdown docs/results.md
+python scripts/report.py outputs/pivotrl/seed0 --watch     a run that is under way, until it ends
 python scripts/report.py outputs/pivotrl/seed0 --rebuild
 python scripts/report.py outputs/awpo/noise --against judge.noise --figure noise.svg
 python scripts/report.py sweep=pivotrl_tab4            what `python train.py sweep=pivotrl_tab4` left, and the paper's claims
@@ -73,8 +74,13 @@ def parser() -> argparse.ArgumentParser:
     add("--paper", action="append", default=[], type=Path, metavar="SWEEP", help=paper)
     against = "draw success against this number of the configuration first, such as judge.noise"
     add("--against", metavar="KEY", help=against)
+    add("--watch", action="store_true", help="follow runs that are under way until they end")
     add("--machine", metavar="TEXT", help="what the runs ran on, where their results do not say")
-    add("--rebuild", action="store_true", help="also draw each run's own report.html again")
+    add(
+        "--rebuild",
+        action="store_true",
+        help="also draw each run's own report.html again, that of an unfinished one too",
+    )
     add = parser.add_argument_group("sweep=NAME and summary").add_argument
     add("--brief", action="store_true", help="summary: no table of single entries in the files")
     add("--json", action="store_true", help="a line of JSON an entry, and as the last line the verdicts by paper")

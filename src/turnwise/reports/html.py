@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from time import localtime, strftime
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
@@ -19,9 +20,10 @@ from turnwise.reports.boxes import Runs, box, tally, with_verdicts
 from turnwise.reports.compare import Collection, Interval, Row
 from turnwise.reports.figures import comparison, run_figures
 from turnwise.reports.run import Run, read_run
+from turnwise.reports.status import Status, progress, remaining
 from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
-from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_views
+from turnwise.reports.views import domain_rows, pair_views, reply_rows, so_far, tree_views
 
 BROWSER = "rollouts.html"  # of turnwise.reports.browser
 CONFIG_LIMIT = 120_000  # characters of the configuration shown
@@ -33,15 +35,20 @@ KINDS = {
 }
 
 
-def write_report(folder: Path | str) -> Path:
+def write_report(folder: Path | str, status: Status | None = None) -> Path:
     """Render ``<folder>/report.html`` from whatever the run folder holds, and return its path.
+
+    Args:
+        status: of the run that calls this while it is under way; None: as its ``status.json`` says.
 
     Raises:
         FileNotFoundError: when ``folder`` is no folder.
         OSError: when the page cannot be written; the previous one stays.
     """
     path = Path(folder) / "report.html"
-    write_page(path, render(read_run(folder)))
+    run = read_run(folder)
+    run.status = status or run.status
+    write_page(path, render(run))
     return path
 
 
@@ -53,12 +60,15 @@ def write_page(path: Path, page: str) -> None:
 
 def render(run: Run) -> str:
     """The report of one run as HTML text."""
-    result = run.result
+    result, status = run.result, None if run.result else run.status
     trees = tree_views(run.rollouts.shown)
     return environment().get_template("report.html.jinja").render(
         run=run,
         result=result,
-        title=f"{result.method} on {result.env}, seed {result.seed}" if result else f"{run.folder.name} (unfinished)",
+        title=title(run),
+        status=status,
+        live=bool(status and status.running),
+        so_far=so_far(run),
         verdict=headline.result_verdict(result) if result else None,
         rows=domain_rows(result) if result else [],
         dialogues=bool(result and headline.judged_on_dialogues(result)),
@@ -68,10 +78,24 @@ def render(run: Run) -> str:
         pairs=pair_views(run.episodes),
         kinds=KINDS,
         command=_command(run),
-        recorded=bool(run.overrides or (result and result.command)),
+        recorded=bool(run.overrides or (result and result.command) or (status and status.command)),
         config=run.config_text[:CONFIG_LIMIT],
         browser=(run.folder / BROWSER).exists(),
+        **(script("figures.js", "live.js") if status and status.running else {}),
     )  # fmt: skip
+
+
+def title(run: Run) -> str:
+    """What a run is, from its result or its configuration."""
+    if result := run.result:
+        return f"{result.method} on {result.env}, seed {result.seed}"
+    env = run.config.get("env")
+    target = str(env.get("_target_", "")) if isinstance(env, dict) else ""
+    world = (
+        target.partition(".envs.")[2].partition(".")[0] or target.rpartition(".")[2]
+    )  # turnwise.envs.household.env...
+    named = f"{run.config.get('method', run.folder.name)}{f' on {world}' if world else ''}"
+    return f"{named}, seed {run.config['seed']} (unfinished)" if "seed" in run.config else f"{named} (unfinished)"
 
 
 def comparison_page(
@@ -137,9 +161,9 @@ def _drawn(row: Row, metric: str, interval: Interval) -> tuple[str, float, tuple
     return row.name, estimate.mean, bounds
 
 
-def script(name: str) -> dict[str, str]:
-    """A script of ``templates/`` as a page carries it, with the hash by which its policy lets this very text run."""
-    text = (files("turnwise.reports") / "templates" / name).read_text(encoding="utf-8")
+def script(*names: str) -> dict[str, str]:
+    """Scripts of ``templates/`` as a page carries them, with the hash by which its policy lets this very text run."""
+    text = "".join((files("turnwise.reports") / "templates" / name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"script": Markup(text), "script_hash": f"sha256-{digest}"}
 
@@ -156,6 +180,9 @@ def environment() -> Environment:
     env.filters["drawing"] = Markup  # only ever given SVG drawn by reports.svg, whose text is escaped there
     env.globals.update(
         **script("figures.js"),
+        progress=progress,
+        remaining=remaining,
+        clock=lambda seconds: strftime("%Y-%m-%d %H:%M:%S", localtime(seconds)),
         ood_sentence=headline.ood_sentence,
         cost_sentence=headline.cost_sentence,
         judge_sentence=headline.judge_sentence,
@@ -171,6 +198,8 @@ def _command(run: Run) -> str:
     result = run.result
     if result is not None and result.command:
         return result.command
+    if result is None and run.status is not None and run.status.command:
+        return run.status.command
     overrides = run.overrides
     if not overrides and result is not None:
         overrides = [f"method={result.method}", f"env={result.env}", f"scale={result.scale}", f"seed={result.seed}"]

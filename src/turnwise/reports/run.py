@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from turnwise.files import parse_yaml, read_yaml
 from turnwise.reports.result import Result, ResultError, read_result
+from turnwise.reports.status import Status, read_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Run:
 
     folder: Path
     result: Result | None = None
+    status: Status | None = None  # of a run that has no result yet
     config: dict[str, Any] = field(default_factory=dict)
     config_text: str = ""
     overrides: list[str] = field(default_factory=list)
@@ -97,7 +99,9 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Run:
     try:
         run.result = read_result(folder)
     except ResultError as error:
-        run.notes.append(str(error).replace(f"{folder}/", ""))  # a page that is passed on names no machine's paths
+        run.status = read_status(folder)
+        if run.status is None or (folder / "result.json").exists():
+            run.notes.append(str(error).replace(f"{folder}/", ""))  # a page that is passed on names no machine's paths
     run.config_text, run.config = _config(folder / "config.yaml", run.notes)
     overrides = folder / ".hydra" / "overrides.yaml"
     if overrides.is_file():

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config import build
@@ -33,15 +34,17 @@ from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
+from turnwise.training.live import Live
+from turnwise.training.loggers import started
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
-from turnwise.training.outcome import domains, out_of_domain, provenance, summary
+from turnwise.training.outcome import command, domains, out_of_domain, provenance, summary
 from turnwise.training.own import dialect_for, in_format
 from turnwise.training.playing import player_of, spooled
-from turnwise.training.process import finish, prepare
+from turnwise.training.process import prepare
 from turnwise.training.progress import Advance, Phases
-from turnwise.training.ranks import Ranks, environments, joined
+from turnwise.training.ranks import Ranks, environments, joined, label_of
 from turnwise.training.recorder import Recorder
 from turnwise.training.renewal import Renewal
 from turnwise.training.signals import named_signals, own_signals
@@ -60,7 +63,9 @@ class Run:
 
     own: str | None = None  # name of the person's file, where no environment plays what is in it
 
-    def __init__(self, cfg: DictConfig, phases: Phases, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self, cfg: DictConfig, phases: Phases, ranks: Ranks | None = None, loggers: Sequence[Logger] = ()
+    ) -> None:
         self.cfg, self.phases, self.ranks = cfg, phases, ranks or Ranks()
         self.folder, self.seed = Path(cfg.paths.out), int(cfg.seed)
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
@@ -115,7 +120,7 @@ class Run:
         self.demonstrations: Demonstrations | None = None
         self.steps: Mapping[str, Step] = {}  # for the judge
         trees = self.settings["rollout"].recorded
-        self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first)
+        self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first, loggers=loggers)
         suites = self.settings["eval"]
         self.measure = Measure(
             self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
@@ -215,7 +220,6 @@ class Run:
         checkpoint = self.ranks.tell(newest(folder, self.phases.tell) if self.ranks.first else None)
         epochs = int(self.cfg.trainer.max_epochs)
         every = self.settings["eval"].every
-        loggers = [instantiate(logger) for logger in (self.cfg.logger or {}).values() if logger]
         callbacks = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
         kept = spooled(self.player, self.cfg, self.ranks, self.phases.tell)
         with self.phases.phase("train", epochs) as advance, kept as player:
@@ -244,7 +248,7 @@ class Run:
             trainer = instantiate(
                 self.cfg.trainer,
                 callbacks=[self.recorder, *learners, *remembering, *callbacks, bar, *own_signals(self.ranks.world)],
-                logger=loggers or False,
+                logger=[*self.recorder.loggers] or False,
                 plugins=[WholeCheckpointIO(), *environments()],
                 use_distributed_sampler=False,  # what is whose is decided by the collection
                 default_root_dir=str(self.folder),
@@ -261,7 +265,6 @@ class Run:
                 collection.halt()
                 if self.parts["judge"] is not None:
                     self.parts["judge"].close()
-                finish(loggers, self.phases.tell)
 
     def judged(self) -> Judged | None:
         """The reward with the judge's score beside it; None without a judge."""
@@ -314,8 +317,11 @@ def run(cfg: DictConfig) -> None:
         ends.enter_context(memory_told())
         ranks = ends.enter_context(joined(cfg.trainer))
         ranks = ranks.playing(served=cfg.engine._target_ in SERVED)
-        phases = ends.enter_context(Phases(PHASES, TWINS, Terminal(stderr=True, quiet=not ranks.first)))
-        job = Run(cfg, phases, ranks)
+        live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), ranks.first))
+        console = Terminal(stderr=True, quiet=not ranks.first)
+        phases = ends.enter_context(Phases(PHASES, TWINS, console, label_of(cfg.name, cfg.seed), live))
+        loggers = ends.enter_context(started(cfg, ranks.first, phases.tell))
+        job = Run(cfg, phases, ranks, loggers)
         ends.callback(job.engine.shutdown)
         with ranks.first_alone():
             candidates = job.candidates()

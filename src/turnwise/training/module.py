@@ -292,6 +292,4 @@ class PolicyModule(LightningModule):
 
     def validation_step(self, evaluate: Any, batch_idx: int = 0) -> None:
         """Evaluation as validation: the data module hands over what to run."""
-        metrics = evaluate()
-        for logger in self.trainer.loggers:
-            logger.log_metrics(metrics, step=self.version)
+        evaluate()

@@ -122,12 +122,18 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 def provenance() -> dict[str, Any]:
     """What is needed to repeat a run that ends now, besides its configuration."""
     return {
-        "command": shlex.join(["python", sys.argv[0], *typed(sys.argv[1:])]),
+        "command": command(),
         "commit": commit(),
         "versions": {name: _version(name) for name in LIBRARIES},
         "machine": machine(),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def command(resumes: bool = False) -> str:
+    """The command line of this process, as it was typed; ``resumes``: without the word that would start the run anew."""
+    given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
+    return shlex.join(["python", sys.argv[0], *given])
 
 
 @cache

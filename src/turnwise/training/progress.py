@@ -1,7 +1,7 @@
-"""One progress bar over all phases of a run, with a remaining time that says when it does not know.
+"""One progress bar over all phases of a run, with the time that is left in words.
 
 The time left of the running phase comes from its own pace; that of later phases from a measured twin (the evaluation after
-training takes what the one before it took). As long as a later phase has no measure, the bar says "more than".
+training takes what the one before it took). While a later phase has no measure, the time of the whole run is a lower bound.
 """
 
 from __future__ import annotations
@@ -15,34 +15,46 @@ import lightning as L
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from turnwise.console import Terminal
+from turnwise.reports.status import Status, remaining
 from turnwise.text import plain
 
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
 
-QUIET_SECONDS = 15.0  # between lines where the output is no terminal
+QUIET_SECONDS = 15.0  # between lines where no bar is drawn
 
 
 class Phases:
     """Args:
     names: the phases in order; ``twins`` maps a later phase to the earlier one that takes as long.
     console: where to draw; a line every ``QUIET_SECONDS`` if it is no terminal.
+    label: of a run that goes on beside others in the same terminal: it stands before every line, and no bar is drawn.
+    watch: is given the run's status whenever it changes.
     """
 
-    def __init__(self, names: list[str], twins: dict[str, str] | None = None, console: Terminal | None = None) -> None:
+    def __init__(
+        self,
+        names: list[str],
+        twins: dict[str, str] | None = None,
+        console: Terminal | None = None,
+        label: str = "",
+        watch: Callable[[Status], None] | None = None,
+    ) -> None:
         self.names, self.twins = names, twins or {}
         self.console = console or Terminal(stderr=True)
+        self.label, self.watch = f"{label}: " if label else "", watch
         self.seconds: dict[str, float] = {}
         self._said = 0.0
+        self._drawn = self.console.is_terminal and not label
         self._bar = Progress(
             TextColumn("{task.description:<18}", style="bold", markup=False),
             BarColumn(bar_width=28),
             TextColumn("{task.completed:>6.0f}/{task.total:<6.0f}"),
             TimeElapsedColumn(),
-            TextColumn("left {task.fields[left]}"),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[note]}", style="dim", markup=False),
             console=self.console,
-            disable=not self.console.is_terminal,
+            disable=not self._drawn,
         )
 
     def __enter__(self) -> Phases:
@@ -54,46 +66,56 @@ class Phases:
 
     def tell(self, line: str) -> None:
         """A line above the bar."""
-        self.console.print(line)
+        self.console.print(self.label + line, soft_wrap=True)
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
         """Run a phase of ``total`` steps; yields ``advance(steps, note="")``. Its time is added to ``seconds``."""
-        task = self._bar.add_task(plain(name), total=total, left="...", note="")
+        task = self._bar.add_task(plain(name), total=total, left="", note="")
         began, done = time.monotonic(), 0.0
         resumed = 0.0
+        self._tell(Status(phase=name, total=total))
 
         def advance(steps: float, note: str = "", already: bool = False) -> None:
             nonlocal done, resumed
             done += steps
             resumed += steps if already else 0.0  # work found done says nothing of the pace
-            left = self._left(name, time.monotonic() - began, done - resumed, total - done)
+            status = self._status(name, time.monotonic() - began, done, done - resumed, total)
+            left = remaining(status)
             self._bar.update(task, completed=done, left=left, note=plain(note))
-            self._line(f"{name}: {done:.0f} of {total}, left {left} {note}")
+            self._line(", ".join(filter(None, [f"{name}: {done:.0f} of {total}", left, note])))
+            self._tell(status)
 
         try:
             yield advance
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
-            self._bar.update(task, left="-")
+            self._bar.update(task, left="")
 
-    def _left(self, name: str, elapsed: float, done: float, missing: float) -> str:
-        if done <= 0:
-            return "..."
-        left, known = elapsed / done * missing, True
+    def _status(self, name: str, elapsed: float, done: float, paced: float, total: float) -> Status:
+        """Args:
+        done, paced: the steps that are done, and those of them that took the time ``elapsed``.
+        """
+        if paced <= 0:
+            return Status(phase=name, done=done, total=total)
+        left = elapsed / paced * max(total - done, 0)
+        whole, known = left, True
         for later in self.names[self.names.index(name) + 1 :] if name in self.names else []:
             twin = self.twins.get(later)
-            measured = elapsed + elapsed / done * missing if twin == name else self.seconds.get(twin or "")
-            known &= measured is not None
-            left += measured or 0.0
-        clock = f"{int(left) // 60}:{int(left) % 60:02d}"
-        return clock if known else f"more than {clock}"
+            measured = elapsed + left if twin == name else self.seconds.get(twin or "")
+            known &= measured is not None or later == "report"  # which takes seconds
+            whole += measured or 0.0
+        return Status(phase=name, done=done, total=total, left=left, whole=whole, at_least=not known)
+
+    def _tell(self, status: Status) -> None:
+        if self.watch is not None:
+            self.watch(status)
 
     def _line(self, text: str) -> None:
         now = time.monotonic()
-        if not self.console.is_terminal and now - self._said >= QUIET_SECONDS:
+        if not self._drawn and now - self._said >= QUIET_SECONDS:
             self._said = now
-            self.console.print(text.rstrip())
+            self.tell(text)
 
 
 class Advance(L.Callback):

@@ -159,6 +159,15 @@ def _in_multirun() -> bool:
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
+def label_of(name: str, seed: int) -> str:
+    """What tells this run's lines from those of runs in the same terminal; empty where it is the only one there."""
+    if not _in_multirun() or "basic_launcher" in str(
+        HydraConfig.get().launcher._target_
+    ):  # which runs one after the other
+        return ""
+    return f"{name}/seed{seed}"
+
+
 def environments() -> list[Any]:
     """Lightning's plugins for where the processes run.
 

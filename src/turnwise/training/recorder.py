@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import Logger
 
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.judged import NOT_SUMS
@@ -35,9 +36,15 @@ class Recorder(Callback):
     """
 
     def __init__(
-        self, folder: Path, messages: Any, rollouts_every: int = 1, trees: int = 4, writes: bool = True
+        self,
+        folder: Path,
+        messages: Any,
+        rollouts_every: int = 1,
+        trees: int = 4,
+        writes: bool = True,
+        loggers: Sequence[Logger] = (),
     ) -> None:
-        self.folder, self.messages, self.writes = folder, messages, writes
+        self.folder, self.messages, self.writes, self.loggers = folder, messages, writes, loggers
         self.rollouts_every, self.trees = rollouts_every, trees
         self.counters: dict[str, float] = {
             "turns": 0,
@@ -183,8 +190,6 @@ class Recorder(Callback):
         metrics |= predictor_share(metrics)
         self.write(trainer.current_epoch, "train", metrics)
         self.counters["rows"] += 1
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=trainer.current_epoch)  # type: ignore[arg-type]
 
     def check(self) -> None:
         """Tell of records that are gone since they were written. They cannot be had back, and no later number needs them."""
@@ -202,10 +207,12 @@ class Recorder(Callback):
                 )
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
-        """Append one line to ``metrics.jsonl``. An evaluation that stands there already is not written again."""
+        """Append one line to ``metrics.jsonl``, and log it. An evaluation that stands there already is not written again."""
         path = self.folder / "metrics.jsonl"
         if not self.writes:
             return
+        for log in self.loggers:
+            log.log_metrics(dict(metrics), step=iteration)
         if phase == "eval" and any((row["phase"], row["iteration"]) == (phase, iteration) for row in each_line(path)):
             return
         row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}

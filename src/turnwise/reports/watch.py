@@ -1,0 +1,135 @@
+"""Runs under way in the terminal: a table that follows their files until all have ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from turnwise.errors import InputError
+from turnwise.reports.headline import verdict
+from turnwise.reports.result import ResultError, read_result
+from turnwise.reports.status import progress, read_status, remaining
+
+SHOWN = {  # key of metrics.jsonl -> its column
+    "train/reward_mean": "reward",
+    "train/kl_ref": "KL to reference",
+    "train/entropy": "entropy",
+    "rollout/turns": "turns",
+}
+TAIL = 65_536  # bytes of metrics.jsonl in which the newest rows are looked for
+
+
+def folders_of(paths: Sequence[Path | str]) -> list[Path]:
+    """The run folders at or below ``paths``.
+
+    Raises:
+        InputError: one of them is no folder, or there is no run at all.
+    """
+    found = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise InputError(f"{path}: no such folder; give the folder of a run, e.g. outputs/pivotrl/seed0")
+        runs = {file.parent for name in ("config.yaml", "result.json") for file in path.rglob(name)}
+        found += sorted(run for run in runs if ".old-" not in run.name)
+    if not found:
+        raise InputError(f"no run under {', '.join(map(str, paths))}; a run's folder holds a config.yaml")
+    return found
+
+
+def watch(
+    folders: Sequence[Path], console: Console, every: float = 1.0, sleep: Callable[[float], None] = time.sleep
+) -> bool:
+    """Show the runs until none of them is under way, and say how each one ended; True where all have a result."""
+    with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
+        said: dict[Path, str] = {}
+        while True:
+            states = {folder: state(folder) for folder in folders}
+            if console.is_terminal:
+                live.update(table(states), refresh=True)
+            else:  # a line whenever a run has come further
+                for folder, (standing, left, _) in states.items():
+                    if said.get(folder) != standing:
+                        said[folder] = standing
+                        console.print(
+                            f"{folder}: {', '.join(filter(None, [standing, left]))}", highlight=False, soft_wrap=True
+                        )
+            if not any(running for *_, running in states.values()):
+                break
+            sleep(every)
+    ends = [_end(folder, states[folder][0]) for folder in folders]
+    console.print(*(line for line, _ in ends), sep="\n", soft_wrap=True)
+    return all(finished for _, finished in ends)
+
+
+State = tuple[str, str, bool]
+"""Where a run stands, how long is left, and whether it is under way."""
+
+
+def state(folder: Path) -> State:
+    """Where a run stands now."""
+    if (folder / "result.json").exists():
+        return "finished", "", False
+    status = read_status(folder)
+    if status is None:
+        return "no status: not started, or of an older version", "", False
+    standing = progress(status)
+    return (standing, remaining(status), True) if status.running else (f"{status.state} while {standing}", "", False)
+
+
+def table(states: dict[Path, State]) -> Table:
+    """A row for each run: where it stands, and its newest metrics."""
+    shown = Table(box=SIMPLE_HEAD)
+    newest = {folder: newest_metrics(folder) for folder in states}
+    keys = [key for key in SHOWN if any(key in found for found in newest.values())]
+    solved = sorted({key for found in newest.values() for key in found if key.endswith("/success")})
+    for header in ("run", "standing", "time left", *(f"{key.split('/')[1]} solved, %" for key in solved)):
+        shown.add_column(header, overflow="fold")
+    for key in keys:
+        shown.add_column(SHOWN[key], justify="right")
+    for folder, (standing, left, _) in states.items():
+        cells = [_number(newest[folder].get(key)) for key in (*solved, *keys)]
+        shown.add_row(str(folder), standing, left, *cells)
+    return shown
+
+
+def newest_metrics(folder: Path) -> dict[str, float]:
+    """The last value of each metric that the end of ``metrics.jsonl`` holds; a line that is being written is left out."""
+    found: dict[str, float] = {}
+    try:
+        with (folder / "metrics.jsonl").open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, 2) - TAIL))
+            lines = stream.read().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            found |= {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
+    wanted = [key for key in found if key in SHOWN or (key.startswith("eval/") and key.count("/") == 2)]
+    return {key: found[key] for key in wanted}
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _end(folder: Path, standing: str) -> tuple[str, bool]:
+    try:
+        return f"{folder}: {verdict(read_result(folder).in_domain).sentence}", True
+    except ResultError:
+        status = read_status(folder)
+        why = f" ({status.why})" if status and status.why else ""
+        command = f"; it goes on with: {status.command}" if status and status.command else ""
+        return f"{folder}: {standing}{why}{command}", False

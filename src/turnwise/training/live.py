@@ -1,0 +1,88 @@
+"""The page and the status of a run that is under way: written at its start, as it goes on, and when it is interrupted."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from turnwise.reports.html import write_report
+from turnwise.reports.status import NAME, Status, write_status
+
+logger = logging.getLogger(__name__)
+
+SECONDS = 5.0  # at least, between two pages
+SHARE = 50  # and so many times as long as the last page took: pages cost a run at most 2 % of its time
+
+
+class Live:
+    """Is given the run's status by :class:`turnwise.training.progress.Phases`; nothing that goes wrong here ends a run.
+
+    Args:
+        folder: the run's.
+        command: starts the run again.
+        writes: whether this process is the one that writes.
+        page: draws the run's page.
+    """
+
+    def __init__(
+        self, folder: Path, command: str, writes: bool = True, page: Callable[[Path, Status], object] = write_report
+    ) -> None:
+        self.folder, self.writes, self.page = folder, writes, page
+        now = time.time()
+        self.status = Status(command=command, began=now, written=now)
+        self._next_page = self._next_status = 0.0
+        self._warned = False
+
+    def __enter__(self) -> Live:
+        self(self.status)
+        return self
+
+    def __call__(self, status: Status) -> None:
+        begins = status.phase != self.status.phase
+        began, command = self.status.began, self.status.command
+        self.status = replace(status, began=began, command=command, written=time.time())
+        now = time.monotonic()
+        if begins or now >= self._next_status:
+            self._next_status = now + 1.0
+            self._write(page=self.status.phase != "report" and (begins or now >= self._next_page))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            if self.writes:
+                with suppress(OSError):
+                    (self.folder / NAME).unlink(missing_ok=True)
+            return
+        by_hand = not issubclass(kind, Exception)  # a signal, or Ctrl-C
+        why = "" if by_hand else next(iter(str(error).splitlines()), kind.__name__)[:500]
+        self.status = replace(
+            self.status,
+            state="interrupted" if by_hand else "failed",
+            why=why,
+            left=None,
+            whole=None,
+            written=time.time(),
+        )
+        self._write(page=True)
+
+    def _write(self, page: bool) -> None:
+        if not self.writes:
+            return
+        began = time.monotonic()
+        try:
+            write_status(self.status, self.folder)
+            if page:
+                self.page(self.folder, self.status)
+        except Exception as error:
+            if not isinstance(error, OSError) and not self._warned:  # a full disk is told by what the run itself writes
+                logger.warning("%s: the page of the run under way is not written (%r)", self.folder, error)
+                self._warned = True
+        took = time.monotonic() - began
+        if page:
+            self._next_page = time.monotonic() + max(SECONDS, SHARE * took)

@@ -1,0 +1,139 @@
+"""The loggers of a run: started before anything is computed, so that a missing key costs nothing, and ended with its result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import wandb
+from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger, WandbLogger
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.errors import InputError
+from turnwise.reports.publish import ROLLOUT_COLUMNS, logged_in, rollout_rows
+from turnwise.reports.result import ResultError, read_result
+
+LOCAL = ("offline", "dryrun", "disabled")  # modes in which nothing leaves the machine
+TAG = 64  # characters that W&B takes
+AFTERWARDS = (
+    "or keep the run on this machine (logger.wandb.offline=true, or WANDB_MODE=offline) and upload it with `wandb sync`"
+)
+
+
+class Wandb(WandbLogger):
+    """A run of Weights & Biases. ``WANDB_MODE`` (online, offline, disabled) is stronger than ``offline``.
+
+    Args:
+        project, entity, name, group, job_type, tags, notes: as W&B shows them.
+        save_dir: where W&B writes its ``wandb/`` folder. An online run keeps its id there, so that a resumed run goes on in it.
+        offline: write the files of the run and send nothing.
+        rollouts: leaves of the last recorded trees that the table ``rollouts`` shows; 0: no table.
+
+    Raises:
+        InputError: it is to be online, and there is no key, or the server refuses it or does not answer.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        save_dir: str,
+        name: str | None = None,
+        entity: str | None = None,
+        group: str | None = None,
+        job_type: str | None = None,
+        tags: Sequence[str] = (),
+        notes: str | None = None,
+        offline: bool = True,
+        rollouts: int = 200,
+    ) -> None:
+        mode: Any = os.environ.get("WANDB_MODE") or ("offline" if offline else "online")
+        if mode not in LOCAL and not logged_in():
+            raise InputError(
+                f"W&B is asked for online (logger.wandb.offline={str(offline).lower()}, WANDB_MODE="
+                f"{os.environ.get('WANDB_MODE', '')}), and this machine has no key: run `wandb login`, set WANDB_API_KEY, "
+                f"{AFTERWARDS}"
+            )
+        table = (group or "").rpartition("/")[0]
+        folder = Path(save_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        known = folder / "wandb" / "run-id.txt"
+        try:
+            run = wandb.init(
+                project=project, entity=entity, name=name, group=group, job_type=job_type,
+                tags=[*tags, *([table] if 0 < len(table) <= TAG else [])], notes=notes,
+                dir=str(folder), mode=mode, resume="allow",
+                id=known.read_text().strip() if mode not in LOCAL and known.exists() else None,
+            )  # fmt: skip
+        except (wandb.errors.Error, ValueError) as error:  # ValueError: a key of another form than keys have
+            wandb.teardown()
+            said = " ".join(str(error).split())
+            raise InputError(
+                f"W&B refused the run: {said[:400]}; correct the key or the server, {AFTERWARDS}"
+            ) from error
+        if mode not in LOCAL:
+            known.parent.mkdir(exist_ok=True)
+            known.write_text(f"{run.id}\n")
+        run.define_metric("trainer/global_step")
+        run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        super().__init__(experiment=run)
+        self.rollouts = rollouts
+
+
+@contextmanager
+def started(cfg: DictConfig, first: bool, tell: Callable[[str], None]) -> Iterator[list[Logger]]:
+    """The loggers of the configuration. W&B's run gets the configuration, and in the end the result and the last rollouts.
+
+    Args:
+        first: whether this process speaks for the run; another one has no logger.
+        tell: is told what goes wrong at the end, which ends no run.
+
+    Raises:
+        InputError: one of them cannot be used.
+    """
+    loggers: list[Logger] = []
+    failed = True
+    try:
+        for node in (cfg.logger or {}).values() if first else ():
+            if node:
+                loggers.append(instantiate(node))
+                if isinstance(loggers[-1], WandbLogger):
+                    loggers[-1].experiment.config.update(OmegaConf.to_container(cfg, resolve=True))
+        yield loggers
+        failed = False
+    finally:
+        for logger in loggers:
+            if isinstance(logger, WandbLogger):
+                try:  # a sweep runs many in one process, and the next one must not write into this one's
+                    _end(logger, Path(cfg.paths.out), failed)
+                except Exception as error:  # its process may have got the signal that ends this one, too
+                    tell(f"W&B: {type(error).__name__}: {error}")
+
+
+def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
+    run: Any = logger.experiment
+    try:
+        rows = list(islice(rollout_rows(folder), getattr(logger, "rollouts", 0)))
+        if rows:
+            run.log({"rollouts": wandb.Table(columns=ROLLOUT_COLUMNS, data=rows)})
+        try:
+            result = read_result(folder).model_dump(mode="json", exclude_none=True)
+        except ResultError:
+            return
+        kept = (
+            "in_domain",
+            "ood",
+            "cpu_seconds",
+            "rollout_turns",
+            "rollout_tokens",
+            "seconds",
+            "config_hash",
+            "commit",
+        )
+        run.summary.update({name: result[name] for name in kept if name in result})
+    finally:
+        run.finish(exit_code=int(failed))

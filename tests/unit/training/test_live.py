@@ -1,0 +1,96 @@
+"""The page and the status of a run under way, and the progress that they are told."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from turnwise.reports.status import NAME, Status
+from turnwise.training import progress
+from turnwise.training.live import Live
+from turnwise.training.progress import Phases
+
+
+def status_of(folder: Path) -> dict[str, object]:
+    return dict(json.loads((folder / NAME).read_text()))
+
+
+def test_a_run_has_a_page_from_its_start_and_loses_its_status_at_its_end(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("method: sft\nseed: 3\n")
+    with Live(tmp_path, "python train.py method=sft") as live:
+        assert "python train.py method=sft" in (tmp_path / "report.html").read_text()
+        live(Status(phase="train", done=1, total=2))
+        assert status_of(tmp_path)["phase"] == "train" and "1 of 2" in (tmp_path / "report.html").read_text()
+    assert not (tmp_path / NAME).exists()
+
+
+def test_pages_are_drawn_at_each_new_phase_and_else_seldom(tmp_path: Path) -> None:
+    drawn: list[tuple[str, float]] = []
+    with Live(tmp_path, "", page=lambda _, status: drawn.append((status.phase, status.done))) as live:
+        for phase in ("read", "train", "report"):
+            for done in range(100):
+                live(Status(phase=phase, done=done, total=100))
+    assert drawn == [("", 0), ("read", 0), ("train", 0)]  # the last phase writes the finished page
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [(KeyboardInterrupt(), "interrupted"), (ValueError("first\nsecond"), "failed")]
+)
+def test_what_ended_a_run_is_written_down(tmp_path: Path, error: BaseException, state: str) -> None:
+    with pytest.raises(type(error)), Live(tmp_path, "python x.py") as live:
+        live(Status(phase="train", done=7, total=9, left=3.0))
+        raise error
+    found = status_of(tmp_path)
+    assert (found["state"], found["done"], found["left"]) == (state, 7, None)
+    assert found["why"] == ("first" if state == "failed" else "")
+    assert "7 of 9" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), ZeroDivisionError()])
+def test_a_page_that_cannot_be_written_ends_no_run(
+    tmp_path: Path, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    with Live(tmp_path, "", page=fails) as live:
+        live(Status(phase="train"))
+    assert len(caplog.records) == (not isinstance(error, OSError))  # a full disk is told by the run itself
+
+
+def test_a_process_that_does_not_write_leaves_nothing(tmp_path: Path) -> None:
+    with Live(tmp_path, "", writes=False) as live:
+        live(Status(phase="train"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_time_left_is_that_of_the_phase_and_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    told: list[Status] = []
+    said = io.StringIO()
+    names, twins = ["before", "train", "after"], {"after": "before"}
+    with Phases(names, twins, Console(file=said, width=200), "row/seed1", told.append) as phases:
+        with phases.phase("before", 2) as advance:
+            clock[0] = 30
+            advance(1)
+            clock[0] = 60
+            advance(1)
+        with phases.phase("train", 10) as advance:
+            advance(4, already=True)
+            clock[0] = 180
+            advance(2)
+    first, second = told[1], told[-1]
+    assert (first.left, first.whole, first.at_least) == (
+        30,
+        90,
+        True,
+    )  # its twin as long as itself; training is unknown
+    assert (second.left, second.whole, second.at_least) == (240, 300, False)  # 60 s each for four, and 60 s once more
+    lines = said.getvalue().splitlines()
+    assert lines and all(line.startswith("row/seed1: ") for line in lines)
+    assert "about 4 min" in lines[-1] and "about 5 min" in lines[-1]
