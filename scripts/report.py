@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_intermixed_args(arguments)
     try:
         if args.watch:
-            return 0 if watch(folders_of(args.words), Console()) else 1
+            return 0 if watch(folders_of(args.words), Terminal()) else 1
         if "summary" in args.words or is_sweep(args.words):
             directions(args, arguments)
         else:

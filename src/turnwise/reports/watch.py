@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.reports.headline import verdict
 from turnwise.reports.result import ResultError, read_result
@@ -44,7 +44,7 @@ def folders_of(paths: Sequence[Path | str]) -> list[Path]:
 
 
 def watch(
-    folders: Sequence[Path], console: Console, every: float = 1.0, sleep: Callable[[float], None] = time.sleep
+    folders: Sequence[Path], console: Terminal, every: float = 1.0, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
     """Show the runs until none of them is under way, and say how each one ended; True where all have a result."""
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:

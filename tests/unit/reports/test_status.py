@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.reports.html import write_report
 from turnwise.reports.status import NAME, Status, about, progress, read_status, remaining, write_status
@@ -103,14 +103,14 @@ def test_a_watch_follows_a_run_to_its_end(unfinished: Path) -> None:
         else:
             lock.close()
 
-    assert not watch([unfinished], Console(file=said, width=200), sleep=later)
+    assert not watch([unfinished], Terminal(file=said, width=200), sleep=later)
     assert "12 of 60" in seen[0] and "13 of 60" not in seen[0] and "13 of 60" in seen[1]
     assert "python x.py" in said.getvalue().splitlines()[-1]
 
 
 def test_a_watch_of_a_finished_run_says_its_verdict(run_folder: Path) -> None:
     said = io.StringIO()
-    assert watch([run_folder], Console(file=said, width=200, force_terminal=True))
+    assert watch([run_folder], Terminal(file=said, width=200, force_terminal=True))
     assert "33.9 %" in said.getvalue()
 
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from turnwise.console import Terminal
 from turnwise.reports.status import NAME, Status
 from turnwise.training import progress
 from turnwise.training.live import Live
@@ -74,7 +74,7 @@ def test_the_time_left_is_that_of_the_phase_and_of_the_run(monkeypatch: pytest.M
     told: list[Status] = []
     said = io.StringIO()
     names, twins = ["before", "train", "after"], {"after": "before"}
-    with Phases(names, twins, Console(file=said, width=200), "row/seed1", told.append) as phases:
+    with Phases(names, twins, Terminal(file=said, width=200), "row/seed1", told.append) as phases:
         with phases.phase("before", 2) as advance:
             clock[0] = 30
             advance(1)
