@@ -27,15 +27,18 @@ from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
 from turnwise.tiny.load import unknown_to, weights_of
+from turnwise.training.call_format import call_format, check_readable, in_format
 from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.choice import Choice
 from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
+from turnwise.training.health import Health
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
+from turnwise.training.opening import opening_lines
 from turnwise.training.outcome import in_domain, out_of_domain, provenance, summary
 from turnwise.training.playing import player_of, spooled
 from turnwise.training.process import finish, prepare
@@ -67,6 +70,8 @@ class Run:
         names = ("states", "reward", "judge", "advantage", "loss")
         self.parts = {name: build(cfg, name) for name in names}
         self.env = build(cfg, "env")
+        self.format = call_format(OmegaConf.select(cfg, "reward.format"), self.env, bool(self.settings["data"].file))
+        self.parts["reward"] = in_format(self.parts["reward"], self.format)
         policy, lora = self.settings["policy"], self.settings["policy"].lora
         self.source = weights_of(policy.model)
         for world in worlds_of(self.env).values():
@@ -105,6 +110,7 @@ class Run:
         self.steps: Mapping[str, Step] = {}  # for the judge
         trees = self.settings["rollout"].recorded
         self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first)
+        self.health = Health(self.recorder, self.folder, phases.tell, update.allow_empty, self.ranks.first)
         suites = self.settings["eval"]
         self.measure = Measure(
             self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
@@ -132,6 +138,7 @@ class Run:
             )
         candidates = Turns(self.demonstrations)
         self.steps = Steps(candidates)
+        check_readable(self.parts["reward"], candidates)
         for problem in self.problems:
             self.phases.console.print(f"left out: {problem}", highlight=False)
         return candidates
@@ -222,7 +229,15 @@ class Run:
             )
             trainer = instantiate(
                 self.cfg.trainer,
-                callbacks=[self.recorder, *learners, *remembering, *callbacks, bar, *own_signals(self.ranks.world)],
+                callbacks=[
+                    self.recorder,
+                    self.health,
+                    *learners,
+                    *remembering,
+                    *callbacks,
+                    bar,
+                    *own_signals(self.ranks.world),
+                ],
                 logger=loggers or False,
                 plugins=[WholeCheckpointIO(), *environments()],
                 use_distributed_sampler=False,  # what is whose is decided by the collection
@@ -246,8 +261,7 @@ class Run:
         """The reward with the judge's score beside it; None without a judge."""
         if self.parts["judge"] is None:
             return None
-        form = OmegaConf.select(self.cfg, "reward.format", default="hermes")
-        return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, form)
+        return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, self.format)
 
     def evaluate_during(self, collection: Collection) -> dict[str, float]:
         """In the middle of training: one line of metrics."""
@@ -275,6 +289,7 @@ class Run:
             **run_costs(self.recorder.counters, self.phases.seconds, self.folder),
             "bad_trajectories": len(self.problems),
             **({"judge": self.recorder.judge} if self.recorder.judge else {}),
+            **self.health.closing(self.parts["gate"]),
             "verifier": verifier_result(self.recorder.verdicts, self.profiled),
             "config_hash": config_hash(self.cfg),
             **provenance(),
@@ -291,6 +306,7 @@ def run(cfg: DictConfig) -> None:
         phases = ends.enter_context(Phases(PHASES, TWINS, Console(stderr=True, quiet=not ranks.first)))
         job = Run(cfg, phases, ranks)
         ends.callback(job.engine.shutdown)
+        phases.tell("\n".join(opening_lines(cfg, job.env)))
         with ranks.first_alone():
             candidates = job.candidates()
         if job.parts["allocator"] is not None:
