@@ -185,6 +185,7 @@ def environment() -> Environment:
         clock=lambda seconds: strftime("%Y-%m-%d %H:%M:%S", localtime(seconds)),
         ood_sentence=headline.ood_sentence,
         cost_sentence=headline.cost_sentence,
+        gate_sentence=headline.gate_sentence,
         judge_sentence=headline.judge_sentence,
         verifier_sentence=headline.verifier_sentence,
         scale_sentence=headline.scale_sentence,

@@ -28,19 +28,22 @@ from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
 from turnwise.tiny.load import unknown_to, weights_of
+from turnwise.training.call_format import call_format, check_readable, in_format
 from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.choice import Choice
 from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
+from turnwise.training.health import Health
 from turnwise.training.live import Live
 from turnwise.training.loggers import started
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
+from turnwise.training.opening import opening_lines
 from turnwise.training.outcome import command, domains, out_of_domain, provenance, summary
-from turnwise.training.own import dialect_for, in_format
+from turnwise.training.own import dialect_for
 from turnwise.training.playing import player_of, spooled
 from turnwise.training.process import prepare
 from turnwise.training.progress import Advance, Phases
@@ -76,6 +79,7 @@ class Run:
         self.parts = {name: build(cfg, name) for name in names}
         self.env = build(cfg, "env")
         check_ready(self.env)
+        self.format = call_format(OmegaConf.select(cfg, "reward.format"), self.env, bool(self.settings["data"].file))
         policy, lora = self.settings["policy"], self.settings["policy"].lora
         self.source = weights_of(policy.model)
         for world in worlds_of(self.env).values():
@@ -85,17 +89,15 @@ class Run:
             self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, self.seed, policy.start
         )
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
+        chosen = OmegaConf.select(cfg, "reward.format")
+        self.dialect = dialect_for(self.settings["data"], self.parts["states"].source, self.chat, chosen)
+        self.format = self.dialect.format if self.dialect else self.format
+        self.parts["reward"] = in_format(self.parts["reward"], self.format)
         self.predictor = self._predictor()
         given = {}
         if self.predictor and self.parts["reward"]:
             given = {"value": self.predictor.values, "reward": self.predictor.success(self.parts["reward"])}
         self.parts |= {name: build(cfg, name, **given) for name in ("allocator", "gate")}
-        self.form = OmegaConf.select(
-            cfg, "reward.format", default=None
-        )  # of calls; None: as the chat template writes them
-        self.dialect = dialect_for(self.settings["data"], self.parts["states"].source, self.chat, self.form)
-        self.form = self.dialect.format if self.dialect else self.form or "hermes"
-        self.parts["reward"] = in_format(self.parts["reward"], self.dialect)
         update = self.settings["update"]
         self.module = PolicyModule(
             model,
@@ -113,7 +115,7 @@ class Run:
             offload=update.offload,
             ranks=self.ranks,
         )
-        judging = self.settings["data"].judging(self.form)
+        judging = self.settings["data"].judging(self.format)
         self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.tell, judging)
         self.engine = self.player.engine
         self.opening = openings(self.env, self.chat)
@@ -121,6 +123,7 @@ class Run:
         self.steps: Mapping[str, Step] = {}  # for the judge
         trees = self.settings["rollout"].recorded
         self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first, loggers=loggers)
+        self.health = Health(self.recorder, self.folder, phases.tell, update.allow_empty, self.ranks.first)
         suites = self.settings["eval"]
         self.measure = Measure(
             self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
@@ -149,6 +152,7 @@ class Run:
             )
         turns = Turns(self.demonstrations)
         self.steps = steps = Steps(turns)
+        check_readable(self.parts["reward"], turns)
         for problem in self.problems:
             self.phases.tell(f"left out: {problem}")
         if own is None or not own.dialogues:
@@ -247,7 +251,15 @@ class Run:
             )
             trainer = instantiate(
                 self.cfg.trainer,
-                callbacks=[self.recorder, *learners, *remembering, *callbacks, bar, *own_signals(self.ranks.world)],
+                callbacks=[
+                    self.recorder,
+                    self.health,
+                    *learners,
+                    *remembering,
+                    *callbacks,
+                    bar,
+                    *own_signals(self.ranks.world),
+                ],
                 logger=[*self.recorder.loggers] or False,
                 plugins=[WholeCheckpointIO(), *environments()],
                 use_distributed_sampler=False,  # what is whose is decided by the collection
@@ -270,7 +282,7 @@ class Run:
         """The reward with the judge's score beside it; None without a judge."""
         if self.parts["judge"] is None:
             return None
-        return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, self.form)
+        return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, self.format)
 
     def prove_judge(self, candidates: Sequence[State]) -> None:
         """One question before anything is computed: a run whose judge never answers would be a run without one."""
@@ -304,6 +316,7 @@ class Run:
             **run_costs(self.recorder.counters, self.phases.seconds, self.folder),
             "bad_trajectories": len(self.problems),
             **({"judge": self.recorder.judge} if self.recorder.judge else {}),
+            **self.health.closing(self.parts["gate"]),
             "verifier": verifier_result(self.recorder.verdicts, self.profiled),
             "config_hash": config_hash(self.cfg),
             **provenance(),
@@ -323,6 +336,7 @@ def run(cfg: DictConfig) -> None:
         loggers = ends.enter_context(started(cfg, ranks.first, phases.tell))
         job = Run(cfg, phases, ranks, loggers)
         ends.callback(job.engine.shutdown)
+        phases.tell("\n".join(opening_lines(cfg, job.env)))
         with ranks.first_alone():
             candidates = job.candidates()
             job.prove_judge(candidates)
