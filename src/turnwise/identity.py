@@ -40,6 +40,8 @@ _SHOWN_ONLY = (
 _AS_BEFORE = {
     "rollout.staleness": 0,
     "update.steps": 1,
+    "data.held_out": 0.1,
+    "data.similarity": 0.8,
     "states.refresh_window": 3,
     "states.refresh_gap": 6,
     "states.refresh_most": 4,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from turnwise.data.toolcalls.formats import Format
 from turnwise.engines.base import Sampling
+from turnwise.rollouts.anchored import Anchored, Kind
 
 
 def _at_least(minimum: float, **values: float | None) -> None:
@@ -51,17 +53,35 @@ class Data:
 
     ``good`` is the share that the good expert plays; the clumsy one plays the rest. ``strict`` stops at the first bad
     trajectory, otherwise bad ones are counted, listed and left out.
+
+    The others are for dialogues of ``file`` that no environment plays. A share ``held_out`` of them is never trained on, and
+    the run is judged on it. ``verifier`` and ``similarity`` are kind and threshold of
+    :class:`turnwise.rollouts.anchored.Anchored`.
+    ``tools_as_text`` writes tools and calls as text: always (true), never (false: a chat template that cannot show them is
+    refused), or where the chat template cannot show them (null).
     """
 
     file: str | None = None
     trajectories: int = 300
     good: float = 0.5
     strict: bool = False
+    held_out: float = 0.1
+    verifier: Kind | None = None
+    similarity: float = 0.8
+    tools_as_text: bool | None = None
 
     def __post_init__(self) -> None:
         _at_least(1, trajectories=self.trajectories)
         if not 0 <= self.good <= 1:
             raise ValueError(f"good must be a share in [0, 1], got {self.good}")
+        if not 0 <= self.held_out <= 0.5:
+            raise ValueError(f"held_out must be a share in [0, 0.5], got {self.held_out}")
+        if not 0 < self.similarity <= 1:
+            raise ValueError(f"similarity must lie in (0, 1], got {self.similarity}")
+
+    def judging(self, form: Format) -> Anchored:
+        """Who judges replies of dialogues that no environment plays, where calls are written in ``form``."""
+        return Anchored(form, self.verifier, self.similarity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +175,17 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Held-out tasks and out-of-domain items, before and after training and every ``every`` iterations (0: never between)."""
+    """Held-out tasks and out-of-domain items, before and after training and every ``every`` iterations (0: never between).
+
+    A run on dialogues that no environment plays is measured on as many of its held-out dialogues instead; with ``environment``
+    tasks of the environment are played beside them (None: only where the run's trajectories are the environment's).
+    """
 
     tasks: int
     attempts: int = 2
     items: int = 200
     every: int = 0
+    environment: bool | None = None
 
     def __post_init__(self) -> None:
         _at_least(1, tasks=self.tasks)

@@ -20,6 +20,7 @@ from turnwise.config import compose_config
 from turnwise.engines.base import Sampling
 from turnwise.engines.lanes import Lanes
 from turnwise.envs.household import HouseholdEnv
+from turnwise.evaluation.held_out import Reply
 from turnwise.evaluation.suites import Answer, Episode, Evaluation
 from turnwise.judges.offline import OfflineJudge
 from turnwise.losses.base import Loss
@@ -166,7 +167,9 @@ def measured(score: float) -> Evaluation:
         for attempt in range(attempts)
     ]
     answers = [Answer(suite, f"{suite}/{i}", score / 2, "p", "a", "r") for suite in ("code", "algebra") for i in (0, 1)]
-    return Evaluation(episodes, answers)
+    good = ((score, score),)
+    replies = [Reply(f"d{i}#t0", f"d{i}", 0, ("book",) * i, 3.0, 4, good, good) for i in (0, 1)]
+    return Evaluation(episodes, answers, replies)
 
 
 def test_every_metric_is_explained_and_every_explained_metric_is_logged(
@@ -200,9 +203,12 @@ def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
     sampled = [{"state_id": "a#t0", "rewards": [1.0, 0.0], "strict": [0.0, 0.0]}]
     Profiles(tmp_path / "profile", []).add(sampled, {"turns": 2, "tokens": 7, "cpu_seconds": 0.1})
     job.phases.seconds = dict.fromkeys(PHASES, 1.0)
-    write_result(job.result(measured(0), measured(1)), tmp_path)
-    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
-    assert compare(documented("result.json"), leaves(result)) == (set(), set())
+    keys = set[str]()
+    for own in (None, "dialogues.jsonl"):
+        job.own = own
+        write_result(job.result(measured(0), measured(1)), tmp_path)
+        keys |= set(leaves(json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))))
+    assert compare(documented("result.json"), keys) == (set(), set())
 
 
 def test_every_key_of_a_recorded_rollout_is_explained() -> None:
@@ -219,5 +225,5 @@ def test_every_key_of_a_recorded_rollout_is_explained() -> None:
 
 
 def test_every_key_of_a_recorded_evaluation_is_explained() -> None:
-    written = {field.name for kind in (Episode, Answer) for field in dataclasses.fields(kind)}
+    written = {field.name for kind in (Episode, Answer, Reply) for field in dataclasses.fields(kind)}
     assert documented("evaluation") == written

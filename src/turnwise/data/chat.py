@@ -97,7 +97,11 @@ class ChatTokens:
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
         """Ids of the history, ending with the generation prompt: the place where the policy writes next."""
-        return self._encode(self._render(messages, tools))
+        return self._encode(self.text(messages, tools))
+
+    def text(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
+        """The history and the generation prompt as the template writes them."""
+        return self._render(messages, tools)
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
         """Ids between an action and the next one: the rest of its turn, the observation, the generation prompt.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,8 @@ from turnwise.data.chat import ChatTokens, Spine
 from turnwise.data.trajectories import used_twice
 from turnwise.shelf import Names, Shelf
 from turnwise.types import Trajectory
+
+Check = Callable[[Sequence[str]], None]
 
 _NEAR = 64  # trajectories kept at hand: neighbours are asked for together
 
@@ -43,8 +45,13 @@ class Demonstrations:
         self.number = lru_cache(maxsize=_NEAR)(self.names.place)
         self._near = lru_cache(maxsize=_NEAR)(self._shelf.__getitem__)
 
-    def add(self, trajectory: Trajectory) -> None:
+    def add(self, trajectory: Trajectory, shown: Trajectory | None = None, check: Check | None = None) -> None:
         """Put a trajectory behind the others.
+
+        Args:
+            trajectory: as it is kept.
+            shown: the same as the chat template is to show it, where that differs.
+            check: given the text of each rendered reply, in order, before anything is kept; it may refuse them.
 
         Raises:
             UnusableError: its id was used before.
@@ -53,7 +60,10 @@ class Demonstrations:
         first = self.names.place(trajectory.id)
         if first is not None:
             raise used_twice(trajectory.id, self[first].trajectory.source)
-        spines = self.chat.spines(trajectory.messages, trajectory.tools)
+        shown = shown or trajectory
+        spines = self.chat.spines(shown.messages, shown.tools)
+        if check is not None:
+            check([self.chat.decode(spine.ids[start:stop]) for spine in spines for start, stop in spine.turns])
         self.names.append(trajectory.id)
         self._shelf.append(Demonstration(trajectory, spines))
         self.histories.extend(start for spine in spines for start, _ in spine.turns)

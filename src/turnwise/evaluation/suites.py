@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from turnwise.allocators.uniform import Uniform
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs.base import tools_of, tried
+from turnwise.evaluation.held_out import Reply
 from turnwise.evaluation.skills import SKILLS, items
 from turnwise.gates.never import Never
 from turnwise.rollouts.guard import guarded
@@ -67,6 +68,7 @@ class Evaluation:
 
     episodes: list[Episode] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)  # of held-out dialogues that no environment plays
 
     def success(self, mode: str, split: str | None = None) -> dict[str, list[float]]:
         """Task -> its outcomes, 0 or 1, of one decoding mode."""

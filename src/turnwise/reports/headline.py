@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.reports.result import Comparison, Result
+from turnwise.reports.result import Comparison, Nats, Result
 
 SCALE_NOTES = {
     "tiny": "A tiny model shows a mechanism, never a paper's score.",
@@ -51,9 +51,9 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def verdict(change: Comparison, subject: str = "Held-out success") -> Verdict:
-    """The headline: what changed, by how much, with which interval, over how many tasks."""
-    over = f" over {count(change.tasks)} tasks" if change.tasks else ""
+def verdict(change: Comparison, subject: str = "Held-out success", units: str = "tasks") -> Verdict:
+    """The headline: what changed, by how much, with which interval, over how many tasks or other units."""
+    over = f" over {count(change.tasks)} {units}" if change.tasks else ""
     if change.after is None:
         at = f"; before training it was {percent(change.base)}" if change.base is not None else ""
         return Verdict("unfinished", f"{subject} after training was not measured{at}.")
@@ -72,6 +72,45 @@ def verdict(change: Comparison, subject: str = "Held-out success") -> Verdict:
         return Verdict("worse", f"{subject} fell {moved}.")
     tail = ". Zero is inside the interval: no clear change." if bounds else "."
     return Verdict("unclear", f"{subject} went {moved}{tail}")
+
+
+def result_verdict(result: Result) -> Verdict:
+    """The headline of a run: success at held-out tasks, or accepted replies where it learned from dialogues of a file."""
+    if not judged_on_dialogues(result):
+        return verdict(result.in_domain)
+    dialogues = result.held_out.dialogues if result.held_out else None
+    units = f"replies of {count(dialogues)} dialogues"
+    return verdict(result.in_domain, "The share of accepted replies in held-out dialogues", units)
+
+
+def judged_on_dialogues(result: Result) -> bool:
+    """Whether the headline is of held-out dialogues and not of an environment's tasks."""
+    return result.held_out is not None and not result.in_domain.by_split
+
+
+def nats(value: float | None, sign: bool = False) -> str:
+    """Nats a token as text, ``1.234``, with a sign where it is a change."""
+    return "-" if value is None else f"{value:+.3f}" if sign else f"{value:.3f}"
+
+
+def held_out_sentence(result: Result) -> str:
+    """Likelihood and exact replies of held-out dialogues; empty where a run has none."""
+    found = result.held_out
+    if found is None:
+        return ""
+    exact = found.strict
+    return (
+        f"Held-out dialogues: {count(found.replies)} replies of {count(found.dialogues)} dialogues. "
+        f"Negative log-likelihood {_moved(found.nll)} nats a token (lower is better); the demonstrated reply itself in "
+        f"{percent(exact.base)} before and {percent(exact.after)} after, {signed(exact.delta)} points, 95 % interval "
+        f"{interval(exact.delta_ci95)}."
+    )
+
+
+def _moved(figure: Nats) -> str:
+    bounds = figure.delta_ci95
+    within = f", 95 % interval [{nats(bounds[0], True)}, {nats(bounds[1], True)}]" if bounds else ""
+    return f"{nats(figure.base)} before and {nats(figure.after)} after ({nats(figure.delta, True)}{within})"
 
 
 def ood_sentence(result: Result) -> str:

@@ -21,7 +21,7 @@ from turnwise.reports.figures import comparison, run_figures
 from turnwise.reports.run import Run, read_run
 from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
-from turnwise.reports.views import in_domain_rows, pair_views, tree_views
+from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_views
 
 BROWSER = "rollouts.html"  # of turnwise.reports.browser
 CONFIG_LIMIT = 120_000  # characters of the configuration shown
@@ -59,8 +59,10 @@ def render(run: Run) -> str:
         run=run,
         result=result,
         title=f"{result.method} on {result.env}, seed {result.seed}" if result else f"{run.folder.name} (unfinished)",
-        verdict=headline.verdict(result.in_domain) if result else None,
-        rows=in_domain_rows(result.in_domain) if result else [],
+        verdict=headline.result_verdict(result) if result else None,
+        rows=domain_rows(result) if result else [],
+        dialogues=bool(result and headline.judged_on_dialogues(result)),
+        replies=reply_rows(result.held_out) if result and result.held_out else [],
         figures=run_figures(run),
         trees=trees,
         pairs=pair_views(run.episodes),
@@ -149,7 +151,7 @@ def environment() -> Environment:
     env = Environment(
         loader=DictLoader(sources), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    for name in ("percent", "signed", "interval", "count", "duration"):
+    for name in ("percent", "signed", "interval", "count", "duration", "nats"):
         env.filters[name] = getattr(headline, name)
     env.filters["drawing"] = Markup  # only ever given SVG drawn by reports.svg, whose text is escaped there
     env.globals.update(
@@ -159,6 +161,7 @@ def environment() -> Environment:
         judge_sentence=headline.judge_sentence,
         verifier_sentence=headline.verifier_sentence,
         scale_sentence=headline.scale_sentence,
+        held_out_sentence=headline.held_out_sentence,
     )
     return env
 

@@ -61,11 +61,39 @@ class Comparison(_Part):
 
 
 class InDomain(Comparison):
-    """Held-out success of the trained environment; the fields of :class:`Comparison` are the headline."""
+    """Held-out success of the trained environment, or the share of accepted replies in held-out dialogues; the fields of
+    :class:`Comparison` are the headline."""
 
     greedy: Comparison | None = None
     sampled: Comparison | None = None
     pass_at_k: dict[str, Points | Comparison] = {}  # k -> after, or base and after
+
+
+class Nats(_Part):
+    """A mean negative log-likelihood, in nats a token, before and after training: lower is better."""
+
+    base: float
+    after: float
+    delta: float
+    delta_ci95: tuple[float, float] | None = None
+
+
+class Replies(_Part):
+    """Demonstrated replies that a run has not trained on: their likelihood, and the share of the policy's replies in their place
+    that are as good (``functional``) or the same (``strict``)."""
+
+    replies: Count
+    nll: Nats
+    functional: Comparison
+    strict: Comparison
+
+
+class HeldOut(Replies):
+    """Held-out dialogues of a file, which no environment plays: of all replies, by the tool called, by the turn from 1."""
+
+    dialogues: Count
+    by_tool: dict[str, Replies] = {}
+    by_turn: dict[str, Replies] = {}
 
 
 class OutOfDomain(_Part):
@@ -99,6 +127,8 @@ class Result(_Part):
     seed: int
     in_domain: InDomain
     ood: OutOfDomain = OutOfDomain()
+    held_out: HeldOut | None = None  # a run on dialogues of a file that no environment plays
+    environment: InDomain | None = None  # tasks of the environment, measured beside such dialogues
     rollout_turns: Count = 0
     rollout_tokens: Count = 0
     cpu_seconds: Annotated[float, Field(ge=0)] | None = None  # of training alone; None in results of older versions

@@ -11,10 +11,11 @@ from rich.text import Text
 
 from turnwise.reports.headline import (
     cost_sentence,
+    held_out_sentence,
     judge_sentence,
     ood_sentence,
+    result_verdict,
     scale_sentence,
-    verdict,
     verifier_sentence,
 )
 from turnwise.reports.result import Result
@@ -25,7 +26,8 @@ STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow",
 def summary_lines(result: Result, report: Path | str | None = None) -> list[str]:
     """What improved, by how much, over how many tasks, what it cost, and where the report lies."""
     lines = [
-        verdict(result.in_domain).sentence,
+        result_verdict(result).sentence,
+        *([held_out] if (held_out := held_out_sentence(result)) else []),
         ood_sentence(result),
         cost_sentence(result),
         *([verifier] if (verifier := verifier_sentence(result)) else []),
@@ -40,6 +42,6 @@ def print_summary(result: Result, report: Path | str | None = None, console: Con
     console = console or Console()
     first, *rest = summary_lines(result, report)
     console.print(Rule(f"{result.method} on {result.env}, seed {result.seed}", align="left"))
-    console.print(Padding(Text(first, style=STYLES[verdict(result.in_domain).kind]), (0, 1)))
+    console.print(Padding(Text(first, style=STYLES[result_verdict(result).kind]), (0, 1)))
     for line in rest:
         console.print(Padding(Text(line, overflow="fold"), (0, 1)))

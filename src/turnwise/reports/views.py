@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import escape
 
-from turnwise.reports.result import Comparison, InDomain
+from turnwise.reports.result import Comparison, HeldOut, InDomain, Replies, Result
 from turnwise.reports.run import Pair
 
 MESSAGE_LIMIT = 1_600  # characters shown of one message
@@ -100,6 +100,23 @@ def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
     for k, value in sorted(result.pass_at_k.items(), key=lambda item: (len(item[0]), item[0])):
         rows.append((f"pass@{k}", "all held-out", value if isinstance(value, Comparison) else Comparison(after=value)))
     return rows
+
+
+def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
+    """Rows of tasks that an environment plays: of the headline, or of what was measured beside held-out dialogues."""
+    if result.held_out is None or result.in_domain.by_split:
+        return in_domain_rows(result.in_domain)
+    return in_domain_rows(result.environment) if result.environment else []
+
+
+def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
+    """Rows of held-out replies with their labels: all, by the tool that is called, by the turn of the dialogue."""
+    tools = [
+        ("replies in text" if tool == "no_call" else f"calls of {tool}", part)
+        for tool, part in held_out.by_tool.items()
+    ]
+    turns = [(f"reply {turn} of a dialogue", part) for turn, part in held_out.by_turn.items()]
+    return [("all replies", held_out), *tools, *turns]
 
 
 def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:

@@ -26,13 +26,14 @@ class Graded:
     sum.
 
     Attributes:
-        format: how calls are written, in the policy's actions and in the demonstrations.
+        format: how calls are written, in the policy's actions and in the demonstrations; None: the run says it
+            (:func:`turnwise.training.own.in_format`), and Hermes' form where it says nothing.
     """
 
-    format: Format = "hermes"
+    format: Format | None = "hermes"
 
     def __post_init__(self) -> None:
-        if self.format not in PARSERS:
+        if self.format is not None and self.format not in PARSERS:
             raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
 
     def __call__(self, tree: RolloutTree) -> Rewards:
@@ -51,7 +52,7 @@ class Graded:
                 execution.append(math.nan)
                 continue
             try:
-                execution.append(execution_score(expected, PARSERS[self.format](turn.text).calls))
+                execution.append(execution_score(expected, PARSERS[self.format or "hermes"](turn.text).calls))
                 form.append(float(not turn.truncated))
             except ToolCallError:
                 execution.append(0.0)
@@ -63,7 +64,7 @@ class Graded:
         if state.expert is None:
             raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with: use states=expert_turns")
         try:
-            return PARSERS[self.format](state.expert).calls
+            return PARSERS[self.format or "hermes"](state.expert).calls
         except ToolCallError as error:
             raise InputError(
                 f"{state.id}: the demonstrated action is not in the format {self.format} ({error}): set reward.format to the "

@@ -22,15 +22,16 @@ class ToolCalls:
     cannot be read, or was cut off, earns neither. Where no call was demonstrated, none must be made.
 
     Attributes:
-        format: how calls are written, in the policy's actions and in the demonstrations.
+        format: how calls are written, in the policy's actions and in the demonstrations; None: the run says it
+            (:func:`turnwise.training.own.in_format`), and Hermes' form where it says nothing.
         exact: whether ``total`` is the strict one.
     """
 
-    format: Format = "hermes"
+    format: Format | None = "hermes"
     exact: bool = False
 
     def __post_init__(self) -> None:
-        if self.format not in PARSERS:
+        if self.format is not None and self.format not in PARSERS:
             raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
 
     def __call__(self, tree: RolloutTree) -> Rewards:
@@ -56,7 +57,7 @@ class ToolCalls:
 
     def _made(self, text: str) -> tuple[ToolCall, ...] | None:
         try:
-            return PARSERS[self.format](text).calls
+            return PARSERS[self.format or "hermes"](text).calls
         except ToolCallError:
             return None
 

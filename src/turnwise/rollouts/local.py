@@ -1,46 +1,81 @@
-"""Single actions judged where they are made, without a step of the world: PivotRL's local rollouts (arXiv:2603.21383)."""
+"""Single actions judged where they are made, without a step of the environment: PivotRL's local rollouts (arXiv:2603.21383)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from turnwise.envs.base import world_of
+from turnwise.rollouts.anchored import Anchored
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.guard import guarded
 from turnwise.types import State, Turn
 
 
-@dataclass(slots=True)
-class Verdicts:
-    """What a world's two verifiers say of actions: they are deterministic, and most samples of a state are alike.
+class Verdict(NamedTuple):
+    """What is said of one action."""
+
+    functional: bool  # it is as good as the demonstrated one (Eq. 6)
+    strict: bool  # it is the demonstrated one (Eq. 2)
+
+
+class Verifier(Protocol):
+    """Who judges single actions: deterministic, and asked only at states that have a demonstrated action."""
+
+    def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
+        """``functional`` and ``strict``, as :class:`Verdict`.
+
+        Raises:
+            EnvironmentFault: the environment failed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ByEnvironment:
+    """The two verifiers of the environment, which is brought to the state first.
 
     Args:
-        episodes: of the run's world, in which the actions would be taken.
+        episodes: of the run's environment, in which the actions would be taken.
     """
 
     episodes: Episodes
-    kept: dict[tuple[str, str], tuple[bool, bool]] = field(default_factory=dict)
+
+    def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
+        assert state.expert is not None
+        session = self.episodes.after(state.task, state.actions)
+        world = world_of(self.episodes.environment, state.task)
+        with guarded(self.episodes.seconds):
+            return world.accepts(session, turn.text, state.expert), world.same(turn.text, state.expert)
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """Verdicts on actions, kept: verifiers are deterministic, and most samples of a state are alike.
+
+    Args:
+        episodes: of the run's environment.
+        dialogues: who judges the replies of a dialogue, whose task names no environment.
+    """
+
+    episodes: Episodes
+    dialogues: Verifier = field(default_factory=Anchored)
+    kept: dict[tuple[str, str, bool], Verdict] = field(default_factory=dict)
 
     def judge(self, state: State, turn: Turn) -> None:
-        """Write ``functional`` (Eq. 6) and ``strict`` (Eq. 2) into the turn's ``info``.
-
-        A dialogue from a file names no world that could have one: its actions are left to a reward that compares texts.
+        """Write ``functional`` and ``strict`` into the turn's ``info``.
 
         Raises:
             ValueError: the state has no demonstrated action.
-            EnvironmentFault: the world failed.
+            EnvironmentFault: the environment failed.
         """
         if state.expert is None:
             raise ValueError(
                 f"state {state.id!r} has no demonstrated action to judge by: use states=expert_turns or pivots"
             )
-        if not state.task.env:
-            return
-        verdict = self.kept.get((state.id, turn.text))
+        key = state.id, turn.text, turn.truncated
+        verdict = self.kept.get(key)
         if verdict is None:
-            session = self.episodes.after(state.task, state.actions)
-            world = world_of(self.episodes.environment, state.task)
-            with guarded(self.episodes.seconds):
-                verdict = world.accepts(session, turn.text, state.expert), world.same(turn.text, state.expert)
-            self.kept[state.id, turn.text] = verdict
-        turn.info["functional"], turn.info["strict"] = float(verdict[0]), float(verdict[1])
+            verifier = ByEnvironment(self.episodes) if state.task.env else self.dialogues
+            verdict = self.kept[key] = Verdict(*verifier(state, turn))
+        turn.info["functional"], turn.info["strict"] = float(verdict.functional), float(verdict.strict)

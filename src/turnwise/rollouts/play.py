@@ -17,9 +17,10 @@ from turnwise.engines.base import Engine, Sample, Sampling
 from turnwise.envs.base import Environment, EnvironmentFault, Session, Step, world_of
 from turnwise.gates.base import Gate
 from turnwise.rollouts.ahead import Ahead
+from turnwise.rollouts.anchored import Anchored
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.guard import guarded
-from turnwise.rollouts.local import Verdicts
+from turnwise.rollouts.local import Verdicts, Verifier
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, State, Turn
 
@@ -85,6 +86,7 @@ class Player:
         that failed stays in the tree as an invalid leaf.
     world_seconds: for one answer of the world, after which it has failed; None: no limit (``rollouts.guard``).
     world_threads: steps under way at once in a world that waits for others (``rollouts.ahead``); 0: one after the other.
+    dialogues: who judges single replies of dialogues that no environment plays.
     """
 
     engine: Engine
@@ -96,13 +98,14 @@ class Player:
     retries: int = 2
     world_seconds: float | None = None
     world_threads: int = 0
+    dialogues: Verifier = field(default_factory=Anchored)
     tally: Tally = field(default_factory=Tally)
     episodes: Episodes = field(init=False)
     verdicts: Verdicts = field(init=False)
 
     def __post_init__(self) -> None:
         self.episodes = Episodes(self.environment, self.world_seconds)
-        self.verdicts = Verdicts(self.episodes)
+        self.verdicts = Verdicts(self.episodes, self.dialogues)
 
     def play(
         self,

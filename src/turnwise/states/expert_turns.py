@@ -30,9 +30,11 @@ def expert_turns(
         spines: its tokens; more than one where the chat template shows later turns a shortened history.
         decode: an action's ids as the text that the environment reads.
 
-    A trajectory without a task gets one without an environment: its states can be imitated, not played.
+    A trajectory without a task gets one without an environment, whose data are the tools of the dialogue: what is done in its
+    states can be imitated, or held against the demonstrated action, but not played.
     """
-    task = trajectory.task or Task(env="", id=trajectory.id, split="train")
+    tools = {"tools": list(trajectory.tools)} if trajectory.tools else {}
+    task = trajectory.task or Task("", trajectory.id, "train", tools)
     states: list[State] = []
     actions: tuple[str, ...] = ()
     for spine in spines:

@@ -36,7 +36,8 @@ from turnwise.training.frozen import Frozen, drawn, record
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
-from turnwise.training.outcome import in_domain, out_of_domain, provenance, summary
+from turnwise.training.outcome import domains, out_of_domain, provenance, summary
+from turnwise.training.own import dialect_for, in_format
 from turnwise.training.playing import player_of, spooled
 from turnwise.training.process import finish, prepare
 from turnwise.training.progress import Advance, Phases
@@ -44,7 +45,7 @@ from turnwise.training.ranks import Ranks, environments, joined
 from turnwise.training.recorder import Recorder
 from turnwise.training.renewal import Renewal
 from turnwise.training.signals import named_signals, own_signals
-from turnwise.training.sources import Steps, Turns, playable, read_experts, starts_of
+from turnwise.training.sources import Steps, Turns, hold_out, playable, read_experts, starts_of
 from turnwise.training.stream import Rollouts
 from turnwise.training.verdicts import count_profile, verifier_result
 from turnwise.types import Message, State
@@ -56,6 +57,8 @@ SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines outside the run'
 
 class Run:
     """The parts of one run, built once, and the steps that use them."""
+
+    own: str | None = None  # name of the person's file, where no environment plays what is in it
 
     def __init__(self, cfg: DictConfig, phases: Phases, ranks: Ranks | None = None) -> None:
         self.cfg, self.phases, self.ranks = cfg, phases, ranks or Ranks()
@@ -81,6 +84,12 @@ class Run:
         if self.predictor and self.parts["reward"]:
             given = {"value": self.predictor.values, "reward": self.predictor.success(self.parts["reward"])}
         self.parts |= {name: build(cfg, name, **given) for name in ("allocator", "gate")}
+        self.form = OmegaConf.select(
+            cfg, "reward.format", default=None
+        )  # of calls; None: as the chat template writes them
+        self.dialect = dialect_for(self.settings["data"], self.parts["states"].source, self.chat, self.form)
+        self.form = self.dialect.format if self.dialect else self.form or "hermes"
+        self.parts["reward"] = in_format(self.parts["reward"], self.dialect)
         update = self.settings["update"]
         self.module = PolicyModule(
             model,
@@ -98,7 +107,8 @@ class Run:
             offload=update.offload,
             ranks=self.ranks,
         )
-        self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.tell)
+        judging = self.settings["data"].judging(self.form)
+        self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.tell, judging)
         self.engine = self.player.engine
         self.opening = openings(self.env, self.chat)
         self.demonstrations: Demonstrations | None = None
@@ -127,13 +137,22 @@ class Run:
             return starts_of(self.env, rule.count, self.seed, lambda task: self.opening(task)[1])
         data = self.settings["data"]
         with self.phases.phase("read", data.trajectories) as advance:
-            self.demonstrations, self.problems = read_experts(
-                data, self.env, self.chat, Path(self.cfg.paths.cache), self.seed, lambda done, total: advance(1)
+            cache = Path(self.cfg.paths.cache)
+            self.demonstrations, self.problems, own = read_experts(
+                data, self.env, self.chat, cache, self.seed, lambda done, total: advance(1), self.dialect
             )
-        candidates = Turns(self.demonstrations)
-        self.steps = Steps(candidates)
+        turns = Turns(self.demonstrations)
+        self.steps = steps = Steps(turns)
         for problem in self.problems:
             self.phases.console.print(f"left out: {problem}", highlight=False)
+        if own is None or not own.dialogues:
+            return turns
+        settings, sampled = self.settings["eval"], self.parts["allocator"] is not None
+        candidates, self.measure.held_out = hold_out(
+            own, turns, steps, settings.tasks, self.settings["rollout"], sampled, self.phases.tell
+        )
+        self.own = Path(data.file).name if own.only_dialogues else None
+        self.measure.plays = settings.environment or (settings.environment is None and not self.own)
         return candidates
 
     def chosen(self, candidates: Sequence[State]) -> Sequence[State]:
@@ -169,7 +188,8 @@ class Run:
         environment = OmegaConf.to_container(self.cfg.env, resolve=True)
         world = {"env": environment, "engine": self.cfg.engine._target_}  # engines draw differently
         folders = [path for path in (self.source, settings["policy"].start) if path]
-        key = base_key(folders, settings["policy"], world, settings["eval"], settings["rollout"].sampling)
+        held_out = self.measure.held_out.digest if self.measure.held_out else ""
+        key = base_key(folders, settings["policy"], world, settings["eval"], settings["rollout"].sampling, held_out)
         return self.measure.base(Path(self.cfg.paths.cache), key)
 
     # -- train ---------------------------------------------------------------------------------------------------------
@@ -246,8 +266,7 @@ class Run:
         """The reward with the judge's score beside it; None without a judge."""
         if self.parts["judge"] is None:
             return None
-        form = OmegaConf.select(self.cfg, "reward.format", default="hermes")
-        return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, form)
+        return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, self.form)
 
     def evaluate_during(self, collection: Collection) -> dict[str, float]:
         """In the middle of training: one line of metrics."""
@@ -266,11 +285,11 @@ class Run:
     def result(self, base: Evaluation, after: Evaluation) -> dict[str, Any]:
         return {
             "method": self.cfg.method,
-            "env": self.env.name,
+            "env": self.own or self.env.name,
             "scale": self.cfg.scale,
             "seed": self.seed,
             "name": self.cfg.name,
-            "in_domain": in_domain(base, after),
+            **domains(base, after, self.own is not None),
             "ood": out_of_domain(base, after),
             **run_costs(self.recorder.counters, self.phases.seconds, self.folder),
             "bad_trajectories": len(self.problems),

@@ -16,6 +16,7 @@ from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Evaluation, answer_skills, play_tasks
 from turnwise.rollouts.play import Player
 from turnwise.settings import Evaluation as Settings
+from turnwise.training.held_out import HeldOut, negative_log_likelihood
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import commit, read_evaluation, save_evaluation
 from turnwise.training.progress import Phases
@@ -50,6 +51,8 @@ class Measure:
         self.ranks = ranks or Ranks()
         self.player, self.module, self.chat, self.opening = player, module, chat, opening
         self.settings, self.folder, self.phases, self.device = settings, folder, phases, device
+        self.held_out: HeldOut | None = None  # dialogues of a person's file, where a run has such
+        self.plays = True  # tasks of the environment
 
     def __call__(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
         """Measure the policy as it is."""
@@ -58,12 +61,19 @@ class Measure:
             self.module.to(self.device)
         self.module.hand_to(self.player.engine)
         half = settings.tasks // 2
-        tasks = self.ranks.share([*world.tasks("seen", settings.tasks - half), *world.tasks("unseen", half)])
         sampling = self.player.sampling
         found = Evaluation()
+        if self.held_out is not None:
+            mine = self.ranks.share(self.held_out.states)
+            scored = self.held_out.states if is_sharded(self.module) else mine  # shards are only whole to all together
+            nats = negative_log_likelihood(self.module.model, scored)
+            replies = self.held_out.measure(self.player, mine, nats, settings.attempts, advance)
+            found.replies = self.ranks.gather(replies)
+        tasks = [*world.tasks("seen", settings.tasks - half), *world.tasks("unseen", half)] if self.plays else []
+        tasks = self.ranks.share(tasks)
         ways = [("sampled", sampling, settings.attempts), ("greedy", Sampling(0, max_tokens=sampling.max_tokens), 1)]
         for mode, how, attempts in ways:
-            if attempts:
+            if attempts and self.plays:
                 player = self.player.using(how, max_turns=None)
                 played = play_tasks(player, self.opening, tasks, attempts, mode, "eval", advance)
                 found.episodes += self.ranks.gather(played)
@@ -79,7 +89,8 @@ class Measure:
         before = self.ranks.tell(read_evaluation(path) if self.ranks.first else None)
         if before is not None:
             return before
-        total = self.settings.tasks * (1 + self.settings.attempts) + len(SKILLS) * self.settings.items
+        acted = self.settings.tasks * self.plays + (len(self.held_out.states) if self.held_out else 0)
+        total = acted * (1 + self.settings.attempts) + len(SKILLS) * self.settings.items
         with self.phases.phase(f"evaluate {name}", total) as advance:
             found = self(lambda done: advance(done * (1 if self.ranks.served else self.ranks.world)))
         if self.ranks.first:
@@ -102,7 +113,12 @@ class Measure:
 
 
 def base_key(
-    models: Sequence[str], policy: object, environment: Any, settings: Settings, sampling: Sampling
+    models: Sequence[str],
+    policy: object,
+    environment: Any,
+    settings: Settings,
+    sampling: Sampling,
+    dialogues: str = "",
 ) -> str | None:
     """Digest of all that decides the base evaluation: weights, world, suites, sampling and the code's commit.
 
@@ -112,6 +128,7 @@ def base_key(
         models: folder or id of the base policy and of what is merged into it; the weights of a folder are read.
         policy: how it is loaded.
         environment: its configuration, and which engine plays in it.
+        dialogues: what decides the held-out dialogues and their verdicts; empty where a run has none.
     """
     code = commit()
     if not code or code.endswith("+"):
@@ -120,6 +137,15 @@ def base_key(
     for model in models:
         for file in sorted(Path(model).glob("*.safetensors")):
             weights.update(file.read_bytes())
-    suites = {name: value for name, value in asdict(settings).items() if name != "every"}
-    named = [*models, str(policy), weights.hexdigest(), environment, suites, asdict(sampling), code]
+    suites = {name: value for name, value in asdict(settings).items() if name != "every" and value is not None}
+    named = [
+        *models,
+        str(policy),
+        weights.hexdigest(),
+        environment,
+        suites,
+        asdict(sampling),
+        code,
+        *filter(None, [dialogues]),
+    ]
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]

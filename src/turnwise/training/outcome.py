@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from turnwise.evaluation.held_out import reply_of
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Answer, Episode, Evaluation, repeat_rate
 from turnwise.files import whole
 from turnwise.sweeps.arguments import typed
+from turnwise.training.held_out import held_out_headline, held_out_metrics, held_out_result
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,21 @@ def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     }
 
 
+def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, Any]:
+    """What a run is judged by: ``in_domain``, and ``held_out`` of dialogues that no environment plays, where it has such.
+
+    Args:
+        dialogues: the run has no other trajectories. Their replies are the headline then, and tasks of the environment, where
+            they were asked for, stand beside it as ``environment``.
+    """
+    found = held_out_result(base, after)
+    held_out = {"held_out": found} if found else {}
+    if not dialogues:
+        return {"in_domain": in_domain(base, after), **held_out}
+    beside = {"environment": in_domain(base, after)} if base.episodes else {}
+    return {"in_domain": held_out_headline(base, after) if found else {}, **beside, **held_out}
+
+
 def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Each suite's score before and after, and the mean change with its interval."""
     before, since = base.skills(), after.skills()
@@ -143,8 +160,9 @@ def machine() -> str:
 
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Episodes and answers as JSON lines; the file appears whole or not at all, so that it also says "done"."""
+    """Episodes, answers and replies as JSON lines; the file appears whole or not at all, so that it also says "done"."""
     rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
+    rows += [reply.record() for reply in evaluation.replies]
     with whole(path) as part:
         part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
@@ -165,7 +183,9 @@ def load_evaluation(path: Path) -> Evaluation:
     evaluation = Evaluation()
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        if "suite" in row:
+        if "reply" in row:
+            evaluation.replies.append(reply_of(row))
+        elif "suite" in row:
             evaluation.answers.append(Answer(**row))
         else:
             evaluation.episodes.append(Episode(**row))
@@ -187,7 +207,7 @@ def summary(evaluation: Evaluation) -> dict[str, float]:
         metrics["eval/repeat_rate"] = round(sum(map(repeat_rate, said)) / len(said), 4)
     for suite, items in evaluation.skills().items():
         metrics[f"eval/ood/{suite}"] = _points(_mean(items))
-    return metrics
+    return metrics | held_out_metrics(evaluation)
 
 
 def _pass_at_k(base: Evaluation, after: Evaluation) -> dict[str, Any]:

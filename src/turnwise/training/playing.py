@@ -16,6 +16,7 @@ from turnwise.engines.spool import Spool
 from turnwise.engines.spooled import Spooled
 from turnwise.envs.base import Environment
 from turnwise.identity import config_hash
+from turnwise.rollouts.local import Verifier
 from turnwise.rollouts.play import Player
 from turnwise.settings import Rollout
 from turnwise.training.ranks import Ranks
@@ -28,12 +29,14 @@ def player_of(
     chat: ChatTokens,
     model: str,
     tell: Callable[[str], None],
+    dialogues: Verifier,
 ) -> Player:
     """The player of a configured run.
 
     Args:
         model: folder or id of the base policy.
         tell: told in one line what a person may want to know of the engine.
+        dialogues: who judges replies of dialogues that no environment plays.
 
     Raises:
         InputError: the engine cannot be built.
@@ -50,6 +53,7 @@ def player_of(
         retries=rollout.retries,
         world_seconds=rollout.world_seconds,
         world_threads=rollout.world_threads,
+        dialogues=dialogues,
     )
 
 

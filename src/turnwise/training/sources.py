@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.dialect import Dialect
 from turnwise.data.expert import expert_file
 from turnwise.data.steps import Step, steps_of
 from turnwise.data.trajectories import Problem, each_trajectory
+from turnwise.envs.base import worlds_of
 from turnwise.errors import InputError
 from turnwise.settings import Data, Rollout
 from turnwise.states.expert_turns import expert_turns
 from turnwise.states.lazy import LazyStates, chosen, lengths_of
 from turnwise.states.task_starts import task_starts
+from turnwise.training.held_out import HeldOut, called_tools
+from turnwise.training.own import OwnFile
 from turnwise.types import State, Task
 
 Report = Callable[[int, int], None]
@@ -27,21 +33,38 @@ Report = Callable[[int, int], None]
 _NEAR = 64  # trajectories whose states are kept at hand: neighbours are asked for together
 
 
+class Experts(NamedTuple):
+    """The trajectories of a run, what could not be used, and how a person's file was read (None: the experts' own)."""
+
+    demonstrations: Demonstrations
+    problems: tuple[Problem, ...]
+    own: OwnFile | None
+
+
 def read_experts(
-    data: Data, environment: Any, chat: ChatTokens, folder: Path, seed: int, progress: Report | None = None
-) -> tuple[Demonstrations, tuple[Problem, ...]]:
-    """The run's expert trajectories and what could not be used. Without a file the world's experts write one first.
+    data: Data,
+    environment: Any,
+    chat: ChatTokens,
+    folder: Path,
+    seed: int,
+    progress: Report | None = None,
+    dialect: Dialect | None = None,
+) -> Experts:
+    """The run's expert trajectories. Without a file the environment's experts write one first.
 
     Args:
         folder: where files lie that several runs share; the demonstrations lie on the same disk as long as the run goes on.
+        dialect: how the chat template shows the dialogues of ``data.file``.
 
     Raises:
         DataError: no usable trajectory, or a bad one under ``data.strict``.
     """
-    path = data.file or expert_file(environment, data.trajectories, folder, data.good, seed, progress=progress)
     demonstrations = Demonstrations(chat, folder)
-    problems = each_trajectory(demonstrations.add, path, strict=data.strict)
-    return demonstrations, problems
+    if data.file is not None and dialect is not None:
+        own = OwnFile(demonstrations, dialect, data, worlds_of(environment))
+        return Experts(demonstrations, each_trajectory(own, data.file, strict=data.strict), own)
+    path = expert_file(environment, data.trajectories, folder, data.good, seed, progress=progress)
+    return Experts(demonstrations, each_trajectory(demonstrations.add, path, strict=data.strict), None)
 
 
 class Turns(LazyStates):
@@ -76,6 +99,13 @@ class Turns(LazyStates):
         begin, end = self.demonstrations.starts[number : number + 2]
         return begin + int(turn) if int(turn) < end - begin else None
 
+    def of(self, numbers: Iterable[int]) -> Sequence[State]:
+        """The turns of the trajectories with these numbers; of all of them, these turns themselves."""
+        starts, wanted = self.demonstrations.starts, sorted(numbers)
+        if len(wanted) == len(self.demonstrations):
+            return self
+        return chosen(self, (place for number in wanted for place in range(starts[number], starts[number + 1])))
+
     def groups(self) -> NDArray[np.int64]:
         starts = np.array(self.demonstrations.starts, np.int64)
         return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
@@ -106,6 +136,37 @@ class Steps(Mapping[str, Step]):
 
     def __len__(self) -> int:
         return len(self.turns)
+
+
+def hold_out(
+    own: OwnFile, turns: Turns, steps: Steps, most: int, rollout: Rollout, sampled: bool, tell: Callable[[str], None]
+) -> tuple[Sequence[State], HeldOut | None]:
+    """The turns of a person's file to train on, and the held-out dialogues that the run is judged on.
+
+    Args:
+        most: dialogues that are measured; held out are all that their hashes say.
+        sampled: whether the run learns from what it samples, which must have room for what was demonstrated.
+    """
+    numbers = own.held_out()
+    kept = turns.of(set(range(len(turns.demonstrations))).difference(numbers))
+    for line in own.lines():
+        tell(line)
+    if not numbers:
+        return kept, None
+    states = list(playable(turns.of(numbers[:most]), rollout, tell))
+    measured = {state.trajectory for state in states}
+    tell(
+        f"{len(numbers)} dialogues are held out; the run is judged on {len(states)} replies of {len(measured)} of them"
+    )
+    room, lengths = rollout.sampling.max_tokens, [len(state.expert_ids) for state in states]
+    if sampled and (long := sum(length > room for length in lengths)):
+        tell(
+            f"{long} of these replies are longer than the {room} tokens that the policy may write: raise "
+            f"rollout.sampling.max_tokens to {max(lengths)} or more"
+        )
+    said = json.dumps([[state.id, state.ids, state.expert] for state in states])
+    digest = hashlib.sha256(f"{said}{own.dialect}{own.data}".encode()).hexdigest()[:16]
+    return kept, HeldOut(states, lambda name: called_tools(steps[name]), digest)
 
 
 def playable(states: Sequence[State], rollout: Rollout, tell: Callable[[str], None]) -> Sequence[State]:

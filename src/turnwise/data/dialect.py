@@ -1,0 +1,178 @@
+"""How conversations are put to a chat template that cannot show all of them.
+
+Some templates have no system turn (Gemma), some show neither tools nor tool calls, some move or drop a system turn later in the
+conversation (Mistral). What a template loses is found once, by rendering short conversations. A system turn is then folded into
+the first user message, and tools and calls are written as text, in the JSON form that the Hermes models use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from turnwise.data.chat import ChatTemplateError, ChatTokens
+from turnwise.data.steps import steps_of
+from turnwise.data.tool_schema import arguments_of, function_of
+from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.data.toolcalls.detect import PROBE_CALL, PROBE_TOOLS, asking, format_of
+from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.match import equivalent
+from turnwise.data.toolcalls.write import write_calls
+from turnwise.errors import InputError
+from turnwise.types import Message, ToolCall, Trajectory
+
+_SYSTEM = "turnwise-system"
+_RESULT = "turnwise-result"
+_TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n</tools>\nTo call a tool, write:\n{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How the conversations of a file are shown by one chat template.
+
+    Attributes:
+        format: how calls are written, in demonstrations and in what the policy writes.
+        lost_system: what becomes of a system turn, in words; empty where the template shows it. It is folded into the first
+            user message then.
+        lost_tools: what becomes of tools and calls; empty where the template shows them. They are written as text then.
+    """
+
+    format: Format
+    lost_system: str = ""
+    lost_tools: str = ""
+
+    def __call__(self, trajectory: Trajectory) -> Trajectory:
+        """The trajectory as it is put to the template."""
+        messages, tools = list(trajectory.messages), trajectory.tools
+        if self.lost_tools and uses_tools(trajectory):
+            messages, tools = self._as_text(messages, tools), ()
+        if self.lost_system:
+            messages = _folded(messages)
+        return replace(trajectory, messages=tuple(messages), tools=tools)
+
+    def _as_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+        shown: list[Message] = []
+        if tools:
+            example = write_calls([ToolCall("NAME", {"PARAMETER": "VALUE"})], self.format)
+            lines = "\n".join(json.dumps(dict(function_of(tool)), ensure_ascii=False) for tool in tools)
+            shown.append({"role": "system", "content": _TOOL_TEXT.format(lines, example)})
+        for message in messages:
+            if message["role"] == "system" and shown and shown[-1]["role"] == "system":
+                shown[-1] = {"role": "system", "content": f"{message['content']}\n\n{shown[-1]['content']}"}
+            elif message["role"] == "tool":
+                answer = f"<tool_response>\n{message['content']}\n</tool_response>"
+                if shown[-1]["role"] == "user":  # several answers to one turn are one message
+                    answer = f"{shown.pop()['content']}\n{answer}"
+                shown.append({"role": "user", "content": answer})
+            elif message.get("tool_calls"):
+                calls = [ToolCall(function_of(call)["name"], arguments_of(call)) for call in message["tool_calls"]]
+                text = "\n".join(filter(None, [message["content"].strip(), write_calls(calls, self.format)]))
+                kept = {key: value for key, value in message.items() if key != "tool_calls"}
+                shown.append({**kept, "content": text})
+            else:
+                shown.append(message)
+        return shown
+
+
+def uses_tools(trajectory: Trajectory) -> bool:
+    """Whether a conversation shows tools, calls them, or reads what they answered."""
+    return bool(trajectory.tools) or any(m.get("tool_calls") or m["role"] == "tool" for m in trajectory.messages)
+
+
+def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = None) -> Dialect:
+    """What the template of ``chat`` loses, and the format of calls under it.
+
+    Args:
+        as_text: True shows tools and calls as text although the template may have a form of its own.
+        form: the format that the user chose; None: the one that the template writes.
+    """
+    lost_system = "" if _shows_system(chat, False) else "the chat template shows no system turn"
+    found = format_of(chat)
+    lost_tools = "data.tools_as_text=true" if as_text else _lost_tools(chat, found)
+    if not lost_tools and not lost_system and not _shows_system(chat, True):
+        lost_system = "the chat template drops the system turn after a tool has answered"
+    return Dialect(form or ("hermes" if lost_tools else found) or "hermes", lost_system, lost_tools)
+
+
+def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[str]) -> str:
+    """What the rendered replies of a trajectory have lost, in words; empty where each can be read back.
+
+    Args:
+        trajectory: as it stands in the file.
+        actions: its replies as the policy would have to write them, in order.
+    """
+    for step, action in zip(steps_of(trajectory), actions, strict=True):
+        if not action.strip():
+            return f"{step.id} is rendered as an empty reply"
+        if step.calls:
+            try:
+                made = PARSERS[dialect.format](action, trajectory.tools).calls
+            except ToolCallError as error:
+                return f"{step.id}: the rendered calls are not in the format {dialect.format} ({error})"
+            if not equivalent(made, step.calls):
+                return f"{step.id}: the rendered calls are not those of tool_calls in the format {dialect.format}"
+        elif step.content.strip() and step.content.strip() not in action:
+            return f"{step.id}: the rendered reply lacks what the message says"
+    return ""
+
+
+def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
+    """Whether some rendered reply lacks what the message says beside its calls."""
+    return any(
+        step.calls and step.content.strip() not in action
+        for step, action in zip(steps_of(trajectory), actions, strict=True)
+    )
+
+
+def refuse_lost_tools(dialect: Dialect, name: str) -> InputError:
+    """The refusal of a template that cannot show the tools, where showing them as text was ruled out."""
+    return InputError(
+        f"{name}: {dialect.lost_tools}, but the dialogues use tools: choose a model whose chat template shows them, or show them "
+        "as text with data.tools_as_text=true"
+    )
+
+
+def _shows_system(chat: ChatTokens, tools: bool) -> bool:
+    system = {"role": "system", "content": _SYSTEM}
+    user, reply = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}
+    opening = [system, user]
+    later = [*opening, *asking()[1:], _result()] if tools else [*opening, reply, user]
+    shown = PROBE_TOOLS if tools else ()
+    return _shown(chat, opening, shown, _SYSTEM) == _shown(chat, later, shown, _SYSTEM) == ""
+
+
+def _lost_tools(chat: ChatTokens, found: Format | None) -> str:
+    user = [{"role": "user", "content": "u"}]
+    if lost := _shown(chat, user, PROBE_TOOLS, PROBE_CALL.name):
+        return f"the chat template does not show the tools{lost}"
+    if found is None:
+        return "the chat template writes tool_calls in no form that can be read back, or leaves them out"
+    answered = [*asking(), _result()]
+    if lost := _shown(chat, answered, PROBE_TOOLS, _RESULT):
+        return f"the chat template does not show what a tool answered{lost}"
+    if lost := _shown(chat, answered, PROBE_TOOLS, str(PROBE_CALL.arguments["city"])):
+        return f"the chat template does not show earlier tool calls{lost}"
+    return ""
+
+
+def _result() -> Message:
+    return {"role": "tool", "name": PROBE_CALL.name, "content": _RESULT, "tool_call_id": "probecal0"}
+
+
+def _shown(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Any], what: str) -> str:
+    """Empty where the rendered history holds ``what``; else why not, to be put behind what is lost."""
+    try:
+        return "" if what in chat.text(messages, tools) else " (they are left out)"
+    except ChatTemplateError as error:
+        return f" ({error})"
+
+
+def _folded(messages: Sequence[Message]) -> list[Message]:
+    systems = [message["content"] for message in messages if message["role"] == "system"]
+    rest = [message for message in messages if message["role"] != "system"]
+    if not systems:
+        return rest
+    first = rest[0]
+    return [{**first, "content": "\n\n".join([*systems, first["content"]])}, *rest[1:]]

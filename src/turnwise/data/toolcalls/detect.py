@@ -1,0 +1,58 @@
+"""Which format does a chat template write tool calls in? A conversation is rendered, and each parser tries to read it back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from turnwise.data.chat import ChatTemplateError, ChatTokens
+from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.match import identical
+from turnwise.types import Message, ToolCall
+
+PROBE_TOOLS: Sequence[Mapping[str, Any]] = (
+    {
+        "type": "function",
+        "function": {
+            "name": "turnwise_probe",
+            "description": "A probe.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+        },
+    },
+)
+PROBE_CALL = ToolCall("turnwise_probe", {"city": "probed-city", "days": 3})
+
+
+def asking(count: int = 1) -> list[Message]:
+    """A user's request and ``count`` calls of :data:`PROBE_CALL` that answer it in one turn."""
+    calls = [
+        {
+            "id": f"probecal{number}",
+            "type": "function",
+            "function": {"name": PROBE_CALL.name, "arguments": dict(PROBE_CALL.arguments)},
+        }
+        for number in range(count)
+    ]
+    return [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+
+
+def format_of(chat: ChatTokens) -> Format | None:
+    """The format that the chat template of ``chat`` writes tool calls in; None where no parser reads them back.
+
+    None means that the template leaves ``tool_calls`` out, refuses them, or writes them in a form of its own.
+    """
+    try:
+        (spine,) = chat.spines(asking(), PROBE_TOOLS)
+    except ChatTemplateError:
+        return None
+    start, stop = spine.turns[-1]
+    text = chat.decode(spine.ids[start:stop])
+    return next((name for name in get_args(Format) if _reads(text, name)), None)
+
+
+def _reads(text: str, name: str) -> bool:
+    try:
+        return identical(PARSERS[name](text, PROBE_TOOLS).calls, [PROBE_CALL])
+    except ToolCallError:
+        return False

@@ -1,0 +1,115 @@
+"""Held-out replies of a person's dialogues: how likely the demonstrated ones are, and whether sampled ones are as good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from turnwise.evaluation.stats import Estimate
+
+RESAMPLES = 10_000
+TEXT = "no_call"  # stands for the tool of a reply that calls none
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One demonstrated reply of a held-out dialogue, and what the policy makes of its state.
+
+    ``sampled`` and ``greedy`` are verdicts (functional, strict) of replies that the policy wrote there.
+    """
+
+    reply: str  # id of the state
+    dialogue: str
+    turn: int
+    tools: tuple[str, ...]  # that the demonstrated reply calls, each once
+    nats: float  # negative log-likelihood of the demonstrated tokens, summed
+    tokens: int
+    sampled: tuple[tuple[float, float], ...]
+    greedy: tuple[tuple[float, float], ...]
+    expert: str = ""
+    said: str = ""  # the greedy reply, else the first sampled one
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def reply_of(row: Mapping[str, Any]) -> Reply:
+    """The inverse of :meth:`Reply.record` after JSON, which has lists alone."""
+    verdicts = {name: tuple((float(f), float(s)) for f, s in row[name]) for name in ("sampled", "greedy")}
+    return Reply(**{**row, "tools": tuple(row["tools"]), **verdicts})
+
+
+Counted = Mapping[str, tuple[float, float]]
+"""Dialogue -> what was counted in it, and over how much."""
+
+
+def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
+    """Dialogue -> nats and tokens of its demonstrated replies."""
+    found: dict[str, tuple[float, float]] = {}
+    for reply in replies:
+        nats, tokens = found.get(reply.dialogue, (0.0, 0.0))
+        found[reply.dialogue] = nats + reply.nats, tokens + reply.tokens
+    return found
+
+
+def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str, tuple[float, float]]:
+    """Dialogue -> replies of the policy that the verifier accepts, and all of them; empty where none were written."""
+    found: dict[str, tuple[float, float]] = {}
+    for reply in replies:
+        verdicts = getattr(reply, mode)
+        if verdicts:
+            good, count = found.get(reply.dialogue, (0.0, 0.0))
+            # several attempts at one state are one reply
+            found[reply.dialogue] = good + float(np.mean([verdict[strict] for verdict in verdicts])), count + 1
+    return found
+
+
+def pooled(counted: Counted) -> float:
+    """The ratio over all dialogues together."""
+    return sum(part for part, _ in counted.values()) / sum(whole for _, whole in counted.values())
+
+
+def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 0) -> Estimate:
+    """Change of the pooled ratio, with a paired 95 % percentile bootstrap that resamples whole dialogues.
+
+    Args:
+        shares: the ratios are shares in [0, 1]. Where no dialogue changed the bootstrap would claim certainty; one dialogue of
+            average size that gained everything and one that lost everything are then drawn along, as in
+            :func:`turnwise.evaluation.stats.paired_difference`.
+        seed: of the bootstrap.
+
+    Raises:
+        ValueError: the two sides do not hold the same dialogues, or there is none.
+    """
+    if not before or before.keys() != after.keys():
+        raise ValueError(f"both sides need the same dialogues, got {len(before)} and {len(after)}")
+    table = np.array([[*before[name], *after[name]] for name in before])
+    change = pooled(after) - pooled(before)
+    if len(table) < 2:
+        return Estimate(change, None, None, len(table))
+    moved = table[:, 2] / table[:, 3] - table[:, 0] / table[:, 1]
+    if shares and np.ptp(moved) == 0:
+        size = table[:, 1].mean()
+        table = np.vstack([table, [0, size, size, size], [size, size, 0, size]])
+    draws = np.random.default_rng(seed).multinomial(len(table), np.full(len(table), 1 / len(table)), size=RESAMPLES)
+    sums = draws @ table
+    resampled = sums[:, 2] / sums[:, 3] - sums[:, 0] / sums[:, 1]
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return Estimate(change, float(low), float(high), len(before))
+
+
+def groups(replies: Sequence[Reply]) -> tuple[dict[str, list[Reply]], dict[str, list[Reply]]]:
+    """Replies by the tools that they call, and by their number in the dialogue, from 1. A reply with two tools stands in both."""
+    by_tool: dict[str, list[Reply]] = {}
+    by_turn: dict[str, list[Reply]] = {}
+    for reply in replies:
+        for tool in reply.tools or (TEXT,):
+            by_tool.setdefault(tool, []).append(reply)
+        by_turn.setdefault(str(reply.turn + 1), []).append(reply)
+    return (
+        dict(sorted(by_tool.items(), key=lambda item: (item[0] == TEXT, item[0]))),
+        dict(sorted(by_turn.items(), key=lambda item: int(item[0]))),
+    )

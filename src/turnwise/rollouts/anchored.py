@@ -1,0 +1,83 @@
+"""Replies of a dialogue held against the demonstrated reply, where no environment can judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from rapidfuzz.distance import Levenshtein
+
+from turnwise.data.toolcalls.base import Reply, ToolCallError
+from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.match import equivalent, identical
+from turnwise.errors import InputError
+from turnwise.types import State, Turn
+
+Kind = Literal["strict", "calls", "similarity"]
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored:
+    """The verifiers that PivotRL names beside the environment's own (arXiv:2603.21383, section 3 and Appendix A.2).
+
+    ``strict`` wants the same calls in the same order, or the same text after whitespace. What counts as functional depends on
+    the demonstrated reply: one with calls wants calls that match one to one by name and arguments (``data.toolcalls.match``), one
+    without calls wants a text whose words are similar enough, and no call. A reply that was cut off is neither.
+
+    Attributes:
+        format: how calls are written, in replies and in demonstrations.
+        kind: functional by one rule for all replies; None: the rule follows the demonstrated reply, as above.
+        threshold: of the similarity: one less the edit distance between the two lists of words by the longer length.
+    """
+
+    format: Format = "hermes"
+    kind: Kind | None = None
+    threshold: float = 0.8
+
+    def __post_init__(self) -> None:
+        if self.kind not in (None, *get_args(Kind)):
+            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))} or null, got {self.kind!r}")
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f"threshold: a similarity lies in (0, 1], got {self.threshold}")
+
+    def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
+        """``functional`` and ``strict``.
+
+        Raises:
+            InputError: the demonstrated reply is not in this format.
+        """
+        assert state.expert is not None
+        tools: Sequence[Any] = state.task.data.get("tools", ())
+        try:
+            expected = PARSERS[self.format](state.expert, tools)
+        except ToolCallError as error:
+            raise InputError(
+                f"{state.id}: the demonstrated reply is not in the format {self.format} ({error}): set reward.format to the "
+                "demonstrations' format, or correct them"
+            ) from error
+        if turn.truncated:
+            return False, False
+        try:
+            made = PARSERS[self.format](turn.text, tools)
+        except ToolCallError:
+            return False, False
+        strict = self._same(made, expected)
+        kind = self.kind or ("calls" if expected.calls else "similarity")
+        if kind == "strict":
+            return strict, strict
+        if kind == "calls":
+            return equivalent(made.calls, expected.calls, tools), strict
+        if bool(made.calls) != bool(expected.calls):
+            return False, strict
+        return similarity(turn.text, state.expert) >= self.threshold, strict
+
+    def _same(self, made: Reply, expected: Reply) -> bool:
+        if expected.calls or made.calls:
+            return identical(made.calls, expected.calls)
+        return made.content.split() == expected.content.split()
+
+
+def similarity(made: str, expected: str) -> float:
+    """Share of words in common, in order: 1 where the texts are the same but for case and whitespace."""
+    return float(Levenshtein.normalized_similarity(made.lower().split(), expected.lower().split()))

@@ -1,0 +1,196 @@
+"""Held-out dialogues of a person's file: measured before and after training, and compared. Rates are in points."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from turnwise.allocators.uniform import Uniform
+from turnwise.data.steps import Step
+from turnwise.engines.base import Sampling
+from turnwise.evaluation.held_out import Counted, Reply, groups, likelihood, paired_change, pooled, rate
+from turnwise.evaluation.suites import Evaluation
+from turnwise.gates.never import Never
+from turnwise.models.score import score
+from turnwise.rollouts.demonstrate import demonstration, paths
+from turnwise.rollouts.pack import pack
+from turnwise.rollouts.play import Player
+from turnwise.types import Credit, State
+
+CHUNK = 64  # states whose replies are sampled together
+RULES = {"functional": False, "strict": True}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The held-out dialogues of a run.
+
+    Attributes:
+        states: every demonstrated reply of them.
+        tools_of: state id -> names of the tools that are called there.
+        digest: of what they say and how they are judged, for the cache of base evaluations.
+    """
+
+    states: Sequence[State]
+    tools_of: Callable[[str], tuple[str, ...]]
+    digest: str
+
+    def measure(
+        self,
+        player: Player,
+        states: Sequence[State],
+        nats: Mapping[str, float],
+        attempts: int,
+        advance: Callable[[int], None],
+    ) -> list[Reply]:
+        """What the policy makes of ``states``, some of those of the run. Replies may be as long as the longest demonstrated one.
+
+        Args:
+            player: its engine holds the policy's weights, its sampling is that of training.
+            nats: of each state, as :func:`negative_log_likelihood` gives them.
+            attempts: sampled replies a state; a greedy one is written as well.
+        """
+        sampled = replace(player.sampling, max_tokens=max(player.sampling.max_tokens, self.longest))
+        verdicts: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {}
+        said: dict[str, dict[str, str]] = {}
+        ways = [("sampled", sampled, attempts), ("greedy", Sampling(0, max_tokens=sampled.max_tokens), 1)]
+        for mode, how, count in ways:
+            verdicts[mode], said[mode] = {}, {}
+            acting = player.using(how, max_turns=1)
+            for start in range(0, len(states), CHUNK) if count else ():
+                part = states[start : start + CHUNK]
+                for tree in acting.play(part, Uniform(count), Never(), "held-out"):
+                    infos = [turn.info for turn in tree.turns]
+                    verdicts[mode][tree.state.id] = tuple((info["functional"], info["strict"]) for info in infos)
+                    said[mode][tree.state.id] = tree.turns[0].text
+                acting.forget()
+                advance(len(part) * count)
+        return [
+            Reply(
+                state.id,
+                state.trajectory or state.id,
+                state.turn,
+                self.tools_of(state.id),
+                nats[state.id],
+                len(state.expert_ids),
+                verdicts["sampled"].get(state.id, ()),
+                verdicts["greedy"][state.id],
+                state.expert or "",
+                said["greedy"][state.id],
+            )
+            for state in states
+        ]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest demonstrated reply."""
+        return max(len(state.expert_ids) for state in self.states)
+
+
+def called_tools(step: Step) -> tuple[str, ...]:
+    """The names of the tools that a demonstrated reply calls, each once."""
+    return tuple(dict.fromkeys(call.name for call in step.calls))
+
+
+def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, float]:
+    """State id -> nats of its demonstrated reply, end-of-turn token included, at temperature 1. No gradient is kept."""
+    found: dict[str, float] = {}
+    training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    try:
+        with torch.no_grad():
+            for path in paths(states).values():
+                tree = demonstration(path)
+                ones = [1.0] * len(path)
+                totals = [0.0] * len(path)
+                for packed in pack([tree], [Credit(ones, ones)]).batches:
+                    packed = packed.to(device)
+                    logprobs = score(model, packed)[0][packed.items.unique_K].double()
+                    for turn in packed.items.turn_K.unique().tolist():
+                        totals[turn] -= float(logprobs[packed.items.turn_K == turn].sum())
+                found |= {state.id: total for state, total in zip(path, totals, strict=True)}
+    finally:
+        model.train(training)
+    return found
+
+
+# -- before and after --------------------------------------------------------------------------------------------------
+
+
+def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    """``held_out`` of result.json: counts, and each figure before and after with its interval, of all and by tool and turn."""
+    if not base.replies:
+        return {}
+    both = zip(groups(base.replies), groups(after.replies), strict=True)
+    parts = [
+        {
+            name: {"replies": len(before[name]), **_figures(before[name], since[name])}
+            for name in before
+            if name in since
+        }
+        for before, since in both
+    ]
+    return {
+        "dialogues": len({reply.dialogue for reply in base.replies}),
+        "replies": len(base.replies),
+        **_figures(base.replies, after.replies),
+        "by_tool": parts[0],
+        "by_turn": parts[1],
+    }
+
+
+def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    """``in_domain`` of a run on dialogues: replies that the verifier accepts, sampled as in training; greedy ones beside it."""
+    modes = {
+        mode: {**_compared(rate(base.replies, mode), rate(after.replies, mode), 100), "tasks": len(base.replies)}
+        for mode in ("sampled", "greedy")
+        if rate(base.replies, mode)
+    }
+    headline = next(iter(modes))
+    return {**modes[headline], "decoding": headline, **modes}
+
+
+def held_out_metrics(evaluation: Evaluation) -> dict[str, float]:
+    """Figures of one evaluation, as metrics."""
+    replies = evaluation.replies
+    if not replies:
+        return {}
+    metrics = {"eval/held_out/nll": round(pooled(likelihood(replies)), 4)}
+    for name, rule in RULES.items():
+        for mode, suffix in (("sampled", ""), ("greedy", "_greedy")):
+            if counted := rate(replies, mode, rule):
+                metrics[f"eval/held_out/{name}{suffix}"] = round(100 * pooled(counted), 2)
+    by_tool, by_turn = groups(replies)
+    for kind, parts in (("tool", by_tool), ("turn", by_turn)):
+        for name, part in parts.items():
+            counted = rate(part, "sampled") or rate(part, "greedy")
+            key = re.sub(r"[^\w-]+", "_", name)
+            metrics[f"eval/held_out/{kind}/{key}"] = round(100 * pooled(counted), 2)
+    return metrics
+
+
+def _figures(before: Sequence[Reply], since: Sequence[Reply]) -> dict[str, Any]:
+    mode = "sampled" if rate(before, "sampled") else "greedy"
+    return {
+        "nll": _compared(likelihood(before), likelihood(since), 1),
+        **{name: _compared(rate(before, mode, rule), rate(since, mode, rule), 100) for name, rule in RULES.items()},
+    }
+
+
+def _compared(before: Counted, since: Counted, unit: float) -> dict[str, Any]:
+    """Both sides and their difference with its interval; nats stay nats, shares become points."""
+    digits = 2 if unit == 100 else 4
+    change = paired_change(before, since, shares=unit == 100)
+    sides = [round(unit * pooled(side), digits) for side in (before, since)]
+    bounds = None if change.low is None or change.high is None else [change.low, change.high]
+    return {
+        "base": sides[0],
+        "after": sides[1],
+        "delta": round(sides[1] - sides[0], digits),
+        "delta_ci95": bounds and [round(unit * bound, digits) for bound in bounds],
+    }

@@ -1,0 +1,192 @@
+"""Trajectories of a person's file on their way into a run: which are dialogues that no environment plays, how the chat template
+shows them, and which of them are held out.
+
+Dialogues are held out by a hash of what is said in them, so that the same file always gives the same ones and copies of a
+dialogue stand on one side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from turnwise.data.chat import ChatTemplateError, ChatTokens
+from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.dialect import Dialect, check_read_back, dialect_of, drops_text, refuse_lost_tools, uses_tools
+from turnwise.data.records import UnusableError
+from turnwise.data.toolcalls.formats import Format
+from turnwise.errors import InputError
+from turnwise.settings import Data
+from turnwise.types import Trajectory
+
+FLOOR, PART = 8, 4  # at least so many dialogues are held out, of small files one in so many
+_PLAYED = 2.0  # stands for a trajectory that the environment plays; dialogues have a number in [0, 1)
+
+
+def dialect_for(data: Data, source: str, chat: ChatTokens, form: Format | None) -> Dialect | None:
+    """How the chat template shows the dialogues of a run's file; None where it reads none.
+
+    Args:
+        source: of the states: ``expert`` where they are turns of trajectories.
+        form: ``reward.format``.
+    """
+    if data.file is None or source != "expert":
+        return None
+    return dialect_of(chat, data.tools_as_text is True, form)
+
+
+def in_format(reward: Any, dialect: Dialect | None) -> Any:
+    """The reward with the format that the chat template writes, where it reads calls and nobody has chosen a format."""
+    if getattr(reward, "format", "") is None and dialect is not None:
+        return replace(reward, format=dialect.format)
+    return reward
+
+
+@dataclass(slots=True)
+class OwnFile:
+    """Takes the trajectories of a file one at a time.
+
+    Args:
+        demonstrations: where they go.
+        dialect: how the chat template shows dialogues.
+        data: of the run.
+        worlds: names of the environments that the run plays. A trajectory whose task names none of them is a dialogue.
+    """
+
+    demonstrations: Demonstrations
+    dialect: Dialect
+    data: Data
+    worlds: Collection[str]
+    draws: array[float] = field(
+        default_factory=lambda: array("d")
+    )  # of each trajectory, by which it is held out or not
+    strange: Counter[str] = field(default_factory=Counter)  # environments that are named and not played
+    folded: int = 0
+    as_text: int = 0
+    silenced: int = 0  # dialogues in which the template leaves out what is said beside calls
+
+    def __call__(self, trajectory: Trajectory) -> None:
+        """Put a trajectory behind the others.
+
+        Raises:
+            UnusableError: the chat template cannot show it, or its id was used before.
+            InputError: the chat template shows no tools, and they must not be shown as text.
+        """
+        named = trajectory.task.env if trajectory.task else ""
+        played = named in self.worlds
+        if not played:
+            trajectory = replace(trajectory, task=None)
+        shown = trajectory if played else self._shown(trajectory)
+        try:
+            self.demonstrations.add(trajectory, shown, lambda actions: self._check(trajectory, actions, played))
+        except ChatTemplateError as error:
+            raise UnusableError(
+                str(error),
+                "drop it, or show tools as text with data.tools_as_text=true",
+                "refused by the chat template",
+            ) from error
+        self.strange[named] += bool(named) and not played
+        self.draws.append(_PLAYED if played else _draw(trajectory))
+
+    def _shown(self, trajectory: Trajectory) -> Trajectory:
+        tools = uses_tools(trajectory)
+        if tools and self.dialect.lost_tools and self.data.tools_as_text is False:
+            raise refuse_lost_tools(self.dialect, self.demonstrations.chat.name)
+        as_text = bool(tools and self.dialect.lost_tools)
+        self.as_text += as_text
+        system = (as_text and trajectory.tools) or trajectory.messages[0]["role"] == "system"
+        self.folded += bool(self.dialect.lost_system and system)
+        return self.dialect(trajectory)
+
+    def _check(self, trajectory: Trajectory, actions: Sequence[str], played: bool) -> None:
+        if played:
+            empty = next((turn for turn, action in enumerate(actions) if not action.strip()), None)
+            lost = "" if empty is None else f"{trajectory.id}#t{empty} is rendered as an empty reply"
+        else:
+            lost = check_read_back(self.dialect, trajectory, actions)
+            self.silenced += not lost and drops_text(trajectory, actions)
+        if lost:
+            raise UnusableError(
+                lost,
+                "use a chat template that shows it, set reward.format to how calls are written, or data.tools_as_text=true",
+                "lost by the chat template",
+            )
+
+    # -- what was read -------------------------------------------------------------------------------------------------
+
+    def lines(self) -> list[str]:
+        """What a person should know of how the dialogues are shown and judged."""
+        count = self.dialogues
+        if not count:
+            return []
+        lines = [
+            f"{count} dialogues that no environment plays are judged against their demonstrated replies: {self._rule()}"
+        ]
+        if self.as_text:
+            lines.append(
+                f"{self.dialect.lost_tools}: in {self.as_text} dialogues the tools are listed in the system turn and calls are "
+                f"written as text ({self.dialect.format})"
+            )
+        if self.folded:
+            lines.append(
+                f"{self.dialect.lost_system}: in {self.folded} dialogues it is folded into the first user message"
+            )
+        if self.silenced:
+            lines.append(
+                f"the chat template leaves out what replies say beside their calls, in {self.silenced} dialogues; "
+                "data.tools_as_text=true keeps it"
+            )
+        for name, number in self.strange.items():
+            if number:
+                lines.append(
+                    f"{number} of them name the environment {name!r}, which this run does not play: to act in it, set env={name}"
+                )
+        return lines
+
+    def _rule(self) -> str:
+        texts = f"a text by the similarity of its words ({self.data.similarity:g} and more)"
+        calls = f"calls by name and arguments ({self.dialect.format})"
+        return {
+            "strict": "the same calls in the same order, or the same text",
+            "calls": calls,
+            "similarity": texts,
+        }.get(self.data.verifier or "", f"{calls}, {texts}") + "; data.verifier sets another rule"
+
+    @property
+    def dialogues(self) -> int:
+        """How many trajectories no environment plays."""
+        return sum(draw < 1 for draw in self.draws)
+
+    @property
+    def only_dialogues(self) -> bool:
+        """Whether no trajectory of the file is played by the environment."""
+        return self.dialogues == len(self.draws)
+
+    def held_out(self) -> list[int]:
+        """Numbers of the trajectories that are never trained on, those of the smallest hashes first.
+
+        Raises:
+            InputError: the file has a single dialogue, so that none is left to train on.
+        """
+        count = self.dialogues
+        if not self.data.held_out or not count:
+            return []
+        if count == 1 and self.only_dialogues:
+            raise InputError(
+                f"{self.data.file}: one dialogue cannot be trained on and held out as well; add dialogues, or set data.held_out=0"
+            )
+        drawn = sum(draw < self.data.held_out for draw in self.draws)
+        wanted = max(min(FLOOR, max(1, count // PART)), min(drawn, count // 2))
+        order = sorted((number for number, draw in enumerate(self.draws) if draw < 1), key=lambda i: (self.draws[i], i))
+        return order[: min(wanted, count - self.only_dialogues)]
+
+
+def _draw(trajectory: Trajectory) -> float:
+    """A number in [0, 1) from what is said."""
+    said = json.dumps([trajectory.messages, trajectory.tools], sort_keys=True, default=dict)
+    return int.from_bytes(hashlib.sha256(said.encode()).digest()[:6], "big") / 2**48
