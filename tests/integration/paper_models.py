@@ -1,4 +1,4 @@
-"""Models of the papers' families with random weights, small enough for a test: their architecture and their chat template's structure.
+"""Models of the papers' families with random weights, small enough for a test: their architecture and chat template.
 
 The templates say what Qwen's say in the same places; their instructions are shorter.
 """
@@ -29,7 +29,7 @@ HEAD = """
     {{- messages[0].content + '\\n\\n' if messages[0].role == 'system' else '' }}
     {{- '# Tools\\n\\nSignatures are within <tools></tools>:\\n<tools>' }}
     {%- for tool in tools %}{{- '\\n' + (tool | tojson) }}{% endfor %}
-    {{- '\\n</tools>\\n\\nReturn each call as\\n<tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call><|im_end|>\\n' }}
+    {{- '\\n</tools>\\n\\nWrite calls as\\n<tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call><|im_end|>\\n' }}
 {%- elif messages[0].role == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
 {%- endif %}
@@ -72,7 +72,7 @@ REASONING = (
     + """
 {%- set ns = namespace(last=-1) %}
 {%- for message in messages %}
-    {%- if message.role == 'user' and not message.content.startswith('<tool_response>') %}{% set ns.last = loop.index0 %}{% endif %}
+    {%- if message.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}
 {%- endfor %}
 {%- for message in messages %}
     {%- set content = message.content or '' %}
