@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,25 +56,57 @@ def arguments(tmp_path: Path) -> Callable[..., list[str]]:
     return overrides
 
 
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bookings.write(tmp_path_factory.mktemp("data") / "bookings.jsonl", bookings.dialogues(200))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", sorted(bookings.FAMILIES))
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_that_acts_once_judges_own_dialogues_on_themselves(
     family: str,
     method: str,
     models: Callable[[str], Path],
+    file: Path,
+    arguments: Callable[..., list[str]],
+    composed: Callable[[list[str]], DictConfig],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(composed(arguments(method, models(family), file)))
+    out = tmp_path / "run"
+    result = read_result(out)
+    found = result.held_out
+    assert found is not None and found.dialogues == 4 and found.nll.base > 0 and found.nll.after > 0
+    assert set(found.by_tool) <= {"find_table", "add_event", "cancel", "no_call"} and "1" in found.by_turn
+    assert (result.env, result.in_domain.tasks) == ("bookings.jsonl", found.replies)
+    if method != "sft":
+        assert set(result.verifier) == {"dialogues"} and result.verifier["dialogues"]["judged"] == 8
+    report, _, _ = (out / "report.html").read_text().partition("The full configuration")
+    printed = capsys.readouterr()
+    for shown in (report, printed.out + printed.err, (out / "metrics.jsonl").read_text()):
+        assert "household" not in shown
+    evaluated = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines() if '"eval"' in line]
+    assert [row["eval/held_out/nll"] for row in evaluated] == [found.nll.base, found.nll.after]
+
+
+@pytest.mark.slow
+def test_the_tool_call_reward_goes_with_a_profile_and_the_environment_is_measured_where_asked_for(
+    models: Callable[[str], Path],
+    file: Path,
     arguments: Callable[..., list[str]],
     composed: Callable[[list[str]], DictConfig],
     tmp_path: Path,
 ) -> None:
-    file = bookings.write(tmp_path / "bookings.jsonl", bookings.dialogues(30))
-    run(composed(arguments(method, models(family), file)))
-    out = tmp_path / "run"
-    result = read_result(out)
-    assert result.env == "bookings.jsonl"
-    found = result.held_out
-    assert found is not None and found.dialogues == 4
-    assert found.nll.base > 0 and found.nll.after > 0
-    assert result.in_domain.tasks == found.replies
-    page = (out / "report.html").read_text()
-    assert "household" not in page.split("The full configuration")[0]
+    more = ["reward=toolcalls", "eval.environment=true", "eval.every=1", "trainer.max_epochs=2", "env.horizon=4"]
+    run(composed(arguments("pivotrl", models("qwen2"), file, *more)))
+    result = read_result(tmp_path / "run")
+    assert result.environment is not None and result.environment.tasks == 4
+    assert result.held_out is not None and result.in_domain.tasks == result.held_out.replies
+    profiled = result.verifier["dialogues"]["profile"]
+    assert profiled["judged"] > 100
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    looked = [row["iteration"] for row in rows if "eval/held_out/functional" in row]
+    assert looked == [0, 1, 2, 2]
+    assert all("eval/seen/success" in row for row in rows if row["phase"] == "eval")

@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 
 from turnwise.config import build_node
 from turnwise.data.chat import ChatTokens
+from turnwise.data.dialect import dialect_of
 from turnwise.data.expert import expert_file
 from turnwise.data.trajectories import read_trajectories
 from turnwise.errors import InputError
@@ -140,9 +141,11 @@ def _read(file: str | None, env: str, good: float, folder: str) -> tuple[dict[st
     ) as error:  # a world that is not installed, a file that is not there
         return {}, str(error).splitlines()[0]
     chat = ChatTokens(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+    dialect = dialect_of(chat)
     openings, actions, observations, turns = [], [], [], []
     for trajectory in trajectories:
-        spines = chat.spines(trajectory.messages, trajectory.tools)
+        shown = trajectory if trajectory.task else dialect(trajectory)
+        spines = chat.spines(shown.messages, shown.tools)
         openings.append(spines[0].turns[0][0])
         turns.append(sum(len(spine.turns) for spine in spines))
         for spine in spines:

@@ -1,0 +1,148 @@
+"""A person's dialogues on their way into a run: what is held out, how they are shown, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from tests.integration import bookings
+from transformers import AutoModelForCausalLM
+
+from turnwise.config import compose_config
+from turnwise.data.chat import ChatTokens
+from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.dialect import dialect_of
+from turnwise.data.trajectories import DataError, Problem, each_trajectory
+from turnwise.engines.base import Sampling
+from turnwise.errors import InputError
+from turnwise.identity import config_hash
+from turnwise.models.policy import load_policy
+from turnwise.settings import Data, Rollout
+from turnwise.training.held_out import negative_log_likelihood
+from turnwise.training.own import OwnFile
+from turnwise.training.sources import Steps, Turns, hold_out
+from turnwise.types import Task
+
+ROOT = Path(__file__).parents[3]
+ROLLOUT = Rollout(4, Sampling(max_tokens=8))
+
+
+def read(
+    file: Path,
+    family: str = "qwen2",
+    template: str | None = None,
+    worlds: tuple[str, ...] = ("household",),
+    **data: Any,
+) -> tuple[OwnFile, tuple[Problem, ...]]:
+    words: Any = bookings.tokenizer(family)
+    words.chat_template = template or words.chat_template
+    chat = ChatTokens(words)
+    own = OwnFile(Demonstrations(chat), dialect_of(chat), Data(str(file), **data), worlds)
+    return own, each_trajectory(own, file)
+
+
+def bookings_file(folder: Path, count: int, **more: Any) -> Path:
+    return bookings.write(folder / "own.jsonl", [record | more for record in bookings.dialogues(count)])
+
+
+def test_the_same_dialogues_are_held_out_wherever_they_stand_and_whatever_they_are_called(tmp_path: Path) -> None:
+    records = bookings.dialogues(24)
+    first, _ = read(bookings.write(tmp_path / "a.jsonl", records))
+    turned = [record | {"id": f"other-{number}"} for number, record in enumerate(reversed(records))]
+    second, _ = read(bookings.write(tmp_path / "b.jsonl", turned))
+    said = [
+        {str(own.demonstrations[number].trajectory.messages) for number in own.held_out()} for own in (first, second)
+    ]
+    assert len(first.held_out()) == 6  # a quarter of 24, where a tenth would be too few
+    assert said[0] == said[1]
+
+
+def test_held_out_dialogues_are_never_trained_on(tmp_path: Path) -> None:
+    own, _ = read(bookings_file(tmp_path, 24))
+    turns, lines = Turns(own.demonstrations), []
+    kept, held = hold_out(own, turns, Steps(turns), 3, ROLLOUT, True, lines.append)
+    assert held is not None
+    trained = {state.trajectory for state in kept}
+    measured = {state.trajectory for state in held.states}
+    assert len(trained) == 24 - 6 and len(measured) == 3 and not trained & measured
+    assert any("rollout.sampling.max_tokens" in line for line in lines)  # no call fits into 8 tokens
+    assert {tool for state in held.states for tool in held.tools_of(state.id)} <= {"find_table", "add_event", "cancel"}
+
+
+def test_nothing_is_held_out_where_that_was_asked_for_and_one_dialogue_is_refused(tmp_path: Path) -> None:
+    own, _ = read(bookings_file(tmp_path, 4), held_out=0.0)
+    turns = Turns(own.demonstrations)
+    assert hold_out(own, turns, Steps(turns), 3, ROLLOUT, True, lambda line: None) == (turns, None)
+    alone, _ = read(bookings_file(tmp_path, 1))
+    with pytest.raises(InputError, match=r"data\.held_out"):
+        alone.held_out()
+
+
+def test_trajectories_of_the_runs_environment_are_played_and_never_held_out(tmp_path: Path) -> None:
+    task = {"env": "household", "id": "x", "split": "train"}
+    played, _ = read(bookings_file(tmp_path, 6, task=task))
+    assert (played.dialogues, played.held_out(), played.only_dialogues) == (0, [], False)
+    assert played.demonstrations[0].trajectory.task == Task("household", "x", "train")
+    strange, _ = read(bookings_file(tmp_path, 6, task={**task, "env": "elsewhere"}))
+    assert strange.only_dialogues and strange.demonstrations[0].trajectory.task is None
+    assert any("elsewhere" in line for line in strange.lines())
+
+
+def test_a_template_without_tools_is_told_or_refused(tmp_path: Path) -> None:
+    file = bookings_file(tmp_path, 4)
+    own, problems = read(file, "gemma")
+    assert not problems and own.as_text == 4 and own.folded == 4
+    with pytest.raises(InputError, match=r"data\.tools_as_text"):
+        read(file, "gemma", tools_as_text=False)
+    calls, problems = read(file, "llama")  # parallel calls are refused by its template
+    assert [problem.source[-2:] for problem in problems] == [":2"] and len(calls.demonstrations) == 3
+
+
+def test_a_reply_that_the_template_leaves_empty_is_not_trained_on(tmp_path: Path) -> None:
+    """A template that shows tools and reads calls back, and yet loses what a text reply says."""
+    lossy = bookings.QWEN.replace(
+        "+ message.content + '<|im_end|>",
+        "+ (message.content if message.role != 'assistant' "
+        "or message.content in ('a', 'turnwise-action') else '') + '<|im_end|>",
+    )
+    with pytest.raises(DataError, match="booking-0#t1"):
+        read(bookings_file(tmp_path, 1), template=lossy)
+
+
+def test_the_likelihood_is_that_of_the_model_alone(tmp_path: Path) -> None:
+    folder = bookings.model_folder("qwen2", tmp_path / "model")
+    own, _ = read(bookings_file(tmp_path, 4))
+    states = list(Turns(own.demonstrations))[:6]
+    policy, _ = load_policy(str(folder), "float32", 0, 1, 0.0, 0, None)
+    found = negative_log_likelihood(policy, states)
+    plain: Any = AutoModelForCausalLM.from_pretrained(folder)
+    for state in states:
+        ids = torch.tensor([[*state.ids, *state.expert_ids]])
+        with torch.no_grad():
+            logprobs = plain(ids).logits.log_softmax(-1)[0]
+        begin = len(state.ids)
+        wanted = -sum(float(logprobs[place - 1, ids[0, place]]) for place in range(begin, ids.shape[1]))
+        assert found[state.id] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_the_new_keys_leave_the_hashes_of_kept_runs_alone() -> None:
+    cfg = compose_config(["method=pivotrl"], ROOT / "conf")
+    before = config_hash(cfg)
+    OmegaConf.set_struct(cfg, False)
+    for key in ("held_out", "verifier", "similarity", "tools_as_text"):
+        del cfg.data[key]
+    del cfg.eval["environment"]
+    assert config_hash(cfg) == before
+    cfg.data.held_out = 0.2
+    assert config_hash(cfg) != before
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="held_out"):
+        Data(held_out=0.9)
+    with pytest.raises(ValueError, match="similarity"):
+        replace(Data(), similarity=0.0)
