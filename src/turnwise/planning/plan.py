@@ -60,7 +60,7 @@ class Plan:
             "flops": taken and dict(taken.flops),
             "gpu_hours": taken and dict(taken.gpu_hours),
             "missing": list(self.missing),
-            "steps": steps_in(self.missing),
+            "to_do": steps_in(self.missing),
         }
 
 
