@@ -28,7 +28,7 @@ from turnwise.errors import InputError
 from turnwise.papers.jobs import ask, jobs, played
 from turnwise.planning.hours import GPUS, Gpu
 from turnwise.planning.plan import Plan, plan
-from turnwise.planning.tables import notes, plan_tables, steps_of
+from turnwise.planning.tables import notes, plan_tables
 from turnwise.reports.tables import to_rich
 from turnwise.sweeps.arguments import is_sweep
 
@@ -59,8 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     for table in plan_tables(title, plans, gpu):
         console.print(to_rich(table))
     console.print(*notes(plans, gpu, record.get("cannot", {})), sep="\n")
-    cannot = record.get("cannot", {})
-    rows = {name: one.record() | {"steps": steps_of(name, plans, cannot)} for name, one in plans.items()}
+    rows = {name: one.record() for name, one in plans.items()}
     print(json.dumps({"command": args.overrides, "gpu": vars_of(gpu), **record, "rows": rows}))
     return 0
 

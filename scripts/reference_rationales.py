@@ -15,19 +15,16 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.progress import Progress
 
 from turnwise.console import Terminal
-from turnwise.data.trajectories import read_trajectories, write_trajectories
+from turnwise.data.trajectories import read_trajectories
 from turnwise.errors import InputError
 from turnwise.judges.cache import Cache
 from turnwise.judges.client import ChatClient
-from turnwise.judges.rationales import Step, Written, steps, write_rationales
-from turnwise.types import Trajectory
+from turnwise.judges.rationales import Step, Written, steps, write_rationales, write_reasoned
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         cache.close()
         write(out, wanted, written, args.model)
         if args.into:
-            write_trajectories(args.into, reasoned(read.trajectories, written))
+            write_reasoned(args.into, read.trajectories, written)
     except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -113,20 +110,6 @@ def write(path: Path, wanted: list[Step], written: Written, model: str) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def reasoned(trajectories: Sequence[Trajectory], written: Written) -> Iterator[Trajectory]:
-    """The trajectories with their rationales; a message that has reasoning of its own, or got no rationale, stays as it is."""
-    for trajectory in trajectories:
-        turn, messages = 0, []
-        for message in trajectory.messages:
-            if message["role"] == "assistant":
-                text = written.rationales.get((trajectory.id, turn))
-                if text is not None and not message.get("reasoning_content"):
-                    message = {**message, "reasoning_content": text}
-                turn += 1
-            messages.append(message)
-        yield replace(trajectory, messages=tuple(messages))
 
 
 def parser() -> argparse.ArgumentParser:

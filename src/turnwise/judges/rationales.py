@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from turnwise.data.trajectories import write_trajectories
 from turnwise.judges.cache import Cache, key_of
 from turnwise.judges.client import ChatClient, ChatFault
 from turnwise.judges.fence import fenced, new_code
@@ -107,3 +109,26 @@ async def write_rationales(
 
     await asyncio.gather(*(ask(step) for step in wanted))
     return written
+
+
+def write_reasoned(path: Path, trajectories: Iterable[Trajectory], written: Written) -> None:
+    """Write the trajectories with their rationales as ``reasoning_content``, whole or not at all.
+
+    A message that has reasoning of its own, or got no rationale, stays as it is.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    write_trajectories(path, [_reasoned(trajectory, written) for trajectory in trajectories])
+
+
+def _reasoned(trajectory: Trajectory, written: Written) -> Trajectory:
+    turn, messages = 0, []
+    for message in trajectory.messages:
+        if message["role"] == "assistant":
+            text = written.rationales.get((trajectory.id, turn))
+            if text is not None and not message.get("reasoning_content"):
+                message = {**message, "reasoning_content": text}
+            turn += 1
+        messages.append(message)
+    return replace(trajectory, messages=tuple(messages))

@@ -15,7 +15,7 @@ from turnwise.planning.lengths import AT_MOST, Lengths, lengths, trajectories
 from turnwise.planning.memory import Memory, gpus_of, memory
 from turnwise.planning.missing import missing
 from turnwise.planning.shape import Shape, shape_of
-from turnwise.planning.steps import at_step
+from turnwise.planning.steps import at_step, steps_in
 from turnwise.planning.tokens import Around, Tokens, around, collections, iteration
 from turnwise.settings import Lora
 
@@ -60,6 +60,7 @@ class Plan:
             "flops": taken and dict(taken.flops),
             "gpu_hours": taken and dict(taken.gpu_hours),
             "missing": list(self.missing),
+            "to_do": steps_in(self.missing),
         }
 
 

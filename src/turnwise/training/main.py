@@ -305,13 +305,14 @@ class Run:
         export(self.module.model, self.tokenizer, self.folder, self.settings["policy"], self.ranks.first)
 
     def result(self, base: Evaluation, after: Evaluation) -> dict[str, Any]:
+        own = self.own if self.measure.held_out else None  # without held-out dialogues the environment is the headline
         return {
             "method": self.cfg.method,
-            "env": self.own or self.env.name,
+            "env": own or self.env.name,
             "scale": self.cfg.scale,
             "seed": self.seed,
             "name": self.cfg.name,
-            **domains(base, after, self.own is not None),
+            **domains(base, after, own is not None),
             "ood": out_of_domain(base, after),
             **run_costs(self.recorder.counters, self.phases.seconds, self.folder),
             "bad_trajectories": len(self.problems),

@@ -44,7 +44,9 @@ def test_rows_of_a_sweep_that_cannot_run_are_planned_all_the_same(script, capsys
     hours = sum(row["gpu_hours"]["total"] for row in found["rows"].values())
     assert found["gpu_hours"] == pytest.approx(3 * hours)  # three seeds
     assert "HotpotQA" in printed and "HF_TOKEN" in printed
-    assert {"questions", "retrieval", "models"} <= set(found["rows"]["grpo"]["steps"])
+    assert found["rows"]["grpo"]["to_do"] == ["models"]
+    assert all("docs/cluster.md#questions" in reason for reason in found["cannot"].values())
+    assert "docs/cluster.md: #questions, #retrieval, #models" in " ".join(printed.split())
     assert all("docs/cluster.md#" in reason for row in found["rows"].values() for reason in row["missing"])
 
 
