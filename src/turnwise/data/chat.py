@@ -16,11 +16,12 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from turnwise.data.markers import disarming
+from turnwise.data.spines import EACH, Spine, compared
+from turnwise.data.templates import checked_text, rendering
 from turnwise.errors import InputError
 from turnwise.types import Message
 
@@ -35,17 +36,6 @@ _KEPT = 16384  # entries of each cache
 
 class ChatTemplateError(InputError):
     """The chat template is missing, refuses these messages, or rewrites turns that the policy has already written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spine:
-    """A whole trajectory as one list of ids, each token once.
-
-    ``ids[:start]`` is the state before an assistant turn and ``ids[start:stop]`` its action with the end-of-turn token.
-    """
-
-    ids: tuple[int, ...]
-    turns: tuple[tuple[int, int], ...]  # (start, stop) of every assistant turn
 
 
 class ChatTokens:
@@ -160,7 +150,8 @@ class ChatTokens:
             warnings.warn(self._rewritten(spines) + ". Such trajectories are split where it happens", stacklevel=2)
         return spines
 
-    def _split(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[Spine]:
+    def _split(self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False) -> list[Spine]:
+        """Rendered histories are compared before every turn; of a long trajectory before ``compared`` ones, unless ``each``."""
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
             raise ChatTemplateError(f"no assistant turn among {len(messages)} messages: nothing to act on")
@@ -168,20 +159,24 @@ class ChatTokens:
         text = ""
         ids: list[int] = []
         turns: list[tuple[int, int]] = []
+        looks = range(len(acts)) if each else compared(len(acts))
         for n, at in enumerate(acts):
-            history = self._render(messages[:at], tools)
             if n:
                 observation = messages[acts[n - 1] + 1 : at]
                 bridge = self._bridge(_key(observation)) if observation else ""
-                text, ids = text + bridge, ids + list(self._encode_after(bridge))
-            if text != history:
+                text += bridge
+                ids += self._encode_after(bridge)
+            if n in looks and text != (history := self._render(messages[:at], tools)):
+                if n >= EACH and not each:
+                    return self._split(messages, tools, each=True)
                 if turns:
                     spines.append(Spine(tuple(ids[: turns[-1][1]]), tuple(turns)))
                 text, ids, turns = history, self._encode(history), []
             body = self._body(_key([messages[at]]))
             action = self._encode_action(body)
             turns.append((len(ids), len(ids) + len(action)))
-            text, ids = text + body + self._closing, [*ids, *action]
+            text += body + self._closing
+            ids += action
         return [*spines, Spine(tuple(ids), tuple(turns))]
 
     def _rewritten(self, spines: Sequence[Spine]) -> str:
@@ -195,14 +190,15 @@ class ChatTokens:
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Any] = (), prompt: bool = True) -> str:
         try:
-            text = self.tokenizer.apply_chat_template(
-                [dict(self._disarmed(m)) for m in messages],
-                tools=list(tools) or None,
-                tokenize=False,
-                add_generation_prompt=prompt,
-                **self._options,
-            )
-            return str(text)
+            with rendering():
+                text = self.tokenizer.apply_chat_template(
+                    [dict(self._disarmed(m)) for m in messages],
+                    tools=list(tools) or None,
+                    tokenize=False,
+                    add_generation_prompt=prompt,
+                    **self._options,
+                )
+            return checked_text(str(text))
         except Exception as error:  # templates raise whatever Jinja or their authors chose
             roles = " ".join(str(m.get("role")) for m in messages)
             raise ChatTemplateError(

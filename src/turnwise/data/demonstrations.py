@@ -9,7 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from turnwise.data.chat import ChatTokens, Spine
+from turnwise.data.chat import ChatTokens
+from turnwise.data.spines import Spine
 from turnwise.data.trajectories import used_twice
 from turnwise.shelf import Names, Shelf
 from turnwise.types import Trajectory
@@ -29,7 +30,7 @@ class Demonstration(NamedTuple):
 class Demonstrations:
     """Trajectories by number, in the order in which they were added; they lie in ``folder``.
 
-    Memory: 40 bytes a trajectory, and 4 a turn.
+    Memory: 40 bytes a trajectory, and 8 a turn.
 
     Args:
         chat: renders and tokenises them, once, when they are added.
@@ -42,6 +43,7 @@ class Demonstrations:
         self._shelf: Shelf[Demonstration] = Shelf(folder)
         self._starts = array("Q", [0])  # turns before each trajectory, and in the end of all
         self.histories = array("I")  # tokens before each turn
+        self.ends = array("I")  # tokens before each turn and of it
         self.number = lru_cache(maxsize=_NEAR)(self.names.place)
         self._near = lru_cache(maxsize=_NEAR)(self._shelf.__getitem__)
 
@@ -67,6 +69,7 @@ class Demonstrations:
         self.names.append(trajectory.id)
         self._shelf.append(Demonstration(trajectory, spines))
         self.histories.extend(start for spine in spines for start, _ in spine.turns)
+        self.ends.extend(stop for spine in spines for _, stop in spine.turns)
         self._starts.append(len(self.histories))
 
     def __len__(self) -> int:

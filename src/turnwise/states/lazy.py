@@ -35,6 +35,10 @@ class LazyStates(Sequence[State]):
     def lengths(self) -> NDArray[np.uint32]:
         """Tokens of each state's history, (S,)."""
 
+    def ends(self) -> NDArray[np.uint32]:
+        """Tokens of each state's history and of what was demonstrated there, (S,)."""
+        return np.fromiter((len(state.ids) + len(state.expert_ids) for state in self), np.uint32, len(self))
+
     @overload
     def __getitem__(self, place: int) -> State: ...
     @overload
@@ -74,6 +78,9 @@ class Chosen(LazyStates):
 
     def lengths(self) -> NDArray[np.uint32]:
         return self.states.lengths()[self.places_S]
+
+    def ends(self) -> NDArray[np.uint32]:
+        return self.states.ends()[self.places_S]
 
 
 def ids_of(states: Sequence[State]) -> Iterable[str]:

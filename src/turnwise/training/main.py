@@ -27,6 +27,7 @@ from turnwise.reports.pages import write_pages
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
+from turnwise.states.lazy import LazyStates
 from turnwise.tiny.load import unknown_to, weights_of
 from turnwise.training.call_format import call_format, check_readable, in_format
 from turnwise.training.checkpoint import WholeCheckpointIO, newest
@@ -51,7 +52,7 @@ from turnwise.training.ranks import Ranks, environments, joined, label_of
 from turnwise.training.recorder import Recorder
 from turnwise.training.renewal import Renewal
 from turnwise.training.signals import named_signals, own_signals
-from turnwise.training.sources import Steps, Turns, hold_out, playable, read_experts, starts_of
+from turnwise.training.sources import Steps, Turns, hold_out, playable, read_experts, starts_of, trainable
 from turnwise.training.stream import Rollouts
 from turnwise.training.verdicts import count_profile, verifier_result
 from turnwise.types import Message, State
@@ -343,6 +344,8 @@ def run(cfg: DictConfig) -> None:
             job.prove_judge(candidates)
         if job.parts["allocator"] is not None:
             candidates = playable(candidates, job.settings["rollout"], phases.tell)
+        elif isinstance(candidates, LazyStates):
+            candidates = trainable(candidates, job.settings["rollout"], phases.tell)
         base = job.measured_base()
         job.recorder.write(0, "eval", summary(base))
         job.fit(job.chosen(candidates))

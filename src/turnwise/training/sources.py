@@ -113,6 +113,9 @@ class Turns(LazyStates):
     def lengths(self) -> NDArray[np.uint32]:
         return np.array(self.demonstrations.histories, np.uint32)
 
+    def ends(self) -> NDArray[np.uint32]:
+        return np.array(self.demonstrations.ends, np.uint32)
+
 
 class Steps(Mapping[str, Step]):
     """The demonstrated steps by the ids of their states, for a judge."""
@@ -186,6 +189,26 @@ def playable(states: Sequence[State], rollout: Rollout, tell: Callable[[str], No
     )
     if not len(places):
         raise InputError(f"nothing can be played from {why}: raise rollout.max_length")
+    tell(f"left out: {why}")
+    return chosen(states, places.tolist())
+
+
+def trainable(states: LazyStates, rollout: Rollout, tell: Callable[[str], None]) -> Sequence[State]:
+    """The demonstrated turns that end within ``rollout.max_length``, for runs that train on demonstrations alone.
+
+    Raises:
+        InputError: there is none.
+    """
+    ends = states.ends()
+    if not len(states) or ends.max() <= rollout.max_length:
+        return states
+    (places,) = np.nonzero(ends <= rollout.max_length)
+    why = (
+        f"{len(states) - len(places)} of {len(states)} demonstrated turns, which end after more than {rollout.max_length} "
+        f"tokens (rollout.max_length; the longest history with its action has {ends.max()})"
+    )
+    if not len(places):
+        raise InputError(f"nothing can be trained on: left out are {why}; raise rollout.max_length")
     tell(f"left out: {why}")
     return chosen(states, places.tolist())
 

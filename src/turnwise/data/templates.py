@@ -1,0 +1,182 @@
+"""Chat templates are programs of strangers: they run in Jinja's sandbox, and here they get an end in time and in memory.
+
+A render that takes too much processor time, or lets the process grow too far, is ended by a thread that watches. What one
+operation could do at once, before anybody can look, is refused by its size beforehand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, ClassVar
+
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from transformers.utils import chat_template_utils
+
+SECONDS = 8.0  # of processor time for one render
+GROWTH = 4 * 2**30  # bytes by which the process may grow meanwhile
+LONGEST = 2**26  # characters of a text
+_NUMBER = 10**6  # an argument of a function
+_BITS = 4096  # of a number
+_LOOK = 0.1  # s between two looks
+
+
+class TemplateLimitError(RuntimeError):
+    """A template that takes more than any conversation needs."""
+
+
+def checked_text(text: str) -> str:
+    """``text`` back.
+
+    Raises:
+        TemplateLimitError: no conversation is as long.
+    """
+    if len(text) > LONGEST:
+        raise TemplateLimitError(f"it writes {len(text)} characters, more than {LONGEST}")
+    return text
+
+
+class _Bounded(ImmutableSandboxedEnvironment):
+    intercepted_binops: ClassVar[frozenset[str]] = frozenset({"*", "**", "%"})  # type: ignore[misc]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.filters = {name: _bounded_filter(name, known) for name, known in self.filters.items()}
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        sizes = [_size(left), _size(right)]
+        if operator == "*" and sizes[0] * sizes[1] > LONGEST:
+            raise TemplateLimitError("it multiplies beyond all bounds")
+        if operator == "**" and (abs(right) > 64 or sizes[0] > _NUMBER):
+            raise TemplateLimitError("it raises a number beyond all bounds")
+        if operator == "%" and isinstance(left, str):
+            _check_format(left, (right,))
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, obj: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        owner, name = getattr(getattr(obj, "__wrapped__", obj), "__self__", None), getattr(obj, "__name__", "")
+        _check(name, *([owner] if isinstance(owner, str) else []), *args, *options.values())
+        return super().call(context, obj, *args, **options)
+
+
+def _bounded_filter(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(known)  # Jinja's marks of what the filter is given go along
+    def bounded(*args: Any, **options: Any) -> Any:
+        _check(name, *args, *options.values())
+        return known(*args, **options)
+
+    return bounded
+
+
+def _check(name: str, *values: Any) -> None:
+    """Refuse a call whose result could be too large."""
+    if any(isinstance(value, int | float) and abs(value) > _NUMBER for value in values):
+        raise TemplateLimitError(f"it calls {name} with a number above {_NUMBER}")
+    texts = [value for value in values if isinstance(value, str)]
+    if name in ("format", "format_map"):
+        for text in texts:
+            _check_format(text, values)
+    if name == "replace" and len(texts) == 3:  # the text, what is replaced, by what
+        text, old, new = texts
+        if len(new) > len(old) and (text.count(old) if old else len(text) + 1) * len(new) > LONGEST:
+            raise TemplateLimitError("it replaces beyond all bounds")
+    if name == "join" and texts:
+        count = max((len(value) for value in values if isinstance(value, list | tuple | str)), default=0)
+        longest = max(len(text) for text in texts)
+        if count * longest > LONGEST:
+            raise TemplateLimitError("it joins beyond all bounds")
+
+
+def _check_format(text: str, values: tuple[Any, ...]) -> None:
+    if re.search(r"\d{6,}", text) or ("*" in text and any(_large(value) for value in values)):
+        raise TemplateLimitError("it formats to a width beyond all bounds")
+
+
+def _large(value: Any) -> bool:
+    parts = value if isinstance(value, list | tuple) else [value]
+    return any(isinstance(part, int) and abs(part) > _NUMBER for part in parts)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, Sized):
+        return len(value)
+    if isinstance(value, int):
+        return abs(value) if value.bit_length() < _BITS else LONGEST + 1
+    return 1
+
+
+class _Watch:
+    """One thread that looks at all renders that are under way."""
+
+    def __init__(self) -> None:
+        self._lock, self._some = threading.Lock(), threading.Event()
+        self._under_way: dict[
+            int, tuple[float, int]
+        ] = {}  # thread -> its processor time and the process's size at the start
+        self._ended: dict[int, str] = {}
+        self._process = 0
+
+    @contextmanager
+    def render(self) -> Iterator[None]:
+        """The block ends with :class:`TemplateLimitError` where it takes too much."""
+        me = threading.get_ident()
+        self._start()
+        with self._lock:
+            self._under_way[me] = (time.thread_time(), _resident())
+        self._some.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way.pop(me, None)
+                why = self._ended.pop(me, None)
+                if why is not None:  # it may still be on its way
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), None)
+            if why is not None:
+                raise TemplateLimitError(why) from None
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._process != os.getpid():  # a fork has no threads of its parent
+                self._process = os.getpid()
+                threading.Thread(target=self._look, name="templates", daemon=True).start()
+
+    def _look(self) -> None:
+        while True:
+            self._some.wait()
+            time.sleep(_LOOK)
+            with self._lock:
+                if not self._under_way:
+                    self._some.clear()
+                size = _resident() if self._under_way else 0
+                for thread, (began, before) in list(self._under_way.items()):
+                    spent = time.clock_gettime(time.pthread_getcpuclockid(thread)) - began
+                    if spent > SECONDS:
+                        self._ended[thread] = f"it takes more than {SECONDS:g} s"
+                    elif size - before > GROWTH:
+                        self._ended[thread] = f"it takes more than {GROWTH / 2**30:g} GiB"
+                    else:
+                        continue
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                        ctypes.c_ulong(thread), ctypes.py_object(TemplateLimitError)
+                    )
+
+
+def _resident() -> int:
+    """Bytes of memory that this process holds."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):  # no such file system
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+rendering = _Watch().render
+chat_template_utils.ImmutableSandboxedEnvironment = _Bounded
