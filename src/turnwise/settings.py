@@ -8,7 +8,6 @@ from typing import Literal
 
 from turnwise.engines.base import Sampling
 
-
 WIDEST = 4096  # rank of an adapter: beyond the width of most layers, and then no low-rank adapter any more
 
 

@@ -20,12 +20,12 @@ from turnwise.data.steps import Step
 from turnwise.envs.base import worlds_of
 from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.identity import config_hash
+from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
 from turnwise.predictors.online import OnlinePredictor, load_predictor
 from turnwise.reports.pages import write_pages
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
-from turnwise.rollouts.judged import Judged
 from turnwise.tiny.load import unknown_to, weights_of
 from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.choice import Choice
@@ -33,11 +33,13 @@ from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
+from turnwise.training.judging import judged_of, prove
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import in_domain, out_of_domain, provenance, summary
 from turnwise.training.playing import player_of, spooled
+from turnwise.training.present import StillThere
 from turnwise.training.process import finish, prepare
 from turnwise.training.progress import Advance, Phases
 from turnwise.training.ranks import Ranks, environments, joined
@@ -68,7 +70,7 @@ class Run:
         self.parts = {name: build(cfg, name) for name in names}
         self.env = build(cfg, "env")
         policy, lora = self.settings["policy"], self.settings["policy"].lora
-        self.source = weights_of(policy.model)
+        self.source = at_hand(weights_of(policy.model), "policy.model")
         for world in worlds_of(self.env).values():
             if strange := unknown_to(policy.model, world.name, getattr(world, "level", None)):
                 phases.tell(strange)
@@ -116,7 +118,8 @@ class Run:
     def _predictor(self) -> OnlinePredictor | None:
         if (settings := self.settings["predictor"]) is None:
             return None
-        return load_predictor(settings, weights_of(settings.model), self.tokenizer, self.seed, self.device)
+        source = at_hand(weights_of(settings.model), "predictor.model")
+        return load_predictor(settings, source, self.tokenizer, self.seed, self.device)
 
     # -- where to act --------------------------------------------------------------------------------------------------
 
@@ -210,7 +213,7 @@ class Run:
                 self.module,
                 self.recorder,
                 self.seed,
-                self.judged(),
+                judged_of(self.cfg, self.parts, self.steps, self.chat),
                 learners,
                 self.ranks,
                 epochs,
@@ -222,7 +225,15 @@ class Run:
             )
             trainer = instantiate(
                 self.cfg.trainer,
-                callbacks=[self.recorder, *learners, *remembering, *callbacks, bar, *own_signals(self.ranks.world)],
+                callbacks=[
+                    StillThere(self.folder),
+                    self.recorder,
+                    *learners,
+                    *remembering,
+                    *callbacks,
+                    bar,
+                    *own_signals(self.ranks.world),
+                ],
                 logger=loggers or False,
                 plugins=[WholeCheckpointIO(), *environments()],
                 use_distributed_sampler=False,  # what is whose is decided by the collection
@@ -241,19 +252,6 @@ class Run:
                 if self.parts["judge"] is not None:
                     self.parts["judge"].close()
                 finish(loggers, self.phases.tell)
-
-    def judged(self) -> Judged | None:
-        """The reward with the judge's score beside it; None without a judge."""
-        if self.parts["judge"] is None:
-            return None
-        form = OmegaConf.select(self.cfg, "reward.format", default="hermes")
-        return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, form)
-
-    def prove_judge(self, candidates: Sequence[State]) -> None:
-        """One question before anything is computed: a run whose judge never answers would be a run without one."""
-        judged = self.judged()
-        if judged is not None and self.ranks.first and len(candidates) and (told := judged.prove(candidates[0])):
-            self.phases.tell(told)
 
     def evaluate_during(self, collection: Collection) -> dict[str, float]:
         """In the middle of training: one line of metrics."""
@@ -299,7 +297,7 @@ def run(cfg: DictConfig) -> None:
         ends.callback(job.engine.shutdown)
         with ranks.first_alone():
             candidates = job.candidates()
-            job.prove_judge(candidates)
+            prove(judged_of(cfg, job.parts, job.steps, job.chat), candidates, ranks, phases.tell)
         if job.parts["allocator"] is not None:
             candidates = playable(candidates, job.settings["rollout"], phases.tell)
         base = job.measured_base()
