@@ -1,15 +1,18 @@
-"""Whether a machine can carry out a configuration: devices of the trainer, folders to write to."""
+"""Whether a machine can carry out a configuration: devices of the trainer, folders to write to, models."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config import ConfigError
+from turnwise.errors import InputError
+from turnwise.models.hub import at_hand
+from turnwise.tiny.load import BASES
 
 _ON_GPU = ("gpu", "cuda")
 _ACCELERATORS = ("cpu", *_ON_GPU, "auto")
@@ -42,14 +45,15 @@ def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Refuse a run that this machine cannot begin: GPUs that it has not, folders that cannot be written.
+    """Refuse a run that this machine cannot begin: GPUs that it has not, folders that cannot be written,
+    models that are not here and cannot be fetched.
 
     A run is checked where it starts, and not where its configuration is composed: a plan or a sweep may be made elsewhere.
 
     Raises:
         ConfigError: with every mistake found.
     """
-    mistakes = [*_gpus(cfg), *_folders(cfg)]
+    mistakes = [*_gpus(cfg), *_folders(cfg), *_models(cfg)]
     if mistakes:
         raise ConfigError(mistakes)
 
@@ -90,6 +94,16 @@ def _folders(cfg: DictConfig) -> list[str]:
             elif not os.access(path, os.W_OK | os.X_OK):
                 mistakes.append(f"{key}={given}: nothing can be written to {path}; name another place")
     return mistakes
+
+
+def _models(cfg: DictConfig) -> Iterator[str]:
+    for key in ("policy.model", "predictor.model"):
+        model = OmegaConf.select(cfg, key)
+        if isinstance(model, str) and model not in BASES:
+            try:
+                at_hand(model, key)
+            except InputError as error:
+                yield str(error)
 
 
 def _whole(value: Any, least: int) -> bool:

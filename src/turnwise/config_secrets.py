@@ -12,7 +12,7 @@ from turnwise.config import ConfigError
 _USER = re.compile(r"//[^\s/?#]*@|//[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")  # //user:password@, its password with a slash too
 _ADDRESS = re.compile(r"(?:^|[._])(?:urls?|retriever)(?:\.\d+)?$")  # a key that takes addresses
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
-_NAMED = re.compile(r"(?:^|[.{,\s'\"+])(?P<key>[\w.]*key_variable)['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
+_NAMED = re.compile(r"key_variable['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
 
 
 def refuse_secrets(arguments: Iterable[str]) -> None:
@@ -49,10 +49,10 @@ def _in_override(argument: str) -> Iterator[str]:
     bare = _ADDRESS.search(place) and any("@" in item.split("/")[0] for item in re.split(r"[\[\],'\"]+", value))
     if bare or _holds_user(argument):
         yield _credentials(place)
-    for named in _NAMED.finditer(argument):
-        for given in named["value"].strip("'\"").split(","):
-            if given not in ("null", "???") and not given.startswith("${") and not _VARIABLE.fullmatch(given):
-                yield _no_variable(place)
+    whole = [value] if place.endswith("key_variable") else [named["value"] for named in _NAMED.finditer(argument)]
+    for given in (item.strip("'\" ") for text in whole for item in text.split(",")):
+        if given not in ("null", "???") and not given.startswith("${") and not _VARIABLE.fullmatch(given):
+            yield _no_variable(place)
 
 
 def _holds_user(text: str) -> bool:

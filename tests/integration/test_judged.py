@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import sys
 import threading
@@ -83,6 +84,12 @@ def test_the_offline_judge_scores_every_rollout(
     assert read_result(out).judge["asked"] == rows[1]["judge/asked"]
 
 
+def after_the_first() -> Callable[[Any, int], str | None]:
+    """Faults of a server that answers the run's own question and no other."""
+    asked = itertools.count()
+    return lambda body, nth: "500" if next(asked) else None
+
+
 def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_is(
     small: Overrides,
     composed: Compose,
@@ -94,7 +101,7 @@ def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_
 ) -> None:
     monkeypatch.setenv("TURNWISE_JUDGE_KEY", KEY)
     out = tmp_path / "run"
-    with server.serve(lambda body, nth: "500" if nth else None) as endpoint:  # the first question is the run's own
+    with server.serve(after_the_first()) as endpoint:
         cfg = composed(
             small(
                 "awpo",
@@ -127,7 +134,7 @@ def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_
 def test_a_judge_is_closed_when_training_fails(
     small: Overrides, composed: Compose, dialogues: Path, server: Any, tmp_path: Path
 ) -> None:
-    with server.serve(lambda body, nth: "500" if nth else None) as endpoint:  # the first question is the run's own
+    with server.serve(after_the_first()) as endpoint:
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "rollouts").write_text("in the way: rollouts cannot be written down")
         cfg = composed(

@@ -27,7 +27,7 @@ _FINAL = ("rejected", "skipped", "budget")  # asking again would not help
 
 
 class ChatFault(Exception):
-    """A question without an answer. ``after``: seconds that the server asked to be left alone; ``said``: its own words, masked."""
+    """A question without an answer. ``after``: a pause in seconds that the server asked for; ``said``: its words, masked."""
 
     def __init__(self, kind: Fault, detail: str, after: float | None = None, said: str = "") -> None:
         super().__init__(f"{kind}: {detail}")

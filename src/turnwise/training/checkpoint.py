@@ -97,6 +97,8 @@ def _damaged_part(folder: Path) -> str | None:
         for line in file.read_text(errors="replace").splitlines():
             digest, _, name = line.partition("  ")
             written[name] = digest
+    if not written:
+        return "it is a folder without checksums"
     if sorted(written) != _files(folder):
         return "it holds other files than were written"
     return next(
@@ -128,6 +130,8 @@ def _keep(path: Path) -> None:
     if path.name != LAST or not path.is_file():
         return
     before = path.with_name(BEFORE)
+    if before.is_dir():
+        shutil.rmtree(before)
     before.unlink(missing_ok=True)
     try:
         os.link(path, before)

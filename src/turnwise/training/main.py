@@ -21,12 +21,12 @@ from turnwise.data.steps import Step
 from turnwise.envs.base import check_ready, worlds_of
 from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.identity import config_hash
+from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
 from turnwise.predictors.online import OnlinePredictor, load_predictor
 from turnwise.reports.pages import write_pages
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
-from turnwise.rollouts.judged import Judged
 from turnwise.states.lazy import LazyStates
 from turnwise.tiny.load import unknown_to, weights_of
 from turnwise.training.call_format import call_format, check_readable, in_format
@@ -37,6 +37,7 @@ from turnwise.training.costs import run_costs
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
 from turnwise.training.health import Health
+from turnwise.training.judging import judged_of, prove
 from turnwise.training.live import Live
 from turnwise.training.loggers import started
 from turnwise.training.measure import Measure, base_key
@@ -46,6 +47,7 @@ from turnwise.training.opening import opening_lines
 from turnwise.training.outcome import command, domains, out_of_domain, provenance, summary
 from turnwise.training.own import dialect_for
 from turnwise.training.playing import player_of, spooled
+from turnwise.training.present import StillThere
 from turnwise.training.process import prepare
 from turnwise.training.progress import Advance, Phases
 from turnwise.training.ranks import Ranks, environments, joined, label_of
@@ -82,7 +84,7 @@ class Run:
         check_ready(self.env)
         self.format = call_format(OmegaConf.select(cfg, "reward.format"), self.env, bool(self.settings["data"].file))
         policy, lora = self.settings["policy"], self.settings["policy"].lora
-        self.source = weights_of(policy.model)
+        self.source = at_hand(weights_of(policy.model), "policy.model")
         for world in worlds_of(self.env).values():
             if strange := unknown_to(policy.model, world.name, getattr(world, "level", None)):
                 phases.tell(strange)
@@ -136,7 +138,8 @@ class Run:
     def _predictor(self) -> OnlinePredictor | None:
         if (settings := self.settings["predictor"]) is None:
             return None
-        return load_predictor(settings, weights_of(settings.model), self.tokenizer, self.seed, self.device)
+        source = at_hand(weights_of(settings.model), "predictor.model")
+        return load_predictor(settings, source, self.tokenizer, self.seed, self.device)
 
     # -- where to act --------------------------------------------------------------------------------------------------
 
@@ -240,7 +243,7 @@ class Run:
                 self.module,
                 self.recorder,
                 self.seed,
-                self.judged(),
+                judged_of(self.parts, self.steps, self.chat, self.format),
                 learners,
                 self.ranks,
                 epochs,
@@ -253,6 +256,7 @@ class Run:
             trainer = instantiate(
                 self.cfg.trainer,
                 callbacks=[
+                    StillThere(self.folder),
                     self.recorder,
                     self.health,
                     *learners,
@@ -278,18 +282,6 @@ class Run:
                 collection.halt()
                 if self.parts["judge"] is not None:
                     self.parts["judge"].close()
-
-    def judged(self) -> Judged | None:
-        """The reward with the judge's score beside it; None without a judge."""
-        if self.parts["judge"] is None:
-            return None
-        return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, self.format)
-
-    def prove_judge(self, candidates: Sequence[State]) -> None:
-        """One question before anything is computed: a run whose judge never answers would be a run without one."""
-        judged = self.judged()
-        if judged is not None and self.ranks.first and len(candidates) and (told := judged.prove(candidates[0])):
-            self.phases.tell(told)
 
     def evaluate_during(self, collection: Collection) -> dict[str, float]:
         """In the middle of training: one line of metrics."""
@@ -341,7 +333,7 @@ def run(cfg: DictConfig) -> None:
         phases.tell("\n".join(opening_lines(cfg, job.env)))
         with ranks.first_alone():
             candidates = job.candidates()
-            job.prove_judge(candidates)
+            prove(judged_of(job.parts, job.steps, job.chat, job.format), candidates, ranks, phases.tell)
         if job.parts["allocator"] is not None:
             candidates = playable(candidates, job.settings["rollout"], phases.tell)
         elif isinstance(candidates, LazyStates):

@@ -16,6 +16,8 @@ from hydra.types import RunMode
 from lightning import Fabric
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.fabric.strategies import DDPStrategy, ParallelStrategy
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.strategies import StrategyRegistry
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -124,7 +126,13 @@ def joined(trainer: DictConfig) -> Iterator[Ranks]:
     """
     asked = {name: OmegaConf.select(trainer, name) for name in ("accelerator", "devices", "num_nodes")}
     asked = {"plugins": environments(), **{name: value for name, value in asked.items() if value is not None}}
-    alone = Fabric(**asked)
+    try:
+        alone = Fabric(**asked)
+    except (MisconfigurationException, ValueError, RuntimeError) as error:
+        raise InputError(f"trainer: {' '.join(str(error).split())}") from error
+    strategy = trainer.get("strategy")
+    if isinstance(strategy, str) and strategy not in (known := ["auto", *StrategyRegistry.available_strategies()]):
+        raise InputError(f"trainer.strategy={strategy}: Lightning has {', '.join(known)}")
     if not isinstance(alone.strategy, ParallelStrategy):
         yield Ranks()
         return

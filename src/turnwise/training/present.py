@@ -1,0 +1,37 @@
+"""Whether a run's folder is still the one that the run began in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback
+
+from turnwise.errors import Stopped
+
+
+class StillThere(Callback):
+    """Ends the run at the next iteration where its folder was removed or replaced: what it wrote since would be a part of a run.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.identity = folder, _identity(folder)
+
+    def on_train_batch_start(self, *of_lightning: Any) -> None:
+        """Raises Stopped."""
+        if self.identity is not None and _identity(self.folder) != self.identity:
+            raise Stopped(
+                f"{self.folder} was removed or replaced while the run wrote to it; what it held is gone, and the same command "
+                "begins again"
+            )
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
