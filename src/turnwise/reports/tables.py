@@ -9,6 +9,7 @@ from math import floor, log10
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
+from turnwise.reports.alike import task_notes
 from turnwise.reports.compare import Collection, Estimate, Interval, Row
 from turnwise.reports.headline import count, duration, scale_sentence, signed
 from turnwise.reports.headline import interval as bounds_text
@@ -99,7 +100,7 @@ def _transposed(table: Table) -> Table:
 def footer(collection: Collection, command: str, machine: str | None) -> list[str]:
     """Where the numbers are from: command, commits, machines, and what was left out."""
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
-    return [*provenance(results, command, machine), *collection.notes]
+    return [*provenance(results, command, machine), *task_notes(collection), *collection.notes]
 
 
 def provenance(results: Sequence[Result], command: str, machine: str | None = None) -> list[str]:
