@@ -110,6 +110,9 @@ class Result(_Part):
         str, Count
     ] = {}  # rollouts that a failing world cost: ``lost``, and ``retries`` that came through or not
     seconds: dict[str, Annotated[float, Field(ge=0)]] = {}
+    wall_seconds: Annotated[float, Field(ge=0)] | None = (
+        None  # the whole run, all starts; None in results of older versions
+    )
     judge: dict[str, float] = {}  # what it was asked and answered (docs/judges.md); empty where a run has none
     verifier: dict[str, dict[str, Any]] = {}  # domain -> what its verifier said of the actions; empty where none judged
     config_hash: str = ""

@@ -13,6 +13,7 @@ from turnwise.reports.alike import task_notes
 from turnwise.reports.compare import Collection, Estimate, Interval, Row
 from turnwise.reports.headline import count, duration, scale_sentence, signed
 from turnwise.reports.headline import interval as bounds_text
+from turnwise.reports.labels import words
 from turnwise.reports.paper import PaperTable, pairs
 from turnwise.reports.result import Result
 
@@ -76,7 +77,7 @@ def paper_tables(paper: PaperTable, rows: Sequence[Row], interval: Interval) -> 
         form = "{:+.2f}" if _is_change(metric) else "{:.2f}"
         for name, numbers in columns.items():
             beside.append([f"paper, {name}", *(form.format(numbers[k]) if k in numbers else "-" for k in paper.rows)])
-        tables.append(Table(f"{paper.title}: {metric}", ["", *paper.rows.values()], beside))
+        tables.append(Table(f"{paper.title}: {words(metric)}", ["", *paper.rows.values()], beside))
         compared = pairs(paper, metric, ours, interval)
         if not compared:
             continue
@@ -85,7 +86,7 @@ def paper_tables(paper: PaperTable, rows: Sequence[Row], interval: Interval) -> 
         for name in columns:
             theirs = [f"{p.paper[name]:+.2f} {p.direction(name)}" if name in p.paper else "-" for p in compared]
             directions.append([f"paper, {name}", *theirs])
-        table = Table(f"{paper.title}: does the direction hold? ({metric})", ["difference", *said], directions)
+        table = Table(f"{paper.title}: does the direction hold? ({words(metric)})", ["difference", *said], directions)
         # ten pairs read better down the page than across it
         tables.append(_transposed(table) if len(compared) > len(columns) + 1 else table)
         tables[-1].notes = [DIRECTIONS]
