@@ -12,7 +12,7 @@ from typing import Any
 from turnwise.reports.html import BROWSER, environment, script, write_page
 from turnwise.reports.result import ResultError, read_result
 from turnwise.reports.run import line_counts, spaced_trees
-from turnwise.reports.views import clip
+from turnwise.reports.views import clip, goal
 
 CHARACTERS = 64_000_000  # of all trees before compression; what is more stays in the run's folder
 TURNS = 2_000  # of one tree
@@ -79,6 +79,7 @@ def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:
         "turn": state.get("turn"),
         "iteration": tree.get("iteration"),
         "messages": [[str(m.get("role", "?")), clip(m.get("content"))] for m in state.get("messages") or ()],
+        "goal": goal([(str(m.get("role", "?")), str(m.get("content") or "")) for m in state.get("messages") or ()]),
         "expert": clip(tree["expert"]) if tree.get("expert") else None,
         "turns": [_turn(turn, place) for place, turn in enumerate(turns)],
         "rewards": {str(name): [_finite(v) for v in values] for name, values in rewards.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from turnwise.reports.compare import Interval
@@ -11,6 +12,7 @@ from turnwise.reports.curves import reach_figure
 from turnwise.reports.dots import Side, Spot, dots
 from turnwise.reports.during import during_figure
 from turnwise.reports.headline import signed
+from turnwise.reports.labels import words
 from turnwise.reports.measured import is_change
 from turnwise.reports.reach import curves
 from turnwise.reports.summary import Entry
@@ -71,7 +73,7 @@ def _figure(entry: Entry, metric: str, number: int, over_seeds: Interval) -> Fig
     if not any(ours.values()):
         return None
     spots = [Spot(row, *found) for row, name in enumerate(names) if (found := ours[name])]
-    sides = [Side(f"ours, scale {entry.asked.scale}", spots, metric, is_change(metric))]
+    sides = [Side(f"ours, scale {entry.asked.scale}", spots, words(metric), is_change(metric))]
     theirs = [
         Spot(row, value, f"{labels[name]}: {value:g}, paper, {column}", column)
         for column in columns
@@ -79,12 +81,16 @@ def _figure(entry: Entry, metric: str, number: int, over_seeds: Interval) -> Fig
         if (value := paper[name].get(column)) is not None
     ]
     if theirs:
-        sides.append(Side("paper", theirs, "", is_change(metric), SERIES[1:] * len(columns), legend=True))
+        head = "paper" if len(columns) > 1 else f"paper, {columns[0]}"
+        colours = SERIES[1:] * len(columns)
+        sides.append(Side(head, theirs, words(metric), is_change(metric), colours, legend=len(columns) > 1))
     told = ", ".join(f"{labels[names[spot.row]]} {spot.at:.3g}" for spot in spots)
-    alt = f"{sweep.title}, {metric}, ours at scale {entry.asked.scale}: {told}. {_key(spots, bool(sweep.gate_report))}"
-    return dots(
-        f"{sweep.paper}, {sweep.entry}: {metric}", f"entry-{sweep.name}-{number}", alt, [labels[name] for name in names], sides
-    )  # fmt: skip
+    key = _key(spots, bool(sweep.gate_report))
+    alt = f"{sweep.title}, {words(metric)}, ours at scale {entry.asked.scale}: {told}. {key}"
+    scales = " Ours and the paper's have scales of their own: compare the order of the rows." if theirs else ""
+    title = f"{sweep.paper}, {sweep.entry}: {words(metric)}"
+    drawn = dots(title, f"entry-{sweep.name}-{number}", alt, [labels[name] for name in names], sides)
+    return replace(drawn, key=key + scales)
 
 
 Found = tuple[float, str, str, float | None, float | None, Mapping[int, float]]

@@ -10,6 +10,7 @@ from turnwise.papers.jobs import job_of
 from turnwise.reports.compare import Interval
 from turnwise.reports.gates import COMMAND, tier_table
 from turnwise.reports.headline import signed
+from turnwise.reports.labels import words
 from turnwise.reports.measured import is_change
 from turnwise.reports.reach import reach_table
 from turnwise.reports.summary import Changed, Entry, untrained
@@ -71,7 +72,7 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
     headers = [
         "row",
         "seeds",
-        *(f"ours, {metric}" for metric in metrics),
+        *(f"ours, {words(metric)}" for metric in metrics),
         *(f"paper, {name}" for name in printed),
     ]
     table = Table(f"{sweep.title}, scale {entry.asked.scale}", headers, [])
@@ -96,6 +97,7 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
 
 
 def _claims(entry: Entry) -> Table:
+    labels = {name: row.label for name, row in entry.asked.sweep.rows.items() if row.label}
     table = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", "verdict"], [])
     for d in entry.decisions:
         bounds = "-" if d.low is None or d.high is None else f"[{plain(d.low)}, {plain(d.high)}]"
@@ -103,7 +105,8 @@ def _claims(entry: Entry) -> Table:
         said = d.verdict + (" (one seed)" if alone else "") + (", our claim" if d.claim.ours else "")
         said += f": {d.why}" if d.why else ""
         difference = "-" if d.difference is None else plain(d.difference)
-        table.rows.append([d.claim.text, d.metric, difference, bounds, _sides(d), str(d.tasks or "-"), said])
+        claim = " ".join(labels.get(word, word) for word in d.claim.text.split())
+        table.rows.append([claim, words(d.metric), difference, bounds, _sides(d), str(d.tasks or "-"), said])
     table.notes = [SIGN_NOTE, GATE_NOTE if entry.asked.sweep.gate_report else INTERVAL_NOTE, EACH_NOTE]
     return table
 

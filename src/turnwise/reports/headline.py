@@ -134,11 +134,13 @@ def cost_sentence(result: Result) -> str:
     spent = (
         f"{count(result.rollout_turns)} rollout turns and {count(result.rollout_tokens)} tokens sampled for training"
     )
-    total = sum(result.seconds.values())
+    total = result.wall_seconds or sum(result.seconds.values())
     if result.profile_turns:
         tokens = "" if result.profile_tokens is None else f" and {count(result.profile_tokens)} tokens"
         spent += f", {count(result.profile_turns)} turns{tokens} for profiles"
-    text = spent + (f", {duration(total)} in all." if total else ".")
+    text = spent + (
+        f", {duration(total)} {'in all' if result.wall_seconds else 'in the phases that were timed'}." if total else "."
+    )
     lost, retries = result.faults.get("lost", 0), result.faults.get("retries", 0)
     if lost or retries:
         text += f" The world failed: {count(retries)} rollouts begun again, {count(lost)} lost."

@@ -16,9 +16,11 @@ from markupsafe import Markup
 
 from turnwise.files import whole
 from turnwise.reports import headline
+from turnwise.reports.alike import task_notes
 from turnwise.reports.boxes import Runs, box, tally, with_verdicts
 from turnwise.reports.compare import Collection, Interval, Row
 from turnwise.reports.figures import comparison, run_figures
+from turnwise.reports.overlay import overlays
 from turnwise.reports.run import Run, read_run
 from turnwise.reports.status import Status, progress, remaining
 from turnwise.reports.svg import Figure
@@ -115,9 +117,8 @@ def comparison_page(
     names = Counter(row.name for row in rows)
     runs = {row.name: row.folders for row in rows if names[row.name] == 1}
     number = sum(len(row.results) for row in rows)
-    return tables_page(
-        f"{number} runs compared", tables, lines, [*first, *comparison_figures(collection, interval)], runs, page
-    )
+    figures = [*first, *comparison_figures(collection, interval), *comparison_curves(collection, interval)]
+    return tables_page(f"{number} runs compared", tables, lines, figures, runs, page, task_notes(collection))
 
 
 def tables_page(
@@ -127,6 +128,7 @@ def tables_page(
     figures: Sequence[Figure] = (),
     runs: Runs | None = None,
     page: Path | None = None,
+    warnings: Sequence[str] = (),
 ) -> str:
     """Tables, drawings and closing lines as HTML text: verdicts first, then drawings, then what they are drawn from.
 
@@ -141,6 +143,7 @@ def tables_page(
         tables=[box(table, runs or {}, page) for table in tables if table is not first],
         figures=figures,
         lines=lines,
+        warnings=warnings,
     )  # fmt: skip
 
 
@@ -153,6 +156,15 @@ def comparison_figures(collection: Collection, interval: Interval) -> list[Figur
             if drawn:
                 figures.append(comparison(drawn, f"{title}: {env}, {scale}", f"compare-{index}-{metric.split('.')[0]}"))
     return figures
+
+
+def comparison_curves(collection: Collection, interval: Interval) -> list[Figure]:
+    """The training curves of the rows of each environment and scale, in the same axes."""
+    drawn = (
+        overlays(rows, interval, f"Training curves: {env}, {scale}", f"curves-{index}")
+        for index, ((env, scale), rows) in enumerate(collection.sections.items())
+    )
+    return [figure for figure in drawn if figure is not None]
 
 
 def _drawn(row: Row, metric: str, interval: Interval) -> tuple[str, float, tuple[float, float] | None]:

@@ -140,6 +140,9 @@ class Result(_Part):
         str, Count
     ] = {}  # rollouts that a failing world cost: ``lost``, and ``retries`` that came through or not
     seconds: dict[str, Annotated[float, Field(ge=0)]] = {}
+    wall_seconds: Annotated[float, Field(ge=0)] | None = (
+        None  # the whole run, all starts; None in results of older versions
+    )
     judge: dict[str, float] = {}  # what it was asked and answered (docs/judges.md); empty where a run has none
     gate: dict[str, float] = {}  # groups that it stopped and what that saved; empty where none is in force
     warnings: list[str] = []  # what went wrong while the run trained, with the likely cause

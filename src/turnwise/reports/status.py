@@ -28,6 +28,7 @@ class Status:
 
     ``state`` is ``running``, ``interrupted`` (somebody or something ended the process) or ``failed`` (an error did, and ``why``
     is its first line). ``whole`` is the time left of all phases, of which ``at_least`` says that some could not be estimated.
+    ``before`` is the time that earlier starts of the run took.
     """
 
     state: str = "running"
@@ -37,6 +38,7 @@ class Status:
     left: float | None = None
     whole: float | None = None
     at_least: bool = False
+    before: float = 0
     began: float = 0
     written: float = 0
     command: str = ""
@@ -79,6 +81,11 @@ def _held(folder: Path) -> bool:
     except OSError:
         pass
     return False
+
+
+def spent(status: Status) -> float:
+    """What the run had taken when this was written, in seconds."""
+    return status.before + max(0.0, status.written - status.began)
 
 
 def progress(status: Status) -> str:

@@ -86,6 +86,7 @@ class Figure:
     alt: str
     wide: bool = False
     narrow: str = ""
+    key: str = ""  # what its signs are, for a picture that stands alone
 
 
 class Drawing(Canvas):
@@ -181,6 +182,17 @@ ALONE = (
 
 
 def standalone(figure: Figure) -> str:
-    """A drawing as an image file of its own, in the light colours of the page."""
+    """A drawing as an image file of its own, in the light colours of the page, with its title above and its key below."""
     head, rest = figure.svg.split(">", 1)
-    return f'{head} xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"><style>{ALONE}</style>{rest}\n'
+    width, height = (int(size) for size in re.findall(r'viewBox="0 0 (\d+) (\d+)"', head)[0])
+    above, below = wrap(figure.title, width // 8), wrap(figure.key, width // 6)
+    top, bottom = 18 * len(above) + 8, 15 * len(below) + (8 if below else 0)
+    head = head.replace(f'viewBox="0 0 {width} {height}"', f'viewBox="0 {-top} {width} {height + top + bottom}"')
+    text = [_line(line, 18 * n + 16 - top, "var(--ink)", 13.5, 600) for n, line in enumerate(above)]
+    text += [_line(line, height + 15 * n + 14, "var(--muted)", 10.5, 400) for n, line in enumerate(below)]
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return f"{head} {spaces}><style>{ALONE}</style>{''.join(text)}{rest}\n"
+
+
+def _line(text: str, y: int, colour: str, size: float, weight: int) -> str:
+    return f'<text x="6" y="{y}" fill="{colour}" font-size="{size}" font-weight="{weight}">{escape(text)}</text>'

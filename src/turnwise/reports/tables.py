@@ -9,9 +9,11 @@ from math import floor, log10
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
+from turnwise.reports.alike import task_notes
 from turnwise.reports.compare import Collection, Estimate, Interval, Row
 from turnwise.reports.headline import count, duration, scale_sentence, signed
 from turnwise.reports.headline import interval as bounds_text
+from turnwise.reports.labels import words
 from turnwise.reports.paper import PaperTable, pairs
 from turnwise.reports.result import Result
 
@@ -75,7 +77,7 @@ def paper_tables(paper: PaperTable, rows: Sequence[Row], interval: Interval) -> 
         form = "{:+.2f}" if _is_change(metric) else "{:.2f}"
         for name, numbers in columns.items():
             beside.append([f"paper, {name}", *(form.format(numbers[k]) if k in numbers else "-" for k in paper.rows)])
-        tables.append(Table(f"{paper.title}: {metric}", ["", *paper.rows.values()], beside))
+        tables.append(Table(f"{paper.title}: {words(metric)}", ["", *paper.rows.values()], beside))
         compared = pairs(paper, metric, ours, interval)
         if not compared:
             continue
@@ -84,7 +86,7 @@ def paper_tables(paper: PaperTable, rows: Sequence[Row], interval: Interval) -> 
         for name in columns:
             theirs = [f"{p.paper[name]:+.2f} {p.direction(name)}" if name in p.paper else "-" for p in compared]
             directions.append([f"paper, {name}", *theirs])
-        table = Table(f"{paper.title}: does the direction hold? ({metric})", ["difference", *said], directions)
+        table = Table(f"{paper.title}: does the direction hold? ({words(metric)})", ["difference", *said], directions)
         # ten pairs read better down the page than across it
         tables.append(_transposed(table) if len(compared) > len(columns) + 1 else table)
         tables[-1].notes = [DIRECTIONS]
@@ -99,7 +101,7 @@ def _transposed(table: Table) -> Table:
 def footer(collection: Collection, command: str, machine: str | None) -> list[str]:
     """Where the numbers are from: command, commits, machines, and what was left out."""
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
-    return [*provenance(results, command, machine), *collection.notes]
+    return [*provenance(results, command, machine), *task_notes(collection), *collection.notes]
 
 
 def provenance(results: Sequence[Result], command: str, machine: str | None = None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ NEWEST = {
     "rollout/turns": ("rollout turns", "{:,.0f}"),
     "rollout/tokens": ("rollout tokens", "{:,.0f}"),
 }
+GOAL_LIMIT = 300
 NODE_LIMIT = 160  # turns shown of one tree
 BUDGET = 900_000  # characters of escaped rollouts, and as many of transcripts, so that a report stays below 3 MB
 
@@ -65,6 +67,8 @@ class TreeView:
     samples: int
     mean: float | None
     note: str = ""
+    goal: str = ""  # what the task asks for
+    totals: list[float] = field(default_factory=list)  # rewards of the leaves, in order
 
     @property
     def actions(self) -> list[Step]:
@@ -205,7 +209,22 @@ def _tree_view(tree: Mapping[str, Any]) -> TreeView:
         samples=len(leaves),
         mean=sum(totals) / len(totals) if totals else None,
         note=f"{left} later turns of this tree are left out." if left else "",
+        goal=goal(_messages(state.get("messages"))),
+        totals=totals,
     )
+
+
+_GOAL = re.compile(r"^\W*(?:your |the )?(?:task|goal|question|instruction|request)(?: is)?(?: to)?\s*:", re.IGNORECASE)
+
+
+def goal(messages: Iterable[tuple[str, str]]) -> str:
+    """What a task asks for, of its first messages: the line that names it, or else the beginning of what the user says first."""
+    asked = [text for role, text in messages if role == "user"][:1]
+    for text in asked:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        named = next((line for line in reversed(lines) if _GOAL.match(line)), None)
+        return clip(named or " ".join(lines), GOAL_LIMIT)
+    return ""
 
 
 def _branch(

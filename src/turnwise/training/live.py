@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from turnwise.reports.html import write_report
-from turnwise.reports.status import NAME, Status, write_status
+from turnwise.reports.status import NAME, Status, read_status, spent, write_status
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +34,15 @@ class Live:
     ) -> None:
         self.folder, self.writes, self.page = folder, writes, page
         now = time.time()
-        self.status = Status(command=command, began=now, written=now)
+        last = read_status(folder) if writes else None
+        self.status = Status(command=command, before=spent(last) if last else 0.0, began=now, written=now)
         self._next_page = self._next_status = 0.0
         self._warned = False
+
+    @property
+    def seconds(self) -> float:
+        """What the run took so far, its earlier starts included."""
+        return self.status.before + time.time() - self.status.began
 
     def __enter__(self) -> Live:
         self(self.status)
@@ -44,8 +50,8 @@ class Live:
 
     def __call__(self, status: Status) -> None:
         begins = status.phase != self.status.phase
-        began, command = self.status.began, self.status.command
-        self.status = replace(status, began=began, command=command, written=time.time())
+        last = self.status
+        self.status = replace(status, command=last.command, before=last.before, began=last.began, written=time.time())
         now = time.monotonic()
         if begins or now >= self._next_status:
             self._next_status = now + 1.0

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import wandb
-from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
+from turnwise.config import build
 from turnwise.errors import InputError
 from turnwise.reports.publish import ROLLOUT_COLUMNS, logged_in, rollout_rows
 from turnwise.reports.result import ResultError, read_result
@@ -98,9 +98,9 @@ def started(cfg: DictConfig, first: bool, tell: Callable[[str], None]) -> Iterat
     loggers: list[Logger] = []
     failed = True
     try:
-        for node in (cfg.logger or {}).values() if first else ():
+        for name, node in (cfg.logger or {}).items() if first else ():
             if node:
-                loggers.append(instantiate(node))
+                loggers.append(build(cfg, f"logger.{name}"))
                 if isinstance(loggers[-1], WandbLogger):
                     loggers[-1].experiment.config.update(OmegaConf.to_container(cfg, resolve=True))
         yield loggers

@@ -348,7 +348,7 @@ def run(cfg: DictConfig) -> None:
             advance(1)
             if not ranks.first:
                 return
-            write_result(job.result(base, after), job.folder)
+            write_result(job.result(base, after) | {"wall_seconds": round(live.seconds, 1)}, job.folder)
             report = write_pages(job.folder)
             advance(1)
     print_summary(read_result(job.folder), report, Terminal())

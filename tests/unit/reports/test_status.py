@@ -6,6 +6,7 @@ import fcntl
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,7 @@ def test_times_are_as_coarse_as_estimates() -> None:
 @pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
 def test_the_page_of_a_run_without_a_result(unfinished: Path, state: str) -> None:
     if state == "failed":
-        write_status(
-            Status("failed", "train", 12, 60, began=1.0, written=2.0, command="python x.py", why="no <room>"),
-            unfinished,
-        )
+        write_status(replace(RUNNING, state="failed", left=None, whole=None, why="no <room>"), unfinished)
     lock = held(unfinished) if state == "running" else None
     page = write_report(unfinished).read_text()
     if lock:

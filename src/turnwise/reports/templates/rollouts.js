@@ -123,6 +123,8 @@ function choose(tree) {
   const where = [tree.type, tree.iteration === null ? "" : `iteration ${tree.iteration}`, tree.turn === null ? "" : `from turn ${tree.turn}`];
   const spent = `${tree.leaves.length} rollouts, ${tree.turns.length} turns, mean reward ${number(tree.mean)}`;
   parts.push(make("p", "muted small", [...where, spent, tree.stopped ? "cut by the gate" : ""].filter(Boolean).join(", ")));
+  if (tree.goal) parts.splice(1, 0, make("p", "goal", tree.goal));
+  parts.push(scores(tree));
   if (tree.looks.length) parts.push(looks(tree.looks));
   if (tree.messages.length) {
     const state = make("details");
@@ -137,6 +139,17 @@ function choose(tree) {
   $("tree").replaceChildren(...parts, make("h3", "", "Tree"), frame, path);
   frame.append(picture(tree));
   follow();
+}
+
+/** The rewards of the rollouts in the order of the drawing. */
+function scores(tree) {
+  const line = make("p", "small", "Rewards: ");
+  const order = [...tree.leaves].sort((a, b) => compare(lineage(tree, a), lineage(tree, b)));
+  for (const at of order) {
+    const total = tree.totals[tree.leaves.indexOf(at)];
+    line.append(make("span", total > tree.mean ? "score high" : total < tree.mean ? "score low" : "score", number(total)), " ");
+  }
+  return line;
 }
 
 function message([role, text]) {

@@ -1,0 +1,53 @@
+"""Whether runs that stand side by side were measured on the same tasks; else their numbers must not be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnwise.reports.compare import Collection, Row
+
+TASKS = (
+    "env.",
+    "eval.tasks",
+    "eval.attempts",
+    "eval.items",
+    "data.held_out",
+)  # of the configuration: what is asked, how often
+MOST = 4  # keys that are named
+
+
+def task_notes(collection: Collection) -> list[str]:
+    """A sentence for each way in which the tasks of the runs differ; empty where all runs have the same."""
+    notes = []
+    worlds = sorted({env for env, _ in collection.sections})
+    if len(worlds) > 1:
+        notes.append(
+            f"These runs are of different environments ({', '.join(worlds)}): compare within a table, not across."
+        )
+    for (env, scale), rows in collection.sections.items():
+        if differing := _differing(rows):
+            said = "; ".join(differing[:MOST]) + (
+                f"; and {len(differing) - MOST} more" if len(differing) > MOST else ""
+            )
+            notes.append(
+                f"The tasks of these runs differ, so that their success cannot be compared ({env}, {scale}): {said}."
+            )
+    return notes
+
+
+def _differing(rows: Sequence[Row]) -> list[str]:
+    """Keys that decide the tasks and have several values, with the rows of each value."""
+    known = [row for row in rows if row.config]
+    keys = sorted({key for row in known for key in row.config if key.startswith(TASKS)})
+    found = []
+    for key in keys:
+        values: dict[str, list[str]] = {}
+        for row in known:
+            values.setdefault(str(row.config.get(key, "not set")), []).append(row.name)
+        if len(values) > 1:
+            found.append(f"{key} is " + ", ".join(f"{value} in {_few(names)}" for value, names in values.items()))
+    return found
+
+
+def _few(names: Sequence[str]) -> str:
+    return " and ".join(names) if len(names) < 4 else f"{names[0]}, {names[1]} and {len(names) - 2} more"

@@ -1,0 +1,72 @@
+"""What numbers are called where people read them: one glossary of metrics for tables, figures and pages.
+
+A metric is a path into ``result.json`` or a key of ``metrics.jsonl``, as docs/metrics.md lists them.
+"""
+
+from __future__ import annotations
+
+import re
+
+RESULT = {
+    "in_domain.base": "held-out success before training, %",
+    "in_domain.after": "held-out success after training, %",
+    "in_domain.delta": "change of held-out success, points",
+    "in_domain.greedy.after": "held-out success after training, greedy, %",
+    "in_domain.greedy.delta": "change of held-out success, greedy, points",
+    "in_domain.subset_mean.after": "held-out success after training, mean over subsets, %",
+    "in_domain.subset_mean.delta": "change of held-out success, mean over subsets, points",
+    "ood.mean_change": "out-of-domain change, points",
+    "ood.after": "out-of-domain score after training, mean over suites, %",
+    "rollout_turns": "turns played for training",
+    "rollout_tokens": "tokens sampled for training",
+    "sampled_turns": "turns sampled, profiles included",
+    "sampling_seconds": "seconds of sampling, profiles included",
+    "profile_turns": "turns of profiles",
+    "cpu_seconds": "CPU seconds of training",
+    "seconds.rollouts": "seconds of rollouts",
+    "seconds.updates": "seconds of updates",
+}
+LOGGED = {
+    "train/reward_mean": "mean reward",
+    "train/reward_std": "spread of rewards in a group",
+    "train/kl_ref": "KL to the reference",
+    "train/kl_sampler": "KL of trainer and sampler",
+    "train/entropy": "entropy",
+    "train/repeat_rate": "repeated actions",
+    "train/grad_norm": "gradient norm",
+    "train/clip_fraction": "clipped tokens",
+    "train/effective_groups": "groups with signal",
+    "train/loss": "loss",
+    "train/nll": "negative log-likelihood",
+    "rollout/turns": "turns played so far",
+    "rollout/tokens": "tokens sampled so far",
+    "rollout/tokens_per_s": "tokens sampled a second",
+    "rollout/trajectories": "trajectories played so far",
+    "cpu/iteration": "CPU seconds of an iteration",
+}
+_HOW = {
+    "late": "later half",
+    "spread": "standard deviation",
+    "last": "last iteration",
+    "sum": "all iterations together",
+}
+_PART = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?by_(split|subset)\.([\w-]+)\.(after|delta)$")
+_SUITE = re.compile(r"ood\.after\.(\w+)$")
+
+
+def words(metric: str) -> str:
+    """A metric in words; one that the glossary does not know stays as it is, for a name is better than a guess."""
+    top, sign, below = metric.partition(" / ")
+    if sign:
+        return f"{words(top)}, per {words(below)}"
+    how, _, key = metric.rpartition(" ")
+    if how in _HOW:
+        return f"{words(key)}, {_HOW[how]}" if words(key) != key else metric
+    if found := _PART.match(metric):
+        mode, _, name, when = found.groups()
+        what = "held-out success after training, %" if when == "after" else "change of held-out success, points"
+        head, _, unit = what.rpartition(", ")
+        return f"{head}, {name}{f', {mode}' if mode else ''}, {unit}"
+    if found := _SUITE.match(metric):
+        return f"{found[1]} after training, %"
+    return RESULT.get(metric) or LOGGED.get(metric, metric)

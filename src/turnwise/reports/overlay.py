@@ -1,0 +1,156 @@
+"""Training curves of several rows in the same axes: the mean over a row's seeds, with its interval where there are several."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from turnwise.errors import InputError
+from turnwise.reports.compare import Interval, Row
+from turnwise.reports.curves import MARKS, STROKES
+from turnwise.reports.keep import each_line
+from turnwise.reports.labels import words
+from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
+
+SUCCESS = "held-out success, %"
+SHOWN = ("train/reward_mean", "train/kl_ref", "train/entropy", "rollout/turns", "cpu/iteration")
+SUMMED = {"cpu/iteration": "CPU seconds so far"}
+TOLD = 50  # points of a line that say what they stand for
+MOST = 12  # rows: more lines than these cannot be told apart
+
+Points = dict[int, float]  # by iteration
+Line = list[tuple[int, float, float | None, float | None]]  # iteration, mean, and the interval over seeds
+
+
+def logged(folder: Path) -> dict[str, Points]:
+    """The curves of a run, whole or kept, by what they are called; what cannot be read is left out."""
+    found: dict[str, Points] = {}
+    try:
+        for text in each_line(folder / "metrics.jsonl"):
+            try:
+                row: Any = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and isinstance(row.get("iteration"), int):
+                for name, value in _values(row).items():
+                    found.setdefault(name, {})[row["iteration"]] = value
+    except (InputError, OSError, ValueError):
+        return {}
+    for key, name in SUMMED.items():
+        total, so_far = 0.0, {}
+        for at, value in sorted(found.pop(key, {}).items()):
+            total += value
+            so_far[at] = total
+        found |= {name: so_far} if so_far else {}
+    return found
+
+
+def _values(row: Mapping[str, Any]) -> dict[str, float]:
+    values = {key: row[key] for key in SHOWN if _is_number(row.get(key))}
+    named = {key if key in SUMMED else words(key): float(value) for key, value in values.items()}
+    for ending in ("success", "success_greedy"):  # greedy where nothing was sampled
+        solved = [
+            row[f"eval/{split}/{ending}"]
+            for split in ("seen", "unseen")
+            if _is_number(row.get(f"eval/{split}/{ending}"))
+        ]
+        if solved:
+            return named | {SUCCESS: fmean(solved)}
+    return named
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def over_seeds(seeds: Sequence[Points], interval: Interval) -> Line:
+    """The mean at each iteration that all seeds have, with the interval over them."""
+    line: Line = []
+    for at in sorted(set.intersection(*map(set, seeds))):
+        estimate = interval([points[at] for points in seeds])
+        line.append((at, estimate.mean, estimate.low, estimate.high))
+    return line
+
+
+def overlays(rows: Sequence[Row], interval: Interval, title: str, key: str) -> Figure | None:
+    """Success, reward, KL, entropy and cost by iteration, a line a row; None where no run logged any of them twice.
+
+    Args:
+        key: of the drawing's ids on its page.
+    """
+    runs = {row.name: [logged(folder) for folder in row.folders.values()] for row in rows[:MOST]}
+    names = [SUCCESS, *(SUMMED.get(key) or words(key) for key in SHOWN)]
+    panels: dict[str, dict[str, Line]] = {}
+    for name in names:
+        for row, seeds in runs.items():
+            having = [found[name] for found in seeds if any(found.get(name, {}).values())]
+            line = over_seeds(having, interval) if having else []
+            if len(line) > 1:
+                panels.setdefault(name, {})[row] = line
+    if not panels:
+        return None
+    ends = [
+        f"{name}: {', '.join(f'{row} {short(line[0][1])} to {short(line[-1][1])}' for row, line in lines.items())}"
+        for name, lines in panels.items()
+    ]
+    several = any(low is not None for lines in panels.values() for line in lines.values() for _, _, low, _ in line)
+    alt = f"First to last iteration. {'; '.join(ends)}."
+    alt += (
+        " Lines are means over seeds, bands 95 % intervals." if several else " One seed a row: there are no intervals."
+    )
+    alt += f" {len(rows) - MOST} rows more are not drawn." if len(rows) > MOST else ""
+    wide, narrow = _drawn(panels, list(runs), 3, alt, key), _drawn(panels, list(runs), 1, alt, f"{key}-narrow")
+    return Figure(title, wide, alt, wide=True, narrow=narrow)
+
+
+def _drawn(panels: Mapping[str, Mapping[str, Line]], rows: Sequence[str], most: int, alt: str, key: str) -> str:
+    columns = min(most, len(panels))
+    down = -(-len(panels) // columns)
+    shown = [row for row in rows if any(row in lines for lines in panels.values())]
+    across = 3 if most > 1 else 1
+    legend = 0.22 * -(-len(shown) // across) + 0.15
+    with canvas(10.6 if most > 1 else NARROW, 2.3 * down + legend) as figure:
+        handles: dict[str, Any] = {}
+        for index, (name, lines) in enumerate(panels.items(), 1):
+            axes = figure.add_subplot(down, columns, index)
+            for row, line in lines.items():
+                number = rows.index(row)
+                colour, stroke = SERIES[number % len(SERIES)], STROKES[number // len(SERIES) % len(STROKES)]
+                at, mean = [point[0] for point in line], [point[1] for point in line]
+                mark = MARKS[number % len(MARKS)] if len(line) < 12 else ""
+                drawn: list[Any] = axes.plot(at, mean, color=colour, ls=stroke, marker=mark, label=label(row, 40))
+                handles.setdefault(row, drawn[0])
+                bounds = [(x, low, high) for x, _, low, high in line if low is not None and high is not None]
+                if bounds:
+                    where, lows, highs = ([bound[i] for bound in bounds] for i in range(3))
+                    drawn.append(axes.fill_between(where, lows, highs, color=colour, alpha=0.15, lw=0))
+                figure.belongs(row, colour, *drawn)
+                for x, y, low, high in line[:: -(-len(line) // TOLD)]:
+                    seeds = f", 95 % [{low:.3g}, {high:.3g}]" if low is not None and high is not None else ""
+                    figure.tell(axes, x, y, f"{row}, {name}: {short(y)} at iteration {x}{seeds}", row)
+            axes.set_title(name)
+            _limit(axes, [point[1] for line in lines.values() for point in line], name == SUCCESS)
+            whole_iterations(axes)
+            if axes.get_ylim()[1] >= 2000:
+                axes.yaxis.set_major_formatter("{x:,.0f}")
+        figure.legend(
+            list(handles.values()), [label(row, 40) for row in handles], loc="outside upper left", ncols=across
+        )
+        return to_svg(figure, key, alt)
+
+
+def short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _limit(axes: Any, means: Sequence[float], percent: bool) -> None:
+    """Room for the lines and for about as much of wide bands: of two seeds they would else press the lines flat."""
+    axes.margins(y=0.1)
+    (least, most), (bottom, top) = (min(means), max(means)), axes.get_ylim()
+    room = 0.8 * (most - least) or 0.1 * abs(most) or 0.1
+    bottom, top = max(bottom, least - room), min(top, most + room)
+    axes.set_ylim((max(0.0, bottom), min(100.0, top)) if percent else (bottom, top))

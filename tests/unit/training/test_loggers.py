@@ -1,0 +1,149 @@
+"""W&B as a run uses it: what an online run sends to a service, what an offline one leaves, and which of them a run is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wandb
+from omegaconf import DictConfig
+from tests.unit.reports.conftest import write_run
+from tests.unit.reports.test_publish import records
+from tests.unit.training.wandb_service import serving
+
+from turnwise.config import compose_config
+from turnwise.errors import InputError
+from turnwise.training.loggers import started
+
+CONF = Path(__file__).parents[3] / "conf"
+
+
+@pytest.fixture(autouse=True)
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Somebody who has never logged in here."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "home" / "netrc"))
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    yield
+    wandb.teardown()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "seed1", seed=1, states=20)
+
+
+def config(folder: Path, *overrides: str) -> DictConfig:
+    named = ("method=pivotrl", "name=pivotrl/tab4/full", "seed=1", "loss.clip_high=0.28")
+    return compose_config([*named, f"paths.out={folder}", *overrides], CONF)
+
+
+def logged(cfg: DictConfig, finished: Path) -> None:
+    """A run of two lines that leaves what ``finished`` left."""
+    with started(cfg, True, pytest.fail) as loggers:
+        shutil.copytree(finished, cfg.paths.out, dirs_exist_ok=True)
+        for step in range(2):
+            loggers[0].log_metrics({"train/reward_mean": 0.25 + step}, step=step)
+    wandb.teardown()  # W&B's process has then written and sent all
+
+
+def nested(items: Any) -> dict[str, Any]:
+    """A record's items as a mapping."""
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def test_an_offline_run_holds_the_configuration_the_result_and_the_rollouts(tmp_path: Path, finished: Path) -> None:
+    cfg = config(tmp_path / "run")
+    logged(cfg, finished)
+    (path,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+    found = list(records(path))
+    run = next(record.run for record in found if record.HasField("run"))
+    assert (run.display_name, run.run_group, run.job_type) == (
+        "pivotrl/tab4/full/seed1",
+        "pivotrl/tab4/full",
+        "pivotrl",
+    )
+    assert {"pivotrl", "tiny", "pivotrl/tab4"} == set(run.tags)
+    told = {key: value for record in found for key, value in nested(record.config.update).items()}
+    assert told["loss"]["clip_high"] == 0.28 and told["seed"] == 1 and told["paths"]["out"] == str(tmp_path / "run")
+    rows = [nested(record.history.item) for record in found if record.HasField("history")]
+    assert [row["train/reward_mean"] for row in rows if "train/reward_mean" in row] == [0.25, 1.25]
+    (table,) = (tmp_path / "run" / "wandb").glob("offline-run-*/files/media/table/rollouts*.json")
+    columns, data = (json.loads(table.read_text())[key] for key in ("columns", "data"))
+    assert len(data) == cfg.logger.wandb.rollouts and data[0][columns.index("iteration")] == 39
+    summary = {key: value for record in found for key, value in nested(record.summary.update).items()}
+    assert any("33.9" in json.dumps(value) for key, value in summary.items() if key.startswith("in_domain"))
+
+
+def test_an_online_run_sends_them_to_the_service(
+    tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving() as service:
+        monkeypatch.setenv("WANDB_BASE_URL", service.url)
+        monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+        cfg = config(tmp_path / "run", "logger.wandb.offline=false", "logger.wandb.rollouts=0")  # it takes no artifacts
+        logged(cfg, finished)
+        first = service.operations["UpsertBucket"][0]["name"]
+        logged(cfg, finished)  # as a run that is resumed
+    sent = service.operations["UpsertBucket"]
+    assert {one["name"] for one in sent} == {first}
+    begun = [
+        one for one in sent if one.get("groupName")
+    ]  # later requests bring the configuration and the summary alone
+    assert {(one["groupName"], one["jobType"], one["displayName"]) for one in begun} == {
+        ("pivotrl/tab4/full", "pivotrl", "pivotrl/tab4/full/seed1")
+    }
+    told = [json.loads(one["config"]) for one in sent if one.get("config")][-1]
+    assert told["loss"]["value"]["clip_high"] == 0.28
+    assert 1.25 in [row.get("train/reward_mean") for row in service.streamed["wandb-history.jsonl"]]
+
+
+def test_the_variable_is_stronger_than_the_configuration(
+    tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    logged(config(tmp_path / "run", "logger.wandb.offline=false"), finished)
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with pytest.raises(InputError, match="WANDB_API_KEY"), started(config(tmp_path / "other"), True, pytest.fail):
+        pass
+
+
+def test_online_without_a_key_is_refused_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    began = time.monotonic()
+    cfg = config(tmp_path / "run", "logger.wandb.offline=false")
+    with pytest.raises(InputError, match="WANDB_API_KEY"), started(cfg, True, pytest.fail):
+        pass
+    assert time.monotonic() - began < 15
+    assert not (tmp_path / "run").exists()
+    assert "anonymous" not in "".join(capfd.readouterr()).lower()
+
+
+def test_a_key_that_the_service_refuses_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(status=401) as service:
+        monkeypatch.setenv("WANDB_BASE_URL", service.url)
+        monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+        cfg = config(tmp_path / "run", "logger.wandb.offline=false")
+        with pytest.raises(InputError, match="WANDB_MODE"), started(cfg, True, pytest.fail):
+            pass
+
+
+def test_another_process_of_a_run_logs_nothing(tmp_path: Path) -> None:
+    with started(config(tmp_path / "run", "logger.wandb.offline=false"), False, pytest.fail) as loggers:
+        assert loggers == []
+
+
+def test_what_fails_at_the_end_is_told_and_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    with started(config(tmp_path / "run"), True, said.append) as loggers:
+        loggers[0].experiment.finish()
+        monkeypatch.setattr(loggers[0].experiment, "finish", lambda **_: 1 / 0)
+    assert len(said) == 1 and "ZeroDivisionError" in said[0]
