@@ -95,7 +95,8 @@ class Broker:
         if channel:
             channel.close()
         if process:
-            os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended itself
+                os.kill(process, signal.SIGKILL)
             self.killed.add(process)
 
     def known(self):
