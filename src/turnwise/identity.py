@@ -26,6 +26,7 @@ _SHOWN_ONLY = (
     "engine.patience",
     *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "eager")),
     "update.max_skips",  # when a run gives up; one that goes on is the same
+    "update.allow_empty",
     "callbacks.progress",
     "callbacks.checkpoint.dirpath",
     "trainer.enable_progress_bar",

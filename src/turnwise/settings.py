@@ -142,7 +142,8 @@ class Update:
     gradients are clipped to the norm ``clip_norm``. ``recompute`` keeps a layer's input alone until the backward pass, which
     computes the layer again: a third more work for a fraction of the memory; with ``offload`` those inputs wait in the memory
     of the CPU, two copies a layer and micro-batch. An update whose gradient is not finite changes
-    nothing and is counted; ``max_skips`` of them in a row end the run.
+    nothing and is counted; ``max_skips`` of them in a row end the run. So do three updates in a row without a sample that counts,
+    unless ``allow_empty``.
     """
 
     learning_rate: float
@@ -152,6 +153,7 @@ class Update:
     clip_norm: float = 1.0
     weight_decay: float = 0.0
     max_skips: int = 5
+    allow_empty: bool = False
     row_tokens: int = 2048
     batch_tokens: int = 8192
     recompute: bool = False

@@ -29,6 +29,7 @@ SMALL = [
     "eval.items=3",
     "trainer.max_epochs=3",
     "update.learning_rate=0.01",
+    "update.allow_empty=true",  # random weights win nothing, and no update of whole episodes has a sample
 ]
 
 
@@ -61,7 +62,10 @@ def small(random_policy: Path, tmp_path: Path) -> Callable[..., list[str]]:
 
     def overrides(method: str, *more: str, out: str = "run") -> list[str]:
         kept = [o for o in SMALL if not (method == "sft" and o.startswith("allocator"))]
-        everywhere = {"pivotrl": ["states.keep=all", "states.k=2"], "trace": ["allocator.budget=8"]}.get(method, [])
+        everywhere = {
+            "pivotrl": ["states.keep=all", "states.k=2"],
+            "trace": ["allocator.budget=8", "env=household"],
+        }.get(method, [])
         return [
             f"method={method}",
             f"policy.model={random_policy}",

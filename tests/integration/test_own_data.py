@@ -32,7 +32,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def arguments(tmp_path: Path) -> Callable[..., list[str]]:
     def overrides(method: str, model: Path, file: Path, *more: str) -> list[str]:
         acts = [] if method == "sft" else ["allocator.group_size=2"]
-        graded = ["reward.format=null"] if method in ("toolrl", "awpo", "mixed") else []
         pivots = ["states.keep=all", "states.k=2"] if method == "pivotrl" else []
         return [
             f"method={method}",
@@ -48,7 +47,6 @@ def arguments(tmp_path: Path) -> Callable[..., list[str]]:
             "eval.items=0",
             "trainer.max_epochs=1",
             *acts,
-            *graded,
             *pivots,
             *more,
         ]

@@ -44,7 +44,19 @@ WITH = {
 
 def test_the_lists_are_not_empty() -> None:
     assert len(PARTS) > 30
-    assert {"pivotrl", "sft", "grpo", "local", "awpo", "mixed", "toolrl", "dapo", "dr_grpo", "trace"} <= set(METHODS)
+    assert {
+        "pivotrl",
+        "sft",
+        "grpo",
+        "local",
+        "awpo",
+        "mixed",
+        "toolrl",
+        "dapo",
+        "dr_grpo",
+        "trace",
+        "selective",
+    } <= set(METHODS)
     assert len(EXPERIMENTS) >= 8
 
 

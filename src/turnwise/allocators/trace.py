@@ -24,7 +24,7 @@ class Trace:
     Attributes:
         value: predicts the success of histories.
         reward: of finished rollouts, within [0, 1].
-        budget: M, rollouts from the roots of one collection.
+        budget: M, rollouts from the roots of one collection; None: twice as many as there are states, the paper's proportion.
         expansion: N, continuations a root rollout.
         root: ``predicted``, or ``uniform``: ``group_size`` rollouts each to as many states as the budget reaches.
         prefix: ``predicted``, or ``random``: each continuation at any turn, all alike. With ``root`` this makes Table 1.
@@ -34,7 +34,7 @@ class Trace:
 
     value: Value
     reward: Judge
-    budget: int = 256
+    budget: int | None = None
     expansion: int = 2
     root: Literal["predicted", "uniform"] = "predicted"
     prefix: Literal["predicted", "random"] = "predicted"
@@ -42,7 +42,7 @@ class Trace:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.budget < 2:
+        if self.budget is not None and self.budget < 2:
             raise ValueError(f"budget must be at least 2, the smallest group, got {self.budget}")
         if self.expansion < 0:
             raise ValueError(f"expansion must be at least 0, got {self.expansion}")
@@ -57,11 +57,12 @@ class Trace:
         """m of each state."""
         if not states:
             return []
+        budget = 2 * len(states) if self.budget is None else self.budget
         if self.root == "uniform":
-            active = min(len(states), max(1, self.budget // self.group_size))
-            return [*even(active, self.budget).tolist(), *[0] * (len(states) - active)]
+            active = min(len(states), max(1, budget // self.group_size))
+            return [*even(active, budget).tolist(), *[0] * (len(states) - active)]
         values = [value[0] for value in self.value([RolloutTree(state) for state in states])]
-        return root_allocation(values, self.budget).tolist()
+        return root_allocation(values, budget).tolist()
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
         """K of each tree's turns."""

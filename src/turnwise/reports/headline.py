@@ -175,6 +175,23 @@ def judge_sentence(result: Result) -> str:
     return text + "."
 
 
+def gate_sentence(result: Result) -> str:
+    """How many groups the gate stopped and about what that saved; empty where no gate was in force."""
+    gate = result.gate
+    if not gate:
+        return ""
+    groups, looked, cut = (int(gate.get(name, 0)) for name in ("groups", "looked", "cut"))
+    if not cut:
+        return f"Gate: stopped none of {count(groups)} groups ({count(looked)} were looked at)."
+    text = f"Gate: stopped {count(cut)} of {count(groups)} groups ({count(looked)} were looked at)"
+    if "saved_turns" not in gate:
+        return f"{text}; no group passed a look, so that nothing tells what this saved."
+    turns, tokens = int(gate["saved_turns"]), int(gate.get("saved_tokens", 0))
+    total = result.rollout_turns + turns
+    share = f", {percent(100 * turns / total)} of all" if total else ""
+    return f"{text}. Estimate of what that saved: {count(turns)} turns{share}, and {count(tokens)} tokens."
+
+
 def scale_sentence(result: Result) -> str:
     """Names the scale a number is from."""
     return f"Scale: {result.scale}. {SCALE_NOTES.get(result.scale, '')}".strip()

@@ -158,6 +158,7 @@ def environment() -> Environment:
         **script("figures.js"),
         ood_sentence=headline.ood_sentence,
         cost_sentence=headline.cost_sentence,
+        gate_sentence=headline.gate_sentence,
         judge_sentence=headline.judge_sentence,
         verifier_sentence=headline.verifier_sentence,
         scale_sentence=headline.scale_sentence,

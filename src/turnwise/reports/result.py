@@ -141,6 +141,8 @@ class Result(_Part):
     ] = {}  # rollouts that a failing world cost: ``lost``, and ``retries`` that came through or not
     seconds: dict[str, Annotated[float, Field(ge=0)]] = {}
     judge: dict[str, float] = {}  # what it was asked and answered (docs/judges.md); empty where a run has none
+    gate: dict[str, float] = {}  # groups that it stopped and what that saved; empty where none is in force
+    warnings: list[str] = []  # what went wrong while the run trained, with the likely cause
     verifier: dict[str, dict[str, Any]] = {}  # domain -> what its verifier said of the actions; empty where none judged
     config_hash: str = ""
     commit: str = ""

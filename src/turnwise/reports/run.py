@@ -77,6 +77,7 @@ class Run:
     pair_mode: str = "greedy"  # how those were decoded
     episodes: list[Pair] = field(default_factory=list)  # the few that are shown
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  # of the training: what went wrong, with the likely cause
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
         """Iterations and values of one metric, sorted, both (n,); n is 0 where it was never logged."""
@@ -109,6 +110,8 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Run:
         for key, value in row.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
                 run.metrics.setdefault(key, {})[iteration] = float(value)  # a resumed run writes again: the last counts
+    told = _json_lines(folder / "warnings.jsonl", run.notes)  # also where a run ended without a result
+    run.warnings = [str(row["text"]) for _, row in told if "text" in row]
     run.profile = _profile(folder / "profile.parquet", run.notes)
     run.rollouts = _rollouts(sorted((folder / "rollouts").glob("*.jsonl")), trees, run.notes)
     run.pairs, run.episodes = _pairs(folder / "evaluation", episodes, run.notes)

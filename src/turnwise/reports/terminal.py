@@ -11,6 +11,7 @@ from rich.text import Text
 
 from turnwise.reports.headline import (
     cost_sentence,
+    gate_sentence,
     held_out_sentence,
     judge_sentence,
     ood_sentence,
@@ -32,6 +33,8 @@ def summary_lines(result: Result, report: Path | str | None = None) -> list[str]
         cost_sentence(result),
         *([verifier] if (verifier := verifier_sentence(result)) else []),
         *([judge] if (judge := judge_sentence(result)) else []),
+        *([gate] if (gate := gate_sentence(result)) else []),
+        *(f"Warning: {text}" for text in result.warnings),
         scale_sentence(result),
     ]
     return [*lines, f"Report: {report}"] if report is not None else lines

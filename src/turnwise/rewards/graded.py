@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from turnwise.data.toolcalls.base import ToolCallError
-from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
 from turnwise.data.toolcalls.match import same_value
 from turnwise.errors import InputError
 from turnwise.rewards.base import single_actions
@@ -26,8 +26,8 @@ class Graded:
     sum.
 
     Attributes:
-        format: how calls are written, in the policy's actions and in the demonstrations; None: the run says it
-            (:func:`turnwise.training.own.in_format`), and Hermes' form where it says nothing.
+        format: how calls are written, in the policy's actions and in the demonstrations. None: the run fills in what the
+            environment or the policy writes (``training.call_format``) before any tree is rewarded.
     """
 
     format: Format | None = "hermes"
@@ -52,7 +52,7 @@ class Graded:
                 execution.append(math.nan)
                 continue
             try:
-                execution.append(execution_score(expected, PARSERS[self.format or "hermes"](turn.text).calls))
+                execution.append(execution_score(expected, parser_of(self.format)(turn.text).calls))
                 form.append(float(not turn.truncated))
             except ToolCallError:
                 execution.append(0.0)
@@ -64,7 +64,7 @@ class Graded:
         if state.expert is None:
             raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with: use states=expert_turns")
         try:
-            return PARSERS[self.format or "hermes"](state.expert).calls
+            return parser_of(self.format)(state.expert).calls
         except ToolCallError as error:
             raise InputError(
                 f"{state.id}: the demonstrated action is not in the format {self.format} ({error}): set reward.format to the "

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from turnwise.data.toolcalls.base import ToolCallError
-from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
 from turnwise.data.toolcalls.match import equivalent, identical
 from turnwise.errors import InputError
 from turnwise.rewards.base import single_actions
@@ -17,13 +17,14 @@ from turnwise.types import Rewards, RolloutTree, State, ToolCall
 class ToolCalls:
     """1 where the calls are as good as the demonstrated ones (PivotRL, arXiv:2603.21383, Appendix A.2), else 0.
 
-    ``functional`` matches calls one to one (:func:`turnwise.data.toolcalls.match.equivalent`), ``strict`` wants the same calls in
-    the same order. Where the first is 1 and the second 0, an exact match would have missed an acceptable action. An action that
-    cannot be read, or was cut off, earns neither. Where no call was demonstrated, none must be made.
+    ``format`` is 1 where the action can be read and was not cut off. ``functional`` matches calls one to one
+    (:func:`turnwise.data.toolcalls.match.equivalent`), ``strict`` wants the same calls in the same order. Where the first is 1
+    and the second 0, an exact match would have missed an acceptable action. An action that cannot be read, or was cut off, earns
+    neither. Where no call was demonstrated, none must be made.
 
     Attributes:
-        format: how calls are written, in the policy's actions and in the demonstrations; None: the run says it
-            (:func:`turnwise.training.own.in_format`), and Hermes' form where it says nothing.
+        format: how calls are written, in the policy's actions and in the demonstrations. None: the run fills in what the
+            environment or the policy writes (``training.call_format``) before any tree is rewarded.
         exact: whether ``total`` is the strict one.
     """
 
@@ -42,22 +43,29 @@ class ToolCalls:
             InputError: the demonstrated action is not in this format.
         """
         expected = self._expected(tree.state)
-        functional, strict = [], []
+        form, functional, strict = [], [], []
         for leaf in single_actions(tree, "toolcalls"):
             turn = tree.turns[leaf]
-            good = same = math.nan
+            readable = good = same = math.nan
             if leaf not in tree.invalid:
-                good = same = 0.0
+                readable = good = same = 0.0
                 made = self._made(turn.text)
                 if made is not None and not turn.truncated:
+                    readable = 1.0
                     good, same = float(equivalent(made, expected)), float(identical(made, expected))
+            form.append(readable)
             functional.append(good)
             strict.append(same)
-        return {"functional": functional, "strict": strict, "total": strict if self.exact else functional}
+        return {
+            "format": form,
+            "functional": functional,
+            "strict": strict,
+            "total": strict if self.exact else functional,
+        }
 
     def _made(self, text: str) -> tuple[ToolCall, ...] | None:
         try:
-            return PARSERS[self.format or "hermes"](text).calls
+            return parser_of(self.format)(text).calls
         except ToolCallError:
             return None
 

@@ -36,6 +36,9 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
         metrics["train/groups_mixed"], metrics["train/effective_groups"] = len(mixed), len(mixed) / len(stds)
         metrics["train/effective_leaves"] = sum(mixed) / sum(map(len, totals))
         metrics |= _by_domain(experience)
+    readable = [value for rewards in experience.rewards for value in rewards.get("format", ()) if value == value]
+    if readable:
+        metrics["train/readable"] = sum(readable) / len(readable)
     turns = [turn for tree in experience.trees for turn in tree.turns]
     if turns:
         metrics["train/response_tokens"] = sum(len(turn.action_ids) for turn in turns) / len(turns)

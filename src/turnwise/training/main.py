@@ -27,17 +27,20 @@ from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.rollouts.judged import Judged
 from turnwise.tiny.load import unknown_to, weights_of
+from turnwise.training.call_format import call_format, check_readable, in_format
 from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.choice import Choice
 from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
+from turnwise.training.health import Health
 from turnwise.training.measure import Measure, base_key
 from turnwise.training.memory import memory_told
 from turnwise.training.module import PolicyModule
+from turnwise.training.opening import opening_lines
 from turnwise.training.outcome import domains, out_of_domain, provenance, summary
-from turnwise.training.own import dialect_for, in_format
+from turnwise.training.own import dialect_for
 from turnwise.training.playing import player_of, spooled
 from turnwise.training.process import finish, prepare
 from turnwise.training.progress import Advance, Phases
@@ -70,6 +73,7 @@ class Run:
         names = ("states", "reward", "judge", "advantage", "loss")
         self.parts = {name: build(cfg, name) for name in names}
         self.env = build(cfg, "env")
+        self.format = call_format(OmegaConf.select(cfg, "reward.format"), self.env, bool(self.settings["data"].file))
         policy, lora = self.settings["policy"], self.settings["policy"].lora
         self.source = weights_of(policy.model)
         for world in worlds_of(self.env).values():
@@ -79,17 +83,15 @@ class Run:
             self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, self.seed, policy.start
         )
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
+        chosen = OmegaConf.select(cfg, "reward.format")
+        self.dialect = dialect_for(self.settings["data"], self.parts["states"].source, self.chat, chosen)
+        self.format = self.dialect.format if self.dialect else self.format
+        self.parts["reward"] = in_format(self.parts["reward"], self.format)
         self.predictor = self._predictor()
         given = {}
         if self.predictor and self.parts["reward"]:
             given = {"value": self.predictor.values, "reward": self.predictor.success(self.parts["reward"])}
         self.parts |= {name: build(cfg, name, **given) for name in ("allocator", "gate")}
-        self.form = OmegaConf.select(
-            cfg, "reward.format", default=None
-        )  # of calls; None: as the chat template writes them
-        self.dialect = dialect_for(self.settings["data"], self.parts["states"].source, self.chat, self.form)
-        self.form = self.dialect.format if self.dialect else self.form or "hermes"
-        self.parts["reward"] = in_format(self.parts["reward"], self.dialect)
         update = self.settings["update"]
         self.module = PolicyModule(
             model,
@@ -107,7 +109,7 @@ class Run:
             offload=update.offload,
             ranks=self.ranks,
         )
-        judging = self.settings["data"].judging(self.form)
+        judging = self.settings["data"].judging(self.format)
         self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.tell, judging)
         self.engine = self.player.engine
         self.opening = openings(self.env, self.chat)
@@ -115,6 +117,7 @@ class Run:
         self.steps: Mapping[str, Step] = {}  # for the judge
         trees = self.settings["rollout"].recorded
         self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first)
+        self.health = Health(self.recorder, self.folder, phases.tell, update.allow_empty, self.ranks.first)
         suites = self.settings["eval"]
         self.measure = Measure(
             self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
@@ -143,6 +146,7 @@ class Run:
             )
         turns = Turns(self.demonstrations)
         self.steps = steps = Steps(turns)
+        check_readable(self.parts["reward"], turns)
         for problem in self.problems:
             self.phases.console.print(f"left out: {problem}", highlight=False)
         if own is None or not own.dialogues:
@@ -242,7 +246,15 @@ class Run:
             )
             trainer = instantiate(
                 self.cfg.trainer,
-                callbacks=[self.recorder, *learners, *remembering, *callbacks, bar, *own_signals(self.ranks.world)],
+                callbacks=[
+                    self.recorder,
+                    self.health,
+                    *learners,
+                    *remembering,
+                    *callbacks,
+                    bar,
+                    *own_signals(self.ranks.world),
+                ],
                 logger=loggers or False,
                 plugins=[WholeCheckpointIO(), *environments()],
                 use_distributed_sampler=False,  # what is whose is decided by the collection
@@ -266,7 +278,7 @@ class Run:
         """The reward with the judge's score beside it; None without a judge."""
         if self.parts["judge"] is None:
             return None
-        return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, self.form)
+        return Judged(self.parts["reward"], self.parts["judge"], self.steps, self.chat.written, self.format)
 
     def evaluate_during(self, collection: Collection) -> dict[str, float]:
         """In the middle of training: one line of metrics."""
@@ -295,6 +307,7 @@ class Run:
             **run_costs(self.recorder.counters, self.phases.seconds, self.folder),
             "bad_trajectories": len(self.problems),
             **({"judge": self.recorder.judge} if self.recorder.judge else {}),
+            **self.health.closing(self.parts["gate"]),
             "verifier": verifier_result(self.recorder.verdicts, self.profiled),
             "config_hash": config_hash(self.cfg),
             **provenance(),
@@ -311,6 +324,7 @@ def run(cfg: DictConfig) -> None:
         phases = ends.enter_context(Phases(PHASES, TWINS, Console(stderr=True, quiet=not ranks.first)))
         job = Run(cfg, phases, ranks)
         ends.callback(job.engine.shutdown)
+        phases.tell("\n".join(opening_lines(cfg, job.env)))
         with ranks.first_alone():
             candidates = job.candidates()
         if job.parts["allocator"] is not None:

@@ -13,7 +13,6 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from turnwise.data.chat import ChatTemplateError, ChatTokens
 from turnwise.data.demonstrations import Demonstrations
@@ -38,13 +37,6 @@ def dialect_for(data: Data, source: str, chat: ChatTokens, form: Format | None) 
     if data.file is None or source != "expert":
         return None
     return dialect_of(chat, data.tools_as_text is True, form)
-
-
-def in_format(reward: Any, dialect: Dialect | None) -> Any:
-    """The reward with the format that the chat template writes, where it reads calls and nobody has chosen a format."""
-    if getattr(reward, "format", "") is None and dialect is not None:
-        return replace(reward, format=dialect.format)
-    return reward
 
 
 @dataclass(slots=True)

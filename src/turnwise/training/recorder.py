@@ -16,6 +16,7 @@ from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.judged import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.training.branches import branch_metrics, trajectories
+from turnwise.training.gate_savings import gate_counts
 from turnwise.training.groups import reward_metrics
 from turnwise.training.lines import append_lines, cut_lines, each_line
 from turnwise.training.verdicts import VERIFIER, count_verdicts, verifier_metrics
@@ -59,6 +60,11 @@ class Recorder(Callback):
     def reward(self) -> float | None:
         """Mean reward of the last collection; None where nothing was paid."""
         return self._pending.get("train/reward_mean")
+
+    @property
+    def last(self) -> Mapping[str, float]:
+        """Metrics of the last collection."""
+        return self._pending
 
     @property
     def verdicts(self) -> dict[str, float]:
@@ -121,6 +127,8 @@ class Recorder(Callback):
         """
         for name, value in cost.items():
             self.counters[name] += value
+        for name, value in gate_counts(experience, played=cost["turns"] > 0).items():
+            self.counters[name] = self.counters.get(name, 0) + value
         for name, value in judge.items():
             if name not in NOT_SUMS:
                 self.counters[JUDGE + name] = self.counters.get(JUDGE + name, 0) + value - self._judge.get(name, 0)

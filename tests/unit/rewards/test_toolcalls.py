@@ -19,6 +19,7 @@ def tree_of(*texts: str, expert: str | None = BOTH) -> RolloutTree:
 def test_functional_pays_what_strict_misses() -> None:
     tree = tree_of(BOTH, "[g(), f(a=1.0)]", "f(a=1)", "[f(a=1", "prose")
     assert ToolCalls("bfcl_python")(tree) == {
+        "format": [1.0, 1.0, 1.0, 0.0, 1.0],
         "functional": [1.0, 1.0, 0.0, 0.0, 0.0],
         "strict": [1.0, 0.0, 0.0, 0.0, 0.0],
         "total": [1.0, 1.0, 0.0, 0.0, 0.0],

@@ -19,3 +19,14 @@ PARSERS: Mapping[str, Parser] = {
     "llama_json": llama_json,
     "bfcl_python": bfcl_python,
 }
+
+
+def parser_of(form: Format | None) -> Parser:
+    """The parser of a format.
+
+    Raises:
+        ValueError: the format has not been settled.
+    """
+    if form is None:
+        raise ValueError(f"format: nobody has settled how calls are written; give one of {', '.join(PARSERS)}")
+    return PARSERS[form]

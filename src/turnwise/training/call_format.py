@@ -1,0 +1,97 @@
+"""How tool calls are written in a run: the reward and the judge read them in one format, which nobody has to name twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.envs.base import worlds_of
+from turnwise.errors import InputError
+from turnwise.types import State
+
+FALLBACK: Format = "hermes"  # which most chat templates with tools write
+SAMPLE = 32  # demonstrated actions that are read before a run begins
+
+
+def call_format(given: Format | None, environment: Any, from_file: bool, of_policy: Format | None = None) -> Format:
+    """The format of the run's tool calls.
+
+    What was given (``reward.format``) counts. Without it the format is the environment's own where its experts wrote the
+    demonstrations, and what the policy's chat template writes where they come from a file.
+
+    Args:
+        given: the configured format; None: nobody chose one.
+        environment: whose ``format``, or ``calls``, says how its experts write; one made of others asks them.
+        from_file: the demonstrations are dialogues of a file (``data.file``).
+        of_policy: what the policy's chat template writes; None where that is not known.
+
+    Raises:
+        InputError: the parts of the environment write calls in different formats.
+    """
+    if given is not None:
+        return given
+    own = {} if from_file else _own_formats(environment)
+    if len(set(own.values())) > 1:
+        told = ", ".join(f"{name} {form}" for name, form in sorted(own.items()))
+        raise InputError(
+            f"reward.format: the environments write calls differently ({told}), and a reward reads one format; leave all but "
+            "one kind out, or choose reward=functional, which asks each environment"
+        )
+    return next(iter(own.values()), of_policy or FALLBACK)
+
+
+def _own_formats(environment: Any) -> dict[str, Format]:
+    """By name, of the environments that write calls in one of the formats."""
+    found = {
+        name: getattr(world, "format", None) or getattr(world, "calls", None)
+        for name, world in worlds_of(environment).items()
+    }
+    return {name: form for name, form in found.items() if isinstance(form, str) and form in PARSERS}  # type: ignore[misc]
+
+
+def in_format(reward: Any, form: Format) -> Any:
+    """The reward, reading calls in ``form`` where it reads calls and was given no format; else as it is."""
+    return replace(reward, format=form) if getattr(reward, "format", form) is None else reward
+
+
+def check_readable(reward: Any, candidates: Sequence[State]) -> None:
+    """Refuse demonstrations of which the reward's format reads no call at all, before anything is computed.
+
+    A few demonstrated actions, spread over all, are read; one call among them is enough, for a turn may do without any.
+
+    Raises:
+        InputError: there is none; the message names the format that would have read them, where there is one.
+    """
+    form = getattr(reward, "format", None)
+    if form is None or not len(candidates):
+        return
+    count = min(SAMPLE, len(candidates))
+    experts = [candidates[i * len(candidates) // count].expert or "" for i in range(count)]
+    if calls_read(form, experts):
+        return
+    better = [name for name in PARSERS if calls_read(name, experts)]
+    remedy = (
+        f"set reward.format={better[0]}, which reads them"
+        if better
+        else "choose an environment whose actions are tool calls (env=apibank, bfcl or tau2), or a file of such dialogues "
+        "(data.file); reward=functional and reward=exact need no calls"
+    )
+    raise InputError(
+        f"reward.format={form}: none of {count} demonstrated actions that were looked at holds a tool call in this format "
+        f"(the first is {experts[0][:80]!r}), so that no reply could earn more than another; {remedy}"
+    )
+
+
+def calls_read(form: str, texts: Sequence[str]) -> int:
+    """How many of the texts hold at least one call in this format."""
+
+    def holds(text: str) -> bool:
+        try:
+            return bool(PARSERS[form](text).calls)
+        except ToolCallError:
+            return False
+
+    return sum(map(holds, texts))

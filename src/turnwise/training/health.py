@@ -1,0 +1,140 @@
+"""Warnings of a run that trains on nothing: one of each kind, with the likely cause, and the end of a run that goes on so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+
+from turnwise.errors import Stopped
+from turnwise.gates.never import Never
+from turnwise.training.gate_savings import gate_result
+from turnwise.training.lines import append_lines, cut_lines
+from turnwise.training.recorder import Recorder
+
+FILE = "warnings.jsonl"  # in the folder of a run: {"iteration", "kind", "text"}
+IN_A_ROW = (
+    3  # updates without a sample that end a run; iterations without spread, or without a readable action, that are told
+)
+
+_KINDS = ("empty", "spread", "format", "truncated")
+
+
+class Health(Callback):
+    """Looks at each iteration's metrics. It stands behind the recorder, which has them, and before the checkpoint is written.
+
+    Counts and what has been told travel in the checkpoint, so that a resumed run neither tells twice nor begins to count again.
+
+    Args:
+        recorder: whose last metrics are looked at.
+        folder: of the run; warnings are kept there.
+        tell: says a line on the terminal.
+        allow_empty: go on however many updates in a row have no sample (``update.allow_empty``).
+        writes: whether this process writes the run's files.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        folder: Path,
+        tell: Callable[[str], None],
+        allow_empty: bool = False,
+        writes: bool = True,
+    ) -> None:
+        self.recorder, self.path, self.tell = recorder, folder / FILE, tell
+        self.allow_empty, self.writes = allow_empty, writes
+        self.in_a_row = dict.fromkeys(_KINDS, 0)
+        self.warnings: list[str] = []
+        self.told: list[str] = []  # kinds
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"in_a_row": dict(self.in_a_row), "warnings": list(self.warnings), "told": list(self.told)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.in_a_row |= state_dict["in_a_row"]
+        self.warnings, self.told = list(state_dict["warnings"]), list(state_dict["told"])
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.writes:  # those of iterations that the checkpoint does not know are told again when they come again
+            cut_lines(self.path, lambda row: row["iteration"] < trainer.current_epoch)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.look(trainer.current_epoch, self.recorder.last)
+
+    def look(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Count and tell what the metrics of an iteration show.
+
+        Raises:
+            Stopped: ``IN_A_ROW`` updates in a row had no sample.
+        """
+        now = {
+            "empty": metrics["train/samples"] == 0,
+            "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # absent where nothing is paid
+            "format": metrics.get("train/readable", 1.0) == 0,
+            "truncated": metrics.get("train/truncated", 0.0) == 1,
+        }
+        for kind, seen in now.items():
+            self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
+        cause = likely_cause(metrics)
+        texts = {
+            "empty": f"iteration {iteration}: no sample of this update counts, so that it changes no weight; {cause}",
+            "spread": f"iteration {iteration}: in the last {IN_A_ROW} iterations every group earned the same reward for all of "
+            f"its rollouts, and advantages were 0; {cause}",
+            "format": f"iteration {iteration}: in the last {IN_A_ROW} iterations no action could be read as a reply with tool "
+            "calls; likely the policy writes them otherwise than reward.format says, or replies are cut off "
+            "(rollout.sampling.max_tokens)",
+            "truncated": f"iteration {iteration}: in the last {IN_A_ROW} iterations every action was cut off; raise "
+            "rollout.sampling.max_tokens",
+        }
+        for kind, text in texts.items():
+            if kind not in self.told and self.in_a_row[kind] >= (1 if kind == "empty" else IN_A_ROW):
+                self._warn(iteration, kind, text)
+        if self.in_a_row["empty"] >= IN_A_ROW and not self.allow_empty:
+            raise Stopped(
+                f"{self.in_a_row['empty']} updates in a row had no sample that counts, and training would go on without "
+                f"learning; {cause}. The same command with update.allow_empty=true goes on all the same; other settings "
+                "need another name=..., or fresh=true"
+            )
+
+    def closing(self, gate: Any) -> dict[str, Any]:
+        """Entries of the run's result: what the gate stopped, where one was in force, and the warnings, where there were any."""
+        stopped = {} if gate is None or isinstance(gate, Never) else {"gate": gate_result(self.recorder.counters)}
+        return stopped | ({"warnings": list(self.warnings)} if self.warnings else {})
+
+    def _warn(self, iteration: int, kind: str, text: str) -> None:
+        self.told.append(kind)
+        self.warnings.append(text)
+        self.tell(f"warning: {text}")
+        if self.writes:
+            append_lines(self.path, [{"iteration": iteration, "kind": kind, "text": text}])
+
+
+def likely_cause(metrics: Mapping[str, float]) -> str:
+    """Why the groups of an iteration teach nothing, as far as its metrics can tell, and what to do about it."""
+    groups, mean = metrics.get("train/groups", 0.0), metrics.get("train/reward_mean")
+    if not groups:
+        return (
+            "every group that was played was left out or replaced; choose states of middling difficulty (states=pivots)"
+        )
+    if metrics.get("train/groups_cut") == groups:
+        return f"the gate stopped all {groups:.0f} groups; lower gate.threshold, or set gate=never"
+    if metrics.get("train/truncated") == 1:
+        return "every action was cut off; raise rollout.sampling.max_tokens"
+    if metrics.get("train/readable") == 0:
+        return (
+            "no action could be read as reward.format says; correct reward.format, or begin with a policy that writes calls so "
+            "(method=sft, then policy.start=)"
+        )
+    if mean is None:
+        return "nothing was paid"
+    if mean <= 0:
+        return (
+            "no rollout earned anything: the tasks are too hard for this policy, or it does not know the environment; begin "
+            "with method=sft and policy.start=, or choose states=pivots or easier tasks"
+        )
+    return (
+        f"all rollouts of a group earned the same (the mean is {mean:.3g}): the tasks are too easy or too hard, or the rollouts "
+        "are too alike; raise rollout.sampling.temperature or allocator.group_size, or choose states=pivots"
+    )

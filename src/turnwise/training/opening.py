@@ -1,0 +1,56 @@
+"""What a run says when it starts: what it will do, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.envs.base import worlds_of
+
+
+def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
+    """Method, environment and policy; the work of training; the evaluations; and when the time that it takes is known."""
+    iterations, settings = int(cfg.trainer.max_epochs), cfg.eval
+    file = OmegaConf.select(cfg, "data.file")
+    reads = bool(file) and not str(cfg.states["_target_"]).endswith("TaskStarts")
+    domain = Path(file).name if reads else environment.name  # dialogues of a file need not be of the environment
+    source = f" Demonstrations: {file}." if reads else ""
+    plural = "s" if iterations != 1 else ""
+    lines = [
+        f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: {iterations} iteration{plural} of "
+        f"{_iteration(cfg, environment)}.{source}"
+    ]
+    if tasks := int(settings.tasks):
+        attempts = int(settings.attempts)
+        each = f"{tasks} held-out tasks{' or dialogues' if reads else ''}, {attempts + 1} episodes each"
+        between = f", every {settings.every} iterations" if 0 < int(settings.every) < iterations else ""
+        lines.append(
+            f"Evaluation before{between} and after training: {each}. The time left is shown from the first phase on."
+        )
+    return lines
+
+
+def _iteration(cfg: DictConfig, environment: Any) -> str:
+    states, turns = int(cfg.rollout.states), cfg.rollout.turns
+    if cfg.allocator is None:
+        return f"{states} demonstrations"
+    length = (
+        "one turn" if turns == 1 else f"up to {turns or max(w.horizon for w in worlds_of(environment).values())} turns"
+    )
+    rollouts = _rollouts(cfg.allocator, states)
+    if rollouts is None:
+        return f"{states} states, rollouts of {length}"
+    return f"{states} states and {rollouts:,.0f} rollouts of {length}"
+
+
+def _rollouts(allocator: Mapping[str, Any], states: int) -> float | None:
+    """Of one iteration, in whole rollouts; None where the allocator does not say so beforehand."""
+    if "group_size" in allocator and "budget" not in allocator:
+        return float(allocator["group_size"]) * (allocator.get("prompts") or states)
+    if "budget" in allocator:
+        roots = allocator["budget"] or 2 * states
+        return float(roots * (1 + allocator.get("expansion", 0) / 2))
+    return None

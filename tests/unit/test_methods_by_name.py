@@ -1,0 +1,119 @@
+"""What ``python train.py method=X`` composes to with no other argument, and that a command line still decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+
+from turnwise.config import compose_config
+from turnwise.config_check import check_config
+from turnwise.config_errors import explain
+from turnwise.identity import config_hash
+from turnwise.reports.result import read_result
+from turnwise.tiny.load import WORLDS
+
+ROOT = Path(__file__).parents[2]
+CONF, RESULTS = ROOT / "conf", ROOT / "results"
+
+
+def composed(*overrides: str) -> DictConfig:
+    cfg = compose_config(overrides, CONF)
+    check_config(cfg)
+    return cfg
+
+
+def world(cfg: DictConfig) -> str:
+    return str(cfg.env._target_).split(".")[2]
+
+
+@pytest.mark.parametrize(
+    ("method", "env", "base"),
+    [
+        ("sft", "household", "tiny"),
+        ("grpo", "household", "tiny"),
+        ("pivotrl", "household", "tiny"),
+        ("awpo", "apibank", "tiny_thinking"),
+        ("toolrl", "apibank", "tiny_thinking"),
+        ("mixed", "apibank", "tiny_thinking"),
+        ("trace", "search", "tiny_tools"),
+        ("selective", "household", "tiny"),
+        ("local", "household", "tiny"),
+        ("dapo", "household", "tiny"),
+        ("dr_grpo", "household", "tiny"),
+    ],
+)
+def test_a_method_alone_acts_in_an_environment_that_its_policy_knows(method: str, env: str, base: str) -> None:
+    cfg = composed(f"method={method}")
+    assert (world(cfg), cfg.base, cfg.policy.model) == (env, base, base)
+    assert env in WORLDS[base]
+    assert cfg.name == method
+
+
+def test_without_a_method_the_main_job_runs() -> None:
+    assert composed().method == "pivotrl"
+    assert config_hash(composed()) == config_hash(composed("method=pivotrl"))
+
+
+@pytest.mark.parametrize("method", ["awpo", "toolrl", "mixed"])
+def test_methods_that_read_calls_have_experts_that_think_and_no_fixed_format(method: str) -> None:
+    cfg = composed(f"method={method}")
+    assert cfg.env.thinks is True and cfg.reward.format is None
+
+
+def test_episodes_of_grpo_and_its_kin_are_few_enough_for_minutes() -> None:
+    """128 episodes an iteration and 12 of these: what the kept end-to-end run of PivotRL's figure 1 took 8 CPU minutes for."""
+    for method in ("grpo", "dapo", "dr_grpo", "selective"):
+        cfg = composed(f"method={method}")
+        assert cfg.rollout.states * cfg.allocator.group_size == 128 and cfg.trainer.max_epochs == 12
+
+
+def test_selective_rollout_has_the_papers_gate_and_groups() -> None:
+    cfg = composed("method=selective")
+    assert (cfg.gate.k, cfg.gate.threshold, cfg.allocator.group_size) == (10, 0.12, 8)
+    assert cfg.env.horizon > cfg.gate.k
+
+
+def test_trace_spends_twice_its_pool_however_large_that_is() -> None:
+    assert composed("method=trace").allocator.budget is None
+    assert composed("method=trace", "debug=tiny").rollout.states == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "env", "base", "thinks"),
+    [
+        (["method=awpo", "env=bfcl"], "bfcl", "tiny_tools", False),
+        (["method=awpo", "env=apibank"], "apibank", "tiny_tools", False),
+        (["method=awpo", "base=tiny_thinking_small"], "apibank", "tiny_thinking_small", True),
+        (["method=trace", "env=household"], "household", "tiny", None),
+        (["method=trace", "env=math"], "math", "tiny_tools", None),
+        (["method=grpo", "env=search"], "search", "tiny_tools", None),
+        (["method=grpo", "env=mixture"], "mixture", "tiny_tools", None),
+        (["env=search", "base=tiny_llama"], "search", "tiny_llama", None),
+        (["scale=tiny_trace", "method=grpo"], "search", "tiny_tools", None),
+        (["scale=tiny_composed", "method=trace"], "household", "tiny", None),
+    ],
+)
+def test_what_the_command_line_names_wins(overrides: list[str], env: str, base: str, thinks: bool | None) -> None:
+    cfg = composed(*overrides)
+    assert (world(cfg), cfg.base, cfg.env.get("thinks")) == (env, base, thinks)
+
+
+def test_a_model_and_dialogues_of_ones_own_pass() -> None:
+    cfg = composed("method=awpo", "policy.model=/my/model", "data.file=my.jsonl")
+    assert (cfg.policy.model, cfg.data.file, cfg.reward.format) == ("/my/model", "my.jsonl", None)
+    assert cfg.rollout.sampling.max_tokens == 256
+
+
+@pytest.mark.parametrize(("given", "near"), [("selectiv", "selective"), ("pivot", "pivotrl"), ("wpo", "awpo")])
+def test_a_method_that_does_not_exist_names_the_near_miss(given: str, near: str) -> None:
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - Hydra's own, which explain() turns into words
+        compose_config([f"method={given}"], CONF)
+    assert f"'{near}'" in str(explain(refused.value, [f"method={given}"], CONF))
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="the kept runs are not in this copy")
+@pytest.mark.parametrize(("method", "kept"), [("grpo", "fig1/e2e"), ("pivotrl", "tab4/full"), ("sft", "tab4/sft")])
+def test_three_methods_alone_are_kept_runs(method: str, kept: str) -> None:
+    assert config_hash(composed(f"method={method}")) == read_result(RESULTS / "pivotrl" / kept / "seed0").config_hash

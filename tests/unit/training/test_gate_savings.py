@@ -1,0 +1,81 @@
+"""What a gate stopped and about what that saved, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnwise.reports.headline import gate_sentence
+from turnwise.reports.result import Result
+from turnwise.rollouts.collect import Experience
+from turnwise.training.gate_savings import PREFIX, gate_counts, gate_result
+from turnwise.types import Look, RolloutTree, State, Task, Turn
+
+
+def rollouts(*lengths: int, ended: bool = True) -> RolloutTree:
+    """A group of rollouts of so many turns, two tokens each, unbranched."""
+    tree = RolloutTree(State("s", Task("toy", "t", "train"), (1,)))
+    for length in lengths:
+        parent = -1
+        for at in range(length):
+            done = ended and at + 1 == length
+            tree.turns.append(Turn(parent, [5, 6], [-1.0, -1.0], done=done))
+            parent = len(tree.turns) - 1
+    return tree
+
+
+def looked(tree: RolloutTree, step: int, stop: bool) -> RolloutTree:
+    tree.looks, tree.stopped = [Look(step, {}, stop)], stop
+    return tree
+
+
+PASSED = looked(rollouts(5, 3, 2), step=2, stop=False)  # two rollouts went on, for 3 and 1 turns: 2 turns each
+CUT = looked(rollouts(2, 2, 2, ended=False), step=2, stop=True)
+SHORT = rollouts(1, 1)  # ended before the gate looked
+
+
+def test_the_saving_is_what_rollouts_that_passed_took_after_the_look() -> None:
+    counts = gate_counts(Experience(trees=[PASSED, CUT, SHORT]))
+    assert counts == {f"{PREFIX}{name}": value for name, value in
+                      {"groups": 3, "cut": 1, "looked": 2, "open": 3, "passed": 2, "turns": 4, "tokens": 8}.items()}  # fmt: skip
+    assert gate_result(counts) == {
+        "groups": 3,
+        "looked": 2,
+        "cut": 1,
+        "stopped_rollouts": 3,
+        "saved_turns": 6,
+        "saved_tokens": 12,
+    }
+
+
+def test_rollouts_that_had_ended_or_failed_were_not_stopped() -> None:
+    tree = looked(rollouts(2, 1, 2, ended=False), step=2, stop=True)
+    tree.turns[2].done = True  # the one of a single turn
+    tree.invalid = {4}
+    assert gate_counts(Experience(trees=[tree]))[f"{PREFIX}open"] == 1
+
+
+def test_a_buffer_that_is_drawn_again_saves_nothing_anew() -> None:
+    counts = gate_counts(Experience(trees=[PASSED, CUT]), played=False)
+    assert counts[f"{PREFIX}cut"] == 1 and counts[f"{PREFIX}open"] == counts[f"{PREFIX}turns"] == 0
+
+
+def test_nothing_is_estimated_where_no_rollout_passed() -> None:
+    found = gate_result(gate_counts(Experience(trees=[CUT])))
+    assert found["stopped_rollouts"] == 3 and "saved_turns" not in found
+
+
+@pytest.mark.parametrize(
+    ("gate", "numbers"),
+    [
+        ({"groups": 10, "looked": 6, "cut": 0, "saved_turns": 0, "saved_tokens": 0}, ["10", "6"]),
+        (
+            {"groups": 10, "looked": 6, "cut": 2, "saved_turns": 25, "saved_tokens": 100},
+            ["2", "10", "25", "20.0 %", "100"],
+        ),
+        ({"groups": 10, "looked": 10, "cut": 10, "stopped_rollouts": 80}, ["10"]),
+    ],
+)
+def test_the_sentence_has_the_counts(gate: dict[str, float], numbers: list[str]) -> None:
+    result = Result(method="selective", env="toy", scale="tiny", seed=0, in_domain={}, rollout_turns=100, gate=gate)
+    assert all(number in gate_sentence(result) for number in numbers)
+    assert gate_sentence(result.model_copy(update={"gate": {}})) == ""

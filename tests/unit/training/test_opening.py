@@ -1,0 +1,38 @@
+"""What a run says at its start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turnwise.config import build, compose_config
+from turnwise.training.opening import opening_lines
+
+CONF = Path(__file__).parents[3] / "conf"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        ([], ["pivotrl", "household", "24 iterations", "96 states", "1,536 rollouts", "one turn"]),
+        (["method=grpo"], ["12 iterations", "128 rollouts", "30 turns"]),
+        (["method=sft"], ["sft", "24 demonstrations"]),
+        (["method=trace"], ["search", "tiny_tools", "128 rollouts"]),
+        (["method=trace", "allocator=pcl", "allocator.prompts=16"], ["128 rollouts"]),
+        (["data.file=mine.jsonl", "method=local"], ["mine.jsonl"]),
+        (["method=grpo", "allocator=treepo"], ["8 states"]),
+    ],
+)
+def test_the_first_lines_name_the_work(overrides: list[str], parts: list[str]) -> None:
+    cfg = compose_config(overrides, CONF)
+    said = "\n".join(opening_lines(cfg, build(cfg, "env")))
+    assert all(part in said for part in parts), said
+
+
+def test_evaluations_are_told_where_there_are_any() -> None:
+    cfg = compose_config([], CONF)
+    env = build(cfg, "env")
+    assert "128 held-out tasks, 3 episodes each" in opening_lines(cfg, env)[1]
+    none = compose_config(["eval.tasks=0"], CONF)
+    assert len(opening_lines(none, env)) == 1
