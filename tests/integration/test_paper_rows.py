@@ -186,15 +186,15 @@ def test_pivotrl(chat_server: Any, tmp_path: Path, played: Callable[[Row], DictC
                     "allocator.group_size=2",
                     "rollout.trajectories=2",
                     "env.horizon=3",
-                    *(() if tau2 else ("eval.environment=false",)),  # its tasks are an extra (make tau2)
+                    *(() if tau2 else ("env=household",)),  # tau2, which evaluates alone here, is an extra (make tau2)
                 ),
+                () if tau2 else ("env.user=", "env.free=", "env.endpoint."),
             )
         )
     assert cfg.reward._target_.endswith("ToolCalls") and cfg.loss.kl_beta > 0 and cfg.policy.lora.r == 32
     result = read_result(tmp_path / "run")
     assert result.method == "pivotrl" and len(trained(tmp_path / "run")) == 2
-    if tau2:
-        assert result.env == "tau2" and result.in_domain.tasks == 2  # the row's column is the benchmark's success
+    assert result.env == cfg.env._target_.split(".")[2] and result.in_domain.tasks == 2  # the column is the benchmark's
     assert (tmp_path / "run" / "profile.parquet").exists()
 
 
@@ -216,7 +216,7 @@ def test_awpo(chat_server: Any, tmp_path: Path, played: Callable[[Row], DictConf
     assert cfg.policy.lora.r == 0 and cfg["update"].steps == 4
     result = read_result(tmp_path / "run")
     assert result.method == "awpo" and len(trained(tmp_path / "run")) == 2
-    assert result.env == "bfcl" and result.in_domain.tasks == 2  # the row's column is the benchmark's success
+    assert result.env == "bfcl" and result.in_domain.tasks == 2  # the column is the benchmark's
     assert (tmp_path / "run" / "model").is_dir()
 
 
