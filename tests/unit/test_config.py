@@ -47,7 +47,7 @@ def test_composing_names_the_run_and_leaves_hydra_as_it_was() -> None:
 
 
 def test_precedence_is_command_line_then_experiment_then_method_then_part() -> None:
-    assert compose_config([], CONF).loss.kl_beta == 0
+    assert compose_config(["method=grpo"], CONF).loss.kl_beta == 0
     assert compose_config(["method=pivotrl"], CONF).loss.kl_beta > 0
     experiment = compose_config(["experiment=pivotrl/tab4/no_filter"], CONF)
     assert experiment.method == "pivotrl"

@@ -22,6 +22,7 @@ from turnwise.engines.lanes import Lanes
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.held_out import Reply
 from turnwise.evaluation.suites import Answer, Episode, Evaluation
+from turnwise.gates.divergence import Divergence
 from turnwise.judges.offline import OfflineJudge
 from turnwise.losses.base import Loss
 from turnwise.losses.clipped import Clipped
@@ -38,6 +39,7 @@ from turnwise.settings import Rollout
 from turnwise.states.refresh import Refresh
 from turnwise.training.collection import Imitation, sampling_metrics
 from turnwise.training.gradients import GradientCosine
+from turnwise.training.health import Health
 from turnwise.training.lines import each_line
 from turnwise.training.main import PHASES, Run
 from turnwise.training.mismatch import MismatchAlarm
@@ -107,7 +109,8 @@ def tree(iteration: int, length: int = 9) -> RolloutTree:
 
 def judged(tree: RolloutTree) -> Rewards:
     """The outcome beside scores that neither follow nor oppose it."""
-    return {**Outcome()(tree), "reasoning": [0.0, 0.5] * (len(tree.leaves()) // 2)}
+    leaves = len(tree.leaves())
+    return {**Outcome()(tree), "reasoning": [0.0, 0.5] * (leaves // 2), "format": [1.0] * leaves}
 
 
 def branched(number: int) -> RolloutTree:
@@ -197,6 +200,8 @@ def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
     job.phases, job.env, job.seed, job.problems = Phases(PHASES), HouseholdEnv(), 0, ()
     job.recorder = Recorder(tmp_path, None)
     job.recorder.counters["judge/failed/timeout"] = 1
+    job.health, job.parts = Health(job.recorder, tmp_path, print), {"gate": Divergence()}
+    job.health.warnings.append("no sample counts")
     job.recorder.counters |= {"verifier/toy/judged": 4, "verifier/toy/accepted": 2, "verifier/toy/missed": 1}
     job.profiled = {"toy/judged": 8, "toy/accepted": 4, "toy/exact": 3, "toy/missed": 1}
     job.folder = tmp_path

@@ -63,7 +63,9 @@ def test_the_lists_are_not_empty() -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_composes_and_passes_the_check(part: str) -> None:
     group, _, option = part.partition("/")
-    check_config(compose_config([f"{group}={option}", *WITH.get(part, [])], CONF))
+    beside = WITH.get(part, [])
+    method = [] if group == "method" or any(word.startswith("method=") for word in beside) else ["method=grpo"]
+    check_config(compose_config([f"{group}={option}", *method, *beside], CONF))
 
 
 @pytest.mark.parametrize(("method", "scale"), product(METHODS, ["tiny", "paper"]))

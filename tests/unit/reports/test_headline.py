@@ -10,14 +10,17 @@ from turnwise.console import Terminal
 from turnwise.reports.headline import (
     cost_sentence,
     duration,
+    held_out_sentence,
     interval,
     judge_sentence,
     ood_sentence,
+    result_verdict,
     signed,
     verdict,
     verifier_sentence,
 )
-from turnwise.reports.result import Comparison, Result
+from turnwise.reports.html import write_report
+from turnwise.reports.result import Comparison, Result, write_result
 from turnwise.reports.terminal import print_summary, summary_lines
 
 
@@ -149,3 +152,43 @@ def test_duration(seconds, text):
 def test_numbers():
     assert [signed(x) for x in (1.24, -0.04, 0.0, -3.0, None)] == ["+1.2", "0.0", "0.0", "-3.0", "-"]
     assert interval((-1.6, 0.01)) == "[-1.6, 0.0]"
+
+
+def replies(base, after):
+    figure = {"base": base, "after": after, "delta_ci95": [1.0, 30.0]}
+    nll = {"base": 2.5, "after": 1.25, "delta": -1.25, "delta_ci95": [-1.5, -1.0]}
+    return {"replies": 40, "functional": figure, "strict": figure, "nll": nll}
+
+
+def judged_on_dialogues():
+    in_domain = {"base": 20.0, "after": 35.0, "delta_ci95": [1.0, 30.0], "tasks": 40, "decoding": "sampled"}
+    held_out = {
+        **replies(20.0, 35.0),
+        "dialogues": 16,
+        "by_tool": {"book": replies(0.0, 50.0)},
+        "by_turn": {"1": replies(1.0, 2.0)},
+    }
+    return Result(method="pivotrl", env="own.jsonl", scale="tiny", seed=0, in_domain=in_domain, held_out=held_out)
+
+
+def test_a_run_on_dialogues_is_headed_by_its_held_out_replies():
+    told = result_verdict(judged_on_dialogues())
+    assert told.kind == "better"
+    for figure in ("20.0 %", "35.0 %", "+15.0", "[+1.0, +30.0]", "40 replies", "16 dialogues"):
+        assert figure in told.sentence
+    for figure in ("2.500", "1.250", "-1.250", "[-1.500, -1.000]"):
+        assert figure in held_out_sentence(judged_on_dialogues())
+
+
+def test_a_run_on_tasks_is_headed_as_before():
+    result = Result(method="sft", env="household", scale="tiny", seed=0, in_domain=compared(30, 35, (0.0, 10.0)).model_dump())
+    assert result_verdict(result) == verdict(result.in_domain)
+    assert held_out_sentence(result) == ""
+
+
+def test_the_report_shows_replies_by_tool_and_by_turn(tmp_path):
+    write_result(judged_on_dialogues(), tmp_path)
+    page = write_report(tmp_path).read_text()
+    for shown in ("own.jsonl", "calls of book", "reply 1 of a dialogue", "50.0 %", "-1.250", "Held-out dialogues"):
+        assert shown in page
+    assert "In the trained domain" not in page
