@@ -266,7 +266,7 @@ class Run:
         """The policy, as any Hugging Face program loads it."""
         export(self.module.model, self.tokenizer, self.folder, self.settings["policy"], self.ranks.first)
 
-    def result(self, base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    def result(self, base: Evaluation, after: Evaluation, seconds: float = 0.0) -> dict[str, Any]:
         return {
             "method": self.cfg.method,
             "env": self.env.name,
@@ -276,6 +276,7 @@ class Run:
             "in_domain": in_domain(base, after),
             "ood": out_of_domain(base, after),
             **run_costs(self.recorder.counters, self.phases.seconds, self.folder),
+            "wall_seconds": round(seconds, 1),
             "bad_trajectories": len(self.problems),
             **({"judge": self.recorder.judge} if self.recorder.judge else {}),
             "verifier": verifier_result(self.recorder.verdicts, self.profiled),
@@ -311,7 +312,7 @@ def run(cfg: DictConfig) -> None:
             advance(1)
             if not ranks.first:
                 return
-            write_result(job.result(base, after) | {"wall_seconds": round(live.seconds, 1)}, job.folder)
+            write_result(job.result(base, after, live.seconds), job.folder)
             report = write_pages(job.folder)
             advance(1)
     print_summary(read_result(job.folder), report, Console())
