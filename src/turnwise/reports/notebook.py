@@ -81,7 +81,7 @@ def paper_entries(
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, Run]:
-    """Finished runs below ``name`` in each place by their path in it, e.g. ``pivotrl/tab4/full/seed0``; the first place counts."""
+    """Finished runs below ``name`` in each place by their path in it, e.g. ``pivotrl/tab4/full/seed0``; the first one counts."""
     found: dict[str, Path] = {}
     for place in places:
         for folder in finished([place / name]):
