@@ -5,7 +5,7 @@ Everything is read from the folders that runs left; nothing is run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from turnwise.papers.table import find_sweep, sweep_names
 from turnwise.reports.compare import Interval
 from turnwise.reports.headline import signed
 from turnwise.reports.keep import finished
+from turnwise.reports.labels import words
 from turnwise.reports.run import Run, read_run
 from turnwise.reports.summary import Entry, read_entry
 from turnwise.reports.svg import SERIES, Figure, canvas, label, standalone, to_svg, whole_iterations
@@ -57,13 +58,16 @@ def drawn(figure: Figure | None) -> Drawing | Text:
 def paper_entries(
     paper: str,
     conf: Path,
-    outputs: Path,
+    places: Sequence[Path],
     over_seeds: Interval,
     over_tasks: Paired,
     scale: str = "tiny",
     gates: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
     """Every table and figure of a paper, with the runs that are there (:func:`turnwise.reports.summary.read_entry`).
+
+    Args:
+        places: folders of runs; a row is read from the first that has one of it, as in reports.
 
     Raises:
         InputError: no sweep file is of that paper.
@@ -73,12 +77,16 @@ def paper_entries(
     if not names:
         raise InputError(f"paper {paper!r}: conf/sweep/ has {', '.join(sorted(set(papers.values())))}")
     asked = [ask([f"sweep={name}", f"scale={scale}"], conf) for name in names]
-    return [read_entry(one, [outputs], over_seeds, over_tasks, gates) for one in asked]
+    return [read_entry(one, places, over_seeds, over_tasks, gates) for one in asked]
 
 
-def runs_under(outputs: Path, name: str) -> dict[str, Run]:
-    """Finished runs below ``outputs/name`` by their path below ``outputs``, e.g. ``pivotrl/tab4/full/seed0``."""
-    return {folder.relative_to(outputs).as_posix(): read_run(folder) for folder in finished([outputs / name])}
+def runs_under(places: Sequence[Path], name: str) -> dict[str, Run]:
+    """Finished runs below ``name`` in each place by their path in it, e.g. ``pivotrl/tab4/full/seed0``; the first one counts."""
+    found: dict[str, Path] = {}
+    for place in places:
+        for folder in finished([place / name]):
+            found.setdefault(folder.relative_to(place).as_posix(), folder)
+    return {path: read_run(folder) for path, folder in found.items()}
 
 
 def curves(runs: Mapping[str, Run], metric: str, title: str) -> Figure | None:
@@ -92,7 +100,7 @@ def curves(runs: Mapping[str, Run], metric: str, title: str) -> Figure | None:
         for number, (name, (x, y)) in enumerate(lines.items()):
             style = ("-", "--", ":", "-.")[number // len(SERIES) % 4]  # all colours once, then in another stroke
             axes.plot(x, y, style, color=SERIES[number % len(SERIES)], label=label(name))
-        axes.set_ylabel(metric)
+        axes.set_ylabel(words(metric))
         whole_iterations(axes)
         axes.legend(loc="best")
         ends = "; ".join(f"{name} from {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in lines.items())

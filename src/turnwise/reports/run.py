@@ -6,6 +6,7 @@ missing. Rollouts and episodes can be larger than memory; only the lines that a 
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -147,10 +148,11 @@ def _overrides(path: Path, notes: list[str]) -> list[str]:
 
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Byte offset and object of each line; what a kill tore off is counted, not raised."""
-    if not path.is_file():
+    kept = path.with_name(f"{path.name}.gz")  # of a kept run
+    if not path.is_file() and not kept.is_file():
         return
     torn, offset = 0, 0
-    with path.open("rb") as stream:
+    with path.open("rb") if path.is_file() else gzip.open(kept) as stream:
         for line in stream:
             row = _object(line)
             if row is not None:

@@ -297,7 +297,7 @@ class Run:
         """The policy, as any Hugging Face program loads it."""
         export(self.module.model, self.tokenizer, self.folder, self.settings["policy"], self.ranks.first)
 
-    def result(self, base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    def result(self, base: Evaluation, after: Evaluation, seconds: float = 0.0) -> dict[str, Any]:
         own = self.own if self.measure.held_out else None  # without held-out dialogues the environment is the headline
         return {
             "method": self.cfg.method,
@@ -308,6 +308,7 @@ class Run:
             **domains(base, after, own is not None),
             "ood": out_of_domain(base, after),
             **run_costs(self.recorder.counters, self.phases.seconds, self.folder),
+            "wall_seconds": round(seconds, 1),
             "bad_trajectories": len(self.problems),
             **({"judge": self.recorder.judge} if self.recorder.judge else {}),
             **self.health.closing(self.parts["gate"]),
@@ -348,7 +349,7 @@ def run(cfg: DictConfig) -> None:
             advance(1)
             if not ranks.first:
                 return
-            write_result(job.result(base, after) | {"wall_seconds": round(live.seconds, 1)}, job.folder)
+            write_result(job.result(base, after, live.seconds), job.folder)
             report = write_pages(job.folder)
             advance(1)
     print_summary(read_result(job.folder), report, Terminal())

@@ -125,8 +125,8 @@ def test_series_are_hidden_and_shown(chromium: Any, entries: Path) -> None:
     with Page(chromium, entries / "pivotrl_fig2.html") as page:
         figure = page.tab.locator("figure").first
         buttons = figure.locator(".legend button")
-        assert buttons.all_inner_texts() == ["D_adv", "D_cand", "Same-data SFT"]
-        line = figure.locator('.scrollfig g[data-series="D_adv"]').first
+        assert buttons.all_inner_texts() == ["PivotRL", "without the turn filter", "SFT on the same data"]
+        line = figure.locator('.scrollfig g[data-series="PivotRL"]').first
         assert line.is_visible()
         buttons.first.focus()
         page.tab.keyboard.press("Enter")

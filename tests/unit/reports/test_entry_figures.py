@@ -15,7 +15,10 @@ from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.papers.jobs import ask
 from turnwise.reports.dots import Side, Spot, dots
 from turnwise.reports.entry_figures import entry_figures, run_folders
+from turnwise.reports.entry_tables import entry_tables
+from turnwise.reports.labels import words
 from turnwise.reports.summary import Entry, read_entry
+from turnwise.reports.svg import standalone
 
 ROOT = Path(__file__).resolve().parents[3]
 SWEEP = """
@@ -62,21 +65,42 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+def test_a_picture_that_stands_alone_has_its_title_and_what_its_signs_are(entry: Entry) -> None:
+    after, change = entry_figures(entry, mean_interval)
+    for figure in (after, change):
+        root = ET.fromstring(standalone(figure))
+        texts = " ".join(node.text or "" for node in root.iter() if node.tag.endswith("text"))
+        assert figure.title in texts and "seed" in texts
+        left, top, width, height = map(int, root.attrib["viewBox"].split())
+        places = [float(node.attrib["y"]) for node in root if node.tag.endswith("text")]
+        assert left == 0 and width > 300 and places and all(top < y < top + height for y in places)
+
+
+def test_claims_are_in_the_words_of_the_rows(entry: Entry) -> None:
+    claims = entry_tables(entry, mean_interval)[1].rows
+    assert [row[:2] for row in claims] == [
+        ["Ours & more > Base", words("in_domain.after")],
+        ["Ours & more > 0", words("in_domain.delta")],
+    ]
+
+
 def test_rows_that_are_asked_for_are_drawn_alone(entry: Entry, tmp_path: Path) -> None:
     asked = ask(["sweep=p_tab1", "rows=ours"], tmp_path / "conf")
     one = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
-    (after,) = [figure for figure in entry_figures(one, mean_interval) if figure.title.endswith("in_domain.after")]
+    (after,) = [
+        figure for figure in entry_figures(one, mean_interval) if figure.title.endswith(words("in_domain.after"))
+    ]
     assert "Ours & more 60." in after.alt and "Base" not in after.svg and "Not run" not in after.svg
 
 
 def test_rows_that_have_a_number_are_drawn_beside_the_papers(entry: Entry) -> None:
     after, change = entry_figures(entry, mean_interval)
-    assert after.title == "P, Table 1: in_domain.after" and after.wide
+    assert after.title == f"P, Table 1: {words('in_domain.after')}" and after.wide
     assert "Base 30, Ours & more 60." in after.alt
     texts = {
         text for node in ET.fromstring(after.svg.replace("xlink:href", "href")).iter() for text in [node.text or ""]
     }
-    assert {"Base", "Ours & more", "Not run", "score", "paper", "ours, scale tiny"} <= texts
+    assert {"Base", "Ours & more", "Not run", "paper, score", "ours, scale tiny", words("in_domain.after")} <= texts
     assert "Without numbers" not in texts and "other" not in texts
     assert not change.wide and "Base 0, Ours & more 30." in change.alt  # the paper has no column for it
 

@@ -74,7 +74,7 @@ def test_an_interval_that_touches_zero_is_not_a_rise():
 
 
 def test_summary_lines(make):
-    result = Result.model_validate(make.result())
+    result = Result.model_validate(make.result() | {"wall_seconds": 457.0})
     assert summary_lines(result, "outputs/pivotrl/seed0/report.html") == [
         "Held-out success rose from 33.9 % to 54.7 %: +20.8 points, 95 % interval [+14.7, +27.2] over 192 tasks.",
         "Out-of-domain mean change: -0.5 points, 95 % interval [-1.6, +0.7] over 8 suites (1,600 items); "
@@ -86,14 +86,14 @@ def test_summary_lines(make):
 
 
 def test_what_profiles_sampled_stands_beside_what_training_did(make):
-    profiled = {"profile_turns": 12_000, "profile_tokens": 60_500}
+    profiled = {"profile_turns": 12_000, "profile_tokens": 60_500, "wall_seconds": 457.0}
     result = Result.model_validate(make.result() | profiled)
     wanted = (
         "20,480 rollout turns and 225,280 tokens sampled for training, 12,000 turns and 60,500 tokens for profiles, "
         "7 min 37 s in all."
     )
     assert cost_sentence(result) == wanted
-    older = Result.model_validate(make.result() | {"profile_turns": 12_000})
+    older = Result.model_validate(make.result() | {"profile_turns": 12_000, "wall_seconds": 457.0})
     assert cost_sentence(older) == wanted.replace(" and 60,500 tokens for", " for")
 
 
@@ -181,7 +181,9 @@ def test_a_run_on_dialogues_is_headed_by_its_held_out_replies():
 
 
 def test_a_run_on_tasks_is_headed_as_before():
-    result = Result(method="sft", env="household", scale="tiny", seed=0, in_domain=compared(30, 35, (0.0, 10.0)).model_dump())
+    result = Result(
+        method="sft", env="household", scale="tiny", seed=0, in_domain=compared(30, 35, (0.0, 10.0)).model_dump()
+    )
     assert result_verdict(result) == verdict(result.in_domain)
     assert held_out_sentence(result) == ""
 
@@ -192,3 +194,11 @@ def test_the_report_shows_replies_by_tool_and_by_turn(tmp_path):
     for shown in ("own.jsonl", "calls of book", "reply 1 of a dialogue", "50.0 %", "-1.250", "Held-out dialogues"):
         assert shown in page
     assert "In the trained domain" not in page
+
+
+def test_in_all_is_the_whole_time(make):
+    timed, whole = (
+        cost_sentence(Result.model_validate(make.result() | more)) for more in ({}, {"wall_seconds": 600.0})
+    )
+    assert "10 min 00 s in all" in whole
+    assert "7 min 37 s" in timed and "in all" not in timed  # an older version timed its phases alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 from pathlib import Path
 
 import nbformat
@@ -26,20 +27,20 @@ def outputs(run_folder: Path) -> Path:
 
 
 def test_every_entry_of_a_paper_is_read(outputs: Path) -> None:
-    entries = paper_entries("TRACE", ROOT / "conf", outputs, mean_interval, paired_mean_difference)
+    entries = paper_entries("TRACE", ROOT / "conf", [outputs], mean_interval, paired_mean_difference)
     assert len(entries) == len(list((ROOT / "conf" / "sweep").glob("trace_*.yaml")))
     assert {entry.asked.scale for entry in entries} == {"tiny"}
     with pytest.raises(InputError, match=r"paper 'Nobody'.*TRACE"):
-        paper_entries("Nobody", ROOT / "conf", outputs, mean_interval, paired_mean_difference)
+        paper_entries("Nobody", ROOT / "conf", [outputs], mean_interval, paired_mean_difference)
 
 
 def test_runs_are_found_by_name(outputs: Path) -> None:
-    assert list(runs_under(outputs, "pivotrl")) == ["pivotrl/seed0"]
-    assert runs_under(outputs, "nothing") == {}
+    assert list(runs_under([outputs], "pivotrl")) == ["pivotrl/seed0"]
+    assert runs_under([outputs], "nothing") == {}
 
 
 def test_a_metric_of_several_runs_is_drawn(outputs: Path) -> None:
-    runs = runs_under(outputs, "pivotrl") | {"again": read_run(outputs / "pivotrl" / "seed0")}
+    runs = runs_under([outputs], "pivotrl") | {"again": read_run(outputs / "pivotrl" / "seed0")}
     figure = curves(runs, "train/reward_std", "Spread")
     assert figure is not None and figure.alt == "Spread: pivotrl/seed0 from 0.36 to 0.243; again from 0.36 to 0.243."
     assert drawn(figure)._repr_svg_().startswith("<svg")
@@ -48,7 +49,7 @@ def test_a_metric_of_several_runs_is_drawn(outputs: Path) -> None:
 
 
 def test_changes_and_judges_as_tables(outputs: Path) -> None:
-    runs = runs_under(outputs, "pivotrl")
+    runs = runs_under([outputs], "pivotrl")
     result = runs["pivotrl/seed0"].result
     assert result is not None
     assert changes(runs).rows == [["pivotrl/seed0", f"{result.in_domain.delta:+.1f}", "-0.5"]]
@@ -87,3 +88,16 @@ def test_a_notebook_is_committed_without_outputs_and_only_reads(path: Path) -> N
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("turnwise"):
                 assert str(node.module).split(".")[1] in ("reports", "evaluation", "analysis"), node.module
                 assert node.module != "turnwise.evaluation.suites"
+
+
+def test_kept_runs_are_read_where_there_are_no_others(make, tmp_path: Path) -> None:
+    own = make.write_run(tmp_path / "outputs" / "pivotrl" / "seed0", seed=0, states=20)
+    for seed in range(2):
+        folder = make.write_run(tmp_path / "results" / "pivotrl" / f"seed{seed}", seed=seed, states=20)
+        metrics = folder / "metrics.jsonl"
+        metrics.with_name("metrics.jsonl.gz").write_bytes(gzip.compress(metrics.read_bytes()))
+        metrics.unlink()
+    runs = runs_under([tmp_path / "outputs", tmp_path / "results"], "pivotrl")
+    assert list(runs) == ["pivotrl/seed0", "pivotrl/seed1"] and runs["pivotrl/seed0"].folder == own
+    kept = runs["pivotrl/seed1"]
+    assert kept.folder.parent.parent.name == "results" and len(kept.series("train/reward_mean")[0]) == 40

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.reports.result import InDomain, Result
-from turnwise.reports.views import MESSAGE_LIMIT, clip, in_domain_rows, tree_views
+from turnwise.reports.views import MESSAGE_LIMIT, clip, goal, in_domain_rows, tree_views
 
 
 def test_equal_samples_become_one_with_a_count(make):
@@ -113,3 +114,24 @@ def test_subsets_stand_below_the_splits_and_their_mean_last():
         ("headline", "subset long_context", 40),
         ("headline", "mean of subsets", 30),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("You are in a room.\nYour task is to: put a hot mug in safe.", "Your task is to: put a hot mug in safe."),
+        ("Book me a table\nfor two.", "Book me a table for two."),
+        ("Tools: a, b.\nQuestion: who?\nAnswer briefly.", "Question: who?"),
+        ("", ""),
+    ],
+)
+def test_a_rollout_begins_with_what_its_task_asks_for(text, wanted):
+    messages = [("system", "You act. Task: none."), ("user", text), ("assistant", "look"), ("user", "Task: another")]
+    assert goal(messages) == wanted
+    assert goal(messages[:1]) == ""
+    assert len(goal([("user", "x" * 5_000)])) < 400
+
+
+def test_a_tree_tells_the_rewards_of_its_leaves(make):
+    (view,) = tree_views([make.deep_tree()])
+    assert view.totals == [1.0, 0.0] and view.goal.startswith("Your task is to: put a hot mug")

@@ -6,14 +6,17 @@ import io
 import json
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hydra.types import RunMode
 
 from turnwise.console import Terminal
-from turnwise.reports.status import NAME, Status
-from turnwise.training import progress
+from turnwise.reports.status import NAME, Status, write_status
+from turnwise.training import progress, ranks
 from turnwise.training.live import Live
 from turnwise.training.progress import Phases
+from turnwise.training.ranks import label_of
 
 
 def status_of(folder: Path) -> dict[str, object]:
@@ -96,3 +99,26 @@ def test_the_time_left_is_that_of_the_phase_and_of_the_run(monkeypatch: pytest.M
     lines = said.getvalue().splitlines()
     assert lines and all(line.startswith("row/seed1: ") for line in lines)
     assert "about 4 min" in lines[-1] and "about 5 min" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "label"),
+    [
+        ("hydra._internal.core_plugins.basic_launcher.BasicLauncher", ""),  # one run after the other
+        ("hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher", "row/seed1"),
+    ],
+)
+def test_runs_that_go_side_by_side_are_labelled(monkeypatch: pytest.MonkeyPatch, launcher: str, label: str) -> None:
+    assert label_of("row", 1) == ""
+    hydra = SimpleNamespace(mode=RunMode.MULTIRUN, launcher=SimpleNamespace(_target_=launcher))
+    monkeypatch.setattr(ranks.HydraConfig, "initialized", lambda: True)
+    monkeypatch.setattr(ranks.HydraConfig, "get", lambda: hydra)
+    assert label_of("row", 1) == label
+
+
+def test_a_resumed_run_took_the_time_of_all_its_starts(tmp_path: Path) -> None:
+    write_status(Status(state="interrupted", phase="train", before=100.0, began=1_000.0, written=1_050.0), tmp_path)
+    with Live(tmp_path, "") as live:
+        assert 150 <= live.seconds < 200
+        live(Status(phase="train", done=1, total=2))
+        assert status_of(tmp_path)["before"] == 150
