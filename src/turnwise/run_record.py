@@ -50,6 +50,7 @@ def read_record(folder: Path) -> dict[str, Any]:
             raise ValueError("no mapping")
         return recorded(cfg)
     except (
+        AssertionError,  # of OmegaConf, for a lone number
         OSError,
         ValueError,
         TypeError,
