@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast properties lint format types imports check bfcl tau2 alfworld test-alfworld test-vllm test-slurm tiny audit clean
+.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 alfworld test-alfworld test-vllm test-slurm tiny audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -24,9 +24,19 @@ setup: $(VENV)/.run ## .venv with what a run needs (at once when nothing changed
 train: setup ## the main job: PivotRL on the shipped policy; ARGS="method=sft seed=1" changes it
 	$(BIN)/python train.py method=pivotrl $(ARGS)
 
+sandbox: $(VENV)/.run ## bubblewrap, in which environments run what a model writes; root installs it where there is apt-get
+	@command -v bwrap > /dev/null || if test "$$(id -u)" = 0 && command -v apt-get > /dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap > /dev/null; fi
+	@$(BIN)/python -m turnwise.sandbox.detect
+
+escapes: $(VENV)/.run ## try the ways out of the sandbox, as root and as an ordinary user (minutes)
+	$(BIN)/python -m tests.security.escapes $(ARGS)
+
 test: $(VENV)/.dev $(VENV)/.bfcl lint types imports ## set up, lint, types, import contracts, then every test, the fast ones first
+	@$(MAKE) --no-print-directory sandbox || echo "make test: no sandbox works here, so the tests that need one will be skipped" >&2
 	$(PYTEST) -m "not slow and not gpu and not alfworld"
 	$(PYTEST) -m "slow and not gpu and not alfworld and not slurm" || test $$? -eq 5
+	@$(BIN)/python -m turnwise.sandbox.detect || echo "make test: THE TESTS OF THE SANDBOX WERE NOT RUN" >&2
 
 test-fast: $(VENV)/.dev ## the tests that take seconds; ARGS="tests/unit/losses" picks
 	$(PYTEST) -m "not slow and not gpu and not alfworld" $(ARGS)

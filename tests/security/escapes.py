@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.security import host, limits, states
 from tests.security.ground import LIMITS, Family, Ground, prepared
+
 from turnwise.sandbox.bubblewrap import NOBODY
 from turnwise.sandbox.detect import open_sandbox
 

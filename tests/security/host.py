@@ -6,6 +6,7 @@ import os
 import time
 
 from tests.security.ground import Ground, Probes, alive
+
 from turnwise.sandbox.tree import File
 
 _TRY = "import socket\ndef attempt(act):\n    try:\n        act()\n        print('reached')\n    except OSError:\n        pass\n"
@@ -98,7 +99,9 @@ for act in (lambda: os.chmod(place, 0), lambda: os.utime(place, (0, 0)), lambda:
 
 
 def links_out_of_the_folder(ground: Ground) -> Probes:
-    command = f"ln -s {ground.outside}/secret a; ln -s / b; ln {ground.outside}/secret c; mkdir d; ln -s {ground.outside} d/e"
+    command = (
+        f"ln -s {ground.outside}/secret a; ln -s / b; ln {ground.outside}/secret c; mkdir d; ln -s {ground.outside} d/e"
+    )
     outcome, left = ground.sandbox.shell(command, {})
     yield "read", any(isinstance(entry, File) for entry in left.values()) or ground.secret in outcome.output
     again, _ = ground.sandbox.shell("cat a b/etc/passwd d/e/secret; echo changed > a; echo changed > d/e/open", left)
@@ -110,14 +113,20 @@ def swapping_the_folder(ground: Ground) -> Probes:
     target = ground.outside / "folder"
     code = f"""
 import time
-os.mkdir('mine', 0); os.symlink({str(target)!r}, 'link')
+os.symlink({str(target)!r}, 'link')
+names = [b'mine%d' % i for i in range(90)]
+for name in names: os.mkdir(name)
+mine = [os.open(name, os.O_RDONLY) for name in names]
 end = time.monotonic() + 1.5
 while time.monotonic() < end:
-    libc.renameat2(-100, b'mine', -100, b'link', 2)
+    for name, folder in zip(names, mine):
+        os.fchmod(folder, 0)
+        libc.renameat2(-100, name, -100, b'link', 2)
+        libc.renameat2(-100, name, -100, b'link', 2)
 """
     ground.program(code)
     yield "while it runs", target.stat().st_mode & 0o777 != 0o777
-    _, left = ground.sandbox.shell(f"rmdir mine; ln -s {target} mine; mkdir -m 0 closed; ln -s {target} closed2", {})
+    _, left = ground.sandbox.shell(f"ln -s {target} open; mkdir -m 0 closed; ln -s {target} closed2", {})
     yield "afterwards", target.stat().st_mode & 0o777 != 0o777 or any("/" in path for path in left)
 
 
@@ -126,7 +135,10 @@ def special_files(ground: Ground) -> Probes:
     _, left = ground.sandbox.shell("mkfifo pipe; mknod null c 1 3; mknod disk b 254 0; mkdir -m 0 closed", {})
     yield "kept", set(left) != {"closed"}
     yield "the host waits", time.monotonic() - began > 10
-    yield "devices", "reached" in ground.shell("for d in mem kmsg sda vda port; do head -c 1 /dev/$d && echo reached; done").output
+    yield (
+        "devices",
+        "reached" in ground.shell("for d in mem kmsg sda vda port; do head -c 1 /dev/$d && echo reached; done").output,
+    )
 
 
 def mounts(ground: Ground) -> Probes:
@@ -149,7 +161,9 @@ works('open_by_handle_at', -100, ctypes.create_string_buffer(32), 0)
 
 def kernel_settings(ground: Ground) -> Probes:
     places = "/proc/sys/kernel/hostname /proc/sysrq-trigger /proc/sys/kernel/core_pattern /sys/power/state"
-    said = ground.shell(f"for p in {places}; do (echo 1 > $p) 2> /dev/null && echo reached; done; hostname x && echo reached")
+    said = ground.shell(
+        f"for p in {places}; do (echo 1 > $p) 2> /dev/null && echo reached; done; hostname x && echo reached"
+    )
     yield "files", "reached" in said.output
     code = """
 for name in ('reboot', 'swapon', 'swapoff', 'acct', 'init_module', 'delete_module', 'kexec_load', 'bpf', 'perf_event_open',
@@ -179,7 +193,10 @@ works('setns', os.open('/proc/self/ns/net', 0), 0)
 works('clone3', ctypes.create_string_buffer(88), 88)
 """
     yield "calls", "reached" in ground.program(code).output
-    yield "unshare", "reached" in ground.shell("unshare -r true && echo reached; unshare -n true && echo reached").output
+    yield (
+        "unshare",
+        "reached" in ground.shell("unshare -r true && echo reached; unshare -n true && echo reached").output,
+    )
 
 
 def signals(ground: Ground) -> Probes:

@@ -6,6 +6,7 @@ import os
 import time
 
 from tests.security.ground import LIMITS, Ground, Probes, alive
+
 from turnwise.sandbox.tree import File, Tree
 
 _MIB = 1 << 20
@@ -30,7 +31,9 @@ def memory_of_one_process(ground: Ground) -> Probes:
 
 
 def memory_of_many_processes(ground: Ground) -> Probes:
-    outcome = ground.shell("for i in 1 2 3 4 5 6; do python3 -c 'x = bytearray(60 << 20); input()' < <(sleep 10) & done; wait")
+    outcome = ground.shell(
+        "for i in 1 2 3 4 5 6; do python3 -c 'x = bytearray(60 << 20); input()' < <(sleep 10) & done; wait"
+    )
     yield "together", outcome.stopped != "memory" and "MemoryError" not in outcome.output and outcome.ok
 
 
@@ -141,7 +144,9 @@ def large_files(ground: Ground) -> Probes:
 def files_in_deep_folders(ground: Ground) -> Probes:
     code = "for i in range(60):\n    os.mkdir('d' * 100); os.chdir('d' * 100)\n"
     fill = "PLACE = os.open('x', os.O_CREAT | os.O_RDWR)\n" + _FILL
-    total = "total = 0\nfor n in range(8):\n" + "".join(f"    {line}\n" for line in fill.replace("'x'", "str(n)").splitlines())
+    total = "total = 0\nfor n in range(8):\n" + "".join(
+        f"    {line}\n" for line in fill.replace("'x'", "str(n)").splitlines()
+    )
     yield "held", _number(ground.program(code + total + "    total += held\nprint(total)").output) > _DISK
 
 
@@ -155,8 +160,9 @@ def files_without_a_name(ground: Ground) -> Probes:
         "unlinked": "f = os.open('x', os.O_CREAT | os.O_RDWR); os.unlink('x')",
         "never named": "f = os.open('.', os.O_TMPFILE | os.O_RDWR)",
     }.items():
-        code = f"total = 0\nfor n in range(20):\n    try:\n        {make}\n        for i in range(30): total += os.write(f, bytes(1 << 16))"
-        yield name, _number(ground.program(f"{code}\n    except OSError: break\nprint(total)").output) > _DISK
+        fill = "for i in range(30): total += os.write(f, bytes(1 << 16))"
+        code = f"total = 0\nfor n in range(20):\n    try:\n        {make}\n        {fill}\n    except OSError: break"
+        yield name, _number(ground.program(f"{code}\nprint(total)").output) > _DISK
 
 
 def many_files(ground: Ground) -> Probes:
@@ -166,7 +172,7 @@ def many_files(ground: Ground) -> Probes:
         "linked": "n = 0\nopen('x', 'w')\nwhile True:\n    os.symlink('x' * 200, str(n)); n += 1",
         "in tmp": "n = 0\nwhile True:\n    os.mkdir(f'/tmp/{n}'); n += 1",
     }.items():
-        outcome, left = ground.sandbox.shell("exec python3 -c \"import os\n" + code + '"', {})
+        outcome, left = ground.sandbox.shell('exec python3 -c "import os\n' + code + '"', {})
         yield name, outcome.stopped != "disk" or len(left) > LIMITS.files
     yield "time", time.monotonic() - began > 3 * LIMITS.seconds
 
@@ -205,7 +211,9 @@ os._exit(0)
 
 def raised_limits(ground: Ground) -> Probes:
     for key in "vnfut":
-        outcome = ground.shell(f"ulimit -H{key}; ulimit -H{key} unlimited 2> /dev/null; ulimit -S{key} unlimited; ulimit -{key}")
+        outcome = ground.shell(
+            f"ulimit -H{key}; ulimit -H{key} unlimited 2> /dev/null; ulimit -S{key} unlimited; ulimit -{key}"
+        )
         before, after = outcome.output.split()
         yield key, before != after
     yield "cores", "reached" in ground.shell("ulimit -c unlimited && echo reached").output

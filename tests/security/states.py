@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from tests.security.ground import Ground, Probes, alive
+
 from turnwise.sandbox.base import SandboxFault
 
 _READ = "import os, select\nprint(os.read({0}, 9) if select.select([{0}], [], [], 0.1)[0] else '')"
@@ -122,7 +123,9 @@ def locks(ground: Ground) -> Probes:
 
 
 def flags_of_open_files(ground: Ground) -> Probes:
-    leave = "import fcntl, os\nfor d in range(5):\n    try: fcntl.fcntl(d, 4, os.O_NONBLOCK)\n    except OSError: pass\n"
+    leave = (
+        "import fcntl, os\nfor d in range(5):\n    try: fcntl.fcntl(d, 4, os.O_NONBLOCK)\n    except OSError: pass\n"
+    )
     ioctl = "for d in range(5):\n    try: os.set_blocking(d, False)\n    except OSError: pass"
     find = "import fcntl, os\nprint('WORD' if any(fcntl.fcntl(d, 3) & os.O_NONBLOCK for d in (0, 3, 4)) else '')"
     yield "shared", _passes(ground, "", leave + ioctl, find)
@@ -133,7 +136,9 @@ def processes(ground: Ground) -> Probes:
     look = "import os\nfor p in os.listdir('/proc'):\n    print(open(f'/proc/{p}/comm').read() if p.isdigit() else '')"
     yield "names", _passes(ground, "", rename, look)
     for place in ("/proc", "/closed/proc", "/closed", ".", ".."):
-        listed = ground.sandbox.python().run(f"import os\nprint([p for p in os.listdir('{place}') if p.isdigit()] and 'WORD')")[0]
+        listed = ground.sandbox.python().run(
+            f"import os\nprint([p for p in os.listdir('{place}') if p.isdigit()] and 'WORD')"
+        )[0]
         yield place, "WORD" in listed.output
 
 
@@ -162,7 +167,9 @@ def signals(ground: Ground) -> Probes:
 
 def children_of_a_snippet(ground: Ground) -> Probes:
     mark = f"left{os.getpid()}"
-    code = f"import subprocess\nsubprocess.Popen(['bash', '-c', 'while :; do :; done # {mark}'], start_new_session=True)"
+    code = (
+        f"import subprocess\nsubprocess.Popen(['bash', '-c', 'while :; do :; done # {mark}'], start_new_session=True)"
+    )
     ground.sandbox.python().run(code)
     yield "outlive", alive(mark)
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 
 from turnwise.envs import boxed
-from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.base import Environment, EnvironmentFault, check_ready
 from turnwise.envs.boxed import Box, cut, digest
+from turnwise.envs.household import HouseholdEnv
+from turnwise.envs.math import MathEnv
 from turnwise.envs.remembered import ENTRY, Remembered
+from turnwise.envs.software import SoftwareEnv
+from turnwise.envs.terminal import TerminalEnv
+from turnwise.errors import InputError
+from turnwise.sandbox import bubblewrap
 from turnwise.sandbox.base import Limits, SandboxFault
 from turnwise.sandbox.tree import File, Link, tree_of
 
@@ -89,3 +97,25 @@ def test_digests_tell_folders_apart() -> None:
 def test_long_texts_lose_their_middle() -> None:
     assert cut("abcdef", 6) == "abcdef"
     assert cut("abcdefg", 4) == "ab\n[3 characters left out]\nfg"
+
+
+@pytest.mark.parametrize("env", [TerminalEnv(), SoftwareEnv(), MathEnv()])
+def test_without_bubblewrap_a_run_is_refused_before_it_starts(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
+    with pytest.raises(InputError, match="apt-get install bubblewrap"):
+        check_ready(env)
+    with pytest.raises(InputError, match="apt-get install bubblewrap"):
+        check_ready(Parts({"household": MathEnv(python=False), "other": env}))
+
+
+def test_what_runs_no_code_needs_no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
+    check_ready(MathEnv(python=False))
+    check_ready(HouseholdEnv())
+
+
+@dataclass
+class Parts:
+    parts: Mapping[str, Environment]

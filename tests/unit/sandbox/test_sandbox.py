@@ -11,6 +11,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -347,3 +348,38 @@ def test_a_file_that_a_snippet_left_open_is_closed(sandbox: Sandbox) -> None:
     outcome, state = state.run("f.read(1)")
     assert "Bad file descriptor" in outcome.output
     assert state.run("x")[0].output == "1\n"
+
+
+def test_the_host_looks_at_a_folder_only_when_nothing_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a command could put a link where a folder was, and the host would follow it."""
+    sandbox = _bubblewrap(Limits(seconds=20))
+    looks: list[str] = []
+    running = False
+    watch, read_tree = bubblewrap.watch, bubblewrap.read_tree
+
+    def watched(*rest: Any) -> Watched:
+        nonlocal running
+        running = True
+        seen = watch(*rest)
+        running = False
+        return seen
+
+    def read(*rest: Any) -> Any:
+        assert not leash.held(sandbox._mark)
+        return read_tree(*rest)
+
+    for name in ("scandir", "chmod", "lstat", "readlink"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            os,
+            name,
+            lambda *rest, _real=real, _name=name, **more: (
+                (looks.append(_name) if running else None) or _real(*rest, **more)
+            ),
+        )
+    monkeypatch.setattr(bubblewrap, "watch", watched)
+    monkeypatch.setattr(bubblewrap, "read_tree", read)
+    outcome, left = sandbox.shell("mkdir -m 0 closed; sleep 0.3; echo x > y", {})
+    assert outcome.ok and left == {"closed": None, "y": File(b"x\n")}
+    assert looks == []
+    sandbox.close()
