@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import asdict, fields, is_dataclass
@@ -13,6 +14,9 @@ from typing import Any
 
 from turnwise.data.trajectories import write_trajectories
 from turnwise.envs.base import Environment, Quality, tried, worlds_of
+from turnwise.files import whole
+
+logger = logging.getLogger(__name__)
 
 _FORMAT = 1  # raise it when demonstrations of the same tasks change, so that old files are not read again
 
@@ -26,7 +30,7 @@ def expert_file(
     split: str = "train",
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """The file with ``count`` demonstrations, written now if it is not there yet.
+    """The file with ``count`` demonstrations, written now if it is not there yet or is damaged.
 
     The name holds a digest of what decides the content (the environment's public settings, the tasks, who demonstrates
     them, the seed), so another setting never reads this file and the same one never writes it twice.
@@ -54,14 +58,41 @@ def expert_file(
     content = [_FORMAT, _settings(environment), seed, qualities, [asdict(task) for task in tasks]]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     path = Path(folder) / f"{environment.name}-{split}-{len(tasks)}-{digest[:16]}.jsonl"
-    if not path.exists():
+    if not _whole(path):
         trajectories = []
         for done, (task, quality) in enumerate(zip(tasks, qualities), start=1):
             trajectories.append(tried(partial(environment.demonstrate, task, quality, seed)))
             if progress:
                 progress(done, len(tasks))
         write_trajectories(path, trajectories)
+        with whole(_sum_of(path)) as part:
+            part.write_text(f"{_digest(path)}  {path.name}\n", encoding="utf-8")
     return path
+
+
+def _whole(path: Path) -> bool:
+    """Whether the file is there as it was written; of one that is not, it is said that it is made again."""
+    if not path.exists():
+        return False
+    try:
+        why = None if _sum_of(path).read_text(encoding="utf-8").split()[:1] == [_digest(path)] else "does not fit"
+    except FileNotFoundError:
+        why = "is missing"
+    except (OSError, ValueError) as error:
+        why = f"cannot be read ({error})"
+    if why:
+        logger.warning("%s: its checksum %s; its demonstrations are made again", path, why)
+    return why is None
+
+
+def _sum_of(path: Path) -> Path:
+    """The file beside it with its SHA-256, as ``sha256sum`` writes and reads them."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _settings(environment: Environment) -> dict[str, Any]:

@@ -23,7 +23,27 @@ def test_the_same_setting_reads_the_file_that_is_there(tmp_path):
     stamp = first.stat().st_mtime_ns
     assert expert_file(HouseholdEnv(), 4, tmp_path) == first
     assert first.stat().st_mtime_ns == stamp
-    assert list(tmp_path.iterdir()) == [first]
+    assert sorted(tmp_path.iterdir()) == [first, first.with_name(f"{first.name}.sha256")]
+
+
+@pytest.mark.parametrize("harm", ["a bit", "the end", "the checksum", "a checksum of nonsense", "an older version"])
+def test_a_damaged_file_is_made_again_and_said(tmp_path, caplog, harm):
+    path = expert_file(HouseholdEnv(), 3, tmp_path)
+    written, beside = path.read_bytes(), path.with_name(f"{path.name}.sha256")
+    if harm == "a bit":
+        path.write_bytes(written.replace(b"drawer", b"drawfr", 1) if b"drawer" in written else written[::-1])
+    elif harm == "the end":
+        path.write_bytes(written[: len(written) // 2])
+    elif harm == "the checksum":
+        beside.write_text("0" * 64)
+    elif harm == "a checksum of nonsense":
+        beside.write_bytes(b"\xff\xfe")
+    else:
+        beside.unlink()
+    assert expert_file(HouseholdEnv(), 3, tmp_path).read_bytes() == written
+    assert path.name in caplog.text
+    caplog.clear()
+    assert expert_file(HouseholdEnv(), 3, tmp_path).read_bytes() == written and not caplog.text
 
 
 def test_whatever_changes_the_episodes_changes_the_name(tmp_path):

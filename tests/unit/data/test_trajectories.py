@@ -122,6 +122,14 @@ BAD = {
         record("b", [says("user"), says("assistant", tool_calls=calls("{q"))], tools=TOOLS),
         "messages[1] call of 'search': arguments are not JSON",
     ),
+    "half a pair in an argument": (
+        record("b", [says("user"), says("assistant", tool_calls=calls('{"q": "\\ud800"}'))], tools=TOOLS),
+        "half a surrogate pair",
+    ),
+    "half a pair in a task": (
+        record("b", task={"env": "e", "id": "1", "data": '{"a": "\\udc00"}'}),
+        "half a surrogate pair",
+    ),
     "calls no list": (
         record("b", [says("user"), says("assistant", tool_calls={"q": 1})]),
         "messages[1].tool_calls must be a list of objects",

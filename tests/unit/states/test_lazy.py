@@ -14,6 +14,7 @@ from turnwise.data.records import UnusableError
 from turnwise.engines.base import Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.errors import InputError
+from turnwise.rollouts.demonstrate import paths
 from turnwise.settings import Rollout
 from turnwise.states.base import Profile
 from turnwise.states.batches import Batches
@@ -21,7 +22,7 @@ from turnwise.states.expert_turns import ExpertTurns, expert_turns
 from turnwise.states.lazy import LazyStates, chosen, ids_of, lengths_of, places_of
 from turnwise.states.pivots import Pivots
 from turnwise.tiny.load import tiny_path
-from turnwise.training.sources import Steps, Turns, playable
+from turnwise.training.sources import Steps, Turns, playable, trainable
 from turnwise.types import State, Trajectory
 
 
@@ -125,6 +126,21 @@ def test_histories_that_leave_no_room_for_an_action_are_left_out_and_told(lazy: 
     assert said[0].startswith(f"left out: {sum(n > limit for n in lengths)} of {len(lengths)} states")
     with pytest.raises(InputError, match=r"raise rollout\.max_length"):
         playable(lazy, rollout(min(lengths) + 23), said.append)
+
+
+def test_demonstrated_turns_that_end_too_late_are_not_trained_on_and_told(lazy: Turns, listed: list[State]) -> None:
+    ends = [len(state.ids) + len(state.expert_ids) for state in listed]
+    assert lazy.ends().tolist() == ends == LazyStates.ends(lazy).tolist()
+    limit = sorted(ends)[len(ends) // 2]
+    said: list[str] = []
+    found = trainable(lazy, rollout(limit), said.append)
+    kept = [state for state, end in zip(listed, ends, strict=True) if end <= limit]
+    assert list(found) == kept and list(paths(found)) == list(paths(kept))
+    assert len(said) == 1 and "rollout.max_length" in said[0] and f"{len(ends) - len(kept)} of {len(ends)}" in said[0]
+    assert trainable(found, rollout(limit), said.append) is found  # type: ignore[arg-type]
+    assert trainable(lazy, rollout(max(ends)), said.append) is lazy and len(said) == 1
+    with pytest.raises(InputError, match=r"raise rollout\.max_length"):
+        trainable(lazy, rollout(min(ends) - 1), said.append)
 
 
 def test_chosen_states_are_had_back_from_their_places(lazy: Turns, listed: list[State]) -> None:
