@@ -11,7 +11,7 @@ Request: {"run": state, "code": text, "free": [states]}. Reply: {"output", "stat
 """
 
 # No pathlib: it would be most of what there is to import.
-# ruff: noqa: PTH208
+# ruff: noqa: I001, PTH208
 
 import contextlib
 import ctypes
@@ -27,19 +27,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # in the sandbox there are no files to import
-    from turnwise.sandbox.kernel import (
-        PROCESSES,
-        bare,
-        ended,
-        enter,
-        lets_go,
-        pair,
-        receive,
-        report,
-        resident,
-        stop_all,
-        take,
-    )
+    from turnwise.sandbox.kernel import PROCESSES, bare, ended, enter, lets_go
+    from turnwise.sandbox.kernel import pair, receive, report, resident, stop_all, take
     from turnwise.sandbox.state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
 
 TICK = 0.02  # seconds between two looks at what a snippet uses
