@@ -185,7 +185,7 @@ def test_the_job_script_starts_servers_and_trains_beside_them(cluster: Cluster, 
         "TURNWISE_VLLM_PYTHON": str(stand_in),
     }
     folder = tmp_path / "served" / "run"
-    told = finished(cluster, batched(cluster, folder, 1, "trainer.max_epochs=2", **variables), folder)
+    told = finished(cluster, batched(cluster, folder, 1, **variables), folder)
     host = cluster.run(
         "scontrol", "show", "hostnames", cluster.run("sinfo", "--noheader", "--format=%N").strip()
     ).strip()
