@@ -20,13 +20,11 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
         f"{cfg.method} on {environment.name}, policy {cfg.policy.model}, seed {cfg.seed}: {iterations} iteration{plural} of "
         f"{_iteration(cfg, environment)}.{source}"
     ]
-    if tasks := int(settings.tasks):
-        attempts = int(settings.attempts)
-        each = f"{tasks} held-out tasks, {attempts + 1} episodes each"
-        between = f", every {settings.every} iterations" if 0 < int(settings.every) < iterations else ""
-        lines.append(
-            f"Evaluation before{between} and after training: {each}. The time left is shown from the first phase on."
-        )
+    between = f", every {settings.every} iterations" if 0 < int(settings.every) < iterations else ""
+    each = f"{settings.tasks} held-out tasks, {int(settings.attempts) + 1} episodes each"
+    lines.append(
+        f"Evaluation before{between} and after training: {each}. The time left is shown from the first phase on."
+    )
     return lines
 
 
