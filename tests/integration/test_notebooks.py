@@ -31,7 +31,7 @@ SMALL = [
 RUNS = {
     "pivotrl/tab4/full": ["method=pivotrl", "states.keep=all", "states.k=2", "allocator.group_size=4"],
     "pivotrl/tab4/sft": ["method=sft"],
-    "trace/tab5/trace_8b": ["method=trace", "allocator.budget=8"],
+    "trace/tab5/trace_8b": ["method=trace", "env=household", "allocator.budget=8"],
     "selective/tab5/baseline": ["method=grpo", "allocator.group_size=4", "env.horizon=12"],
 }
 

@@ -14,8 +14,9 @@ CONF = Path(__file__).parents[2] / "conf"
 
 
 def mistakes(*overrides: str) -> list[str]:
+    method = [] if any(item.startswith("method=") for item in overrides) else ["method=grpo"]
     with pytest.raises(ConfigError) as caught:
-        check_config(compose_config(overrides, CONF))
+        check_config(compose_config([*method, *overrides], CONF))
     return caught.value.mistakes
 
 
@@ -39,7 +40,7 @@ def mistakes(*overrides: str) -> list[str]:
         ("allocator.group_size=null", "allocator.group_size: expected int, got None"),
         ("allocator.group_size=0", "allocator: group_size must be at least 1, got 0"),
         ("rollout.sampling.top_p=2", "rollout.sampling: top_p must be in (0, 1], got 2"),
-        ("rollout.trajectories=33", "rollout: trajectories (33) must be at most states (32)"),
+        ("rollout.trajectories=9", "rollout: trajectories (9) must be at most states (8)"),
         ("rollout.turns=x", "rollout.turns: expected int or null, got 'x'"),
         ("loss.aggregation=constant", "loss: constant_length goes with aggregation=constant"),
         ("env.mistakes.idle=2", "env.mistakes: mistakes.idle: a probability lies in [0, 1], got 2"),

@@ -84,7 +84,7 @@ def test_the_base_names_policy_and_predictor():
     assert cfg.policy.model == "tiny_tools" and cfg.rollout.sampling.max_tokens == ToolWorlds().max_tokens
     other = compose_config(["base=tiny_tools", "policy=qwen3_4b", "predictor=tiny"], CONF)
     assert (other.policy.model, other.predictor.model) == ("Qwen/Qwen3-4B", "tiny_tools")
-    assert compose_config(["env=apibank"], CONF).policy.model == "tiny"
+    assert compose_config(["env=apibank"], CONF).policy.model == "tiny_tools"
 
 
 def test_every_base_has_its_configuration():
