@@ -76,9 +76,8 @@ class Run:
         self.format = call_format(OmegaConf.select(cfg, "reward.format"), self.env, bool(self.settings["data"].file))
         policy, lora = self.settings["policy"], self.settings["policy"].lora
         self.source = weights_of(policy.model)
-        for world in worlds_of(self.env).values():
-            if strange := unknown_to(policy.model, world.name, getattr(world, "level", None)):
-                phases.tell(strange)
+        told = (unknown_to(policy.model, w.name, getattr(w, "level", None)) for w in worlds_of(self.env).values())
+        self.strange = [line for line in told if line]  # environments that the shipped policy was never trained on
         model, tokenizer = load_policy(
             self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, self.seed, policy.start
         )
@@ -326,6 +325,8 @@ def run(cfg: DictConfig) -> None:
         phases.tell("\n".join(opening_lines(cfg, job.env)))
         with ranks.first_alone():
             candidates = job.candidates()
+        for line in () if job.own else job.strange:
+            phases.tell(line)
         if job.parts["allocator"] is not None:
             candidates = playable(candidates, job.settings["rollout"], phases.tell)
         base = job.measured_base()
