@@ -181,7 +181,9 @@ def test_a_run_on_dialogues_is_headed_by_its_held_out_replies():
 
 
 def test_a_run_on_tasks_is_headed_as_before():
-    result = Result(method="sft", env="household", scale="tiny", seed=0, in_domain=compared(30, 35, (0.0, 10.0)).model_dump())
+    result = Result(
+        method="sft", env="household", scale="tiny", seed=0, in_domain=compared(30, 35, (0.0, 10.0)).model_dump()
+    )
     assert result_verdict(result) == verdict(result.in_domain)
     assert held_out_sentence(result) == ""
 
