@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from turnwise.reports.curves import Panel, band, lines_figure
+from turnwise.reports.headline import judged_on_dialogues
 from turnwise.reports.measured import Measured
 from turnwise.reports.svg import Figure
 
@@ -19,12 +20,15 @@ class Progress:
 
 
 def by_update(run: Measured) -> list[tuple[Progress, float]]:
-    """The evaluations of a run in order, as success in percent under the decoding of ``in_domain``, the mean over its splits.
+    """The evaluations of a run in order, as success in percent under the decoding of ``in_domain``, the mean over its splits; of
+    a run on dialogues, as accepted replies in percent.
 
     Empty where there is none, or training is not in what the run left.
     """
     greedy = "_greedy" if getattr(run.result.in_domain, "decoding", None) == "greedy" else ""
     keys = [f"eval/{split}/success{greedy}" for split in ("seen", "unseen")]
+    if judged_on_dialogues(run.result):
+        keys = [f"eval/held_out/functional{greedy}"]
     rows = sorted((row for row in run.rows if row.get("phase") == "eval"), key=lambda row: row["iteration"])
     found = [(row["iteration"], [row[key] for key in keys if row.get(key) is not None]) for row in rows]
     return [(Progress(made), fmean(splits)) for made, splits in found if splits]

@@ -35,12 +35,15 @@ def run_figures(run: Run) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
+_REPLIES = {"eval/held_out/functional": "accepted replies", "eval/held_out/strict": "demonstrated replies"}
+
+
 def success(run: Run) -> Figure | None:
-    """Held-out success during training, one line a split."""
-    lines = {
-        key: run.series(key) for key in sorted(run.metrics) if key.startswith("eval/") and key.endswith("/success")
-    }
-    lines = {key.split("/")[1]: points for key, points in lines.items() if len(points[0]) > 1}
+    """Held-out success during training, one line a split, and of held-out dialogues one a verifier."""
+    keys = [key for key in sorted(run.metrics) if key.startswith("eval/") and key.endswith("/success")]
+    named = {key.split("/")[1]: key for key in keys} | {name: key for key, name in _REPLIES.items()}
+    lines = {name: run.series(key) for name, key in named.items()}
+    lines = {name: points for name, points in lines.items() if len(points[0]) > 1}
     if not lines:
         return None
     with canvas() as figure:
@@ -49,7 +52,7 @@ def success(run: Run) -> Figure | None:
             line = axes.plot(x, y, marker=marker, color=colour, label=label(split))
             figure.belongs(split, colour, *line)
             figure.tell_line(axes, x, y, _by_iteration(split, "{:.1f} %"), split)
-        axes.set_ylabel("solved, %")
+        axes.set_ylabel("solved, %" if keys else "of the replies, %")
         axes.set_ylim(bottom=0)
         whole_iterations(axes)
         axes.legend(loc="best")

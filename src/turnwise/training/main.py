@@ -85,9 +85,8 @@ class Run:
         self.format = call_format(OmegaConf.select(cfg, "reward.format"), self.env, bool(self.settings["data"].file))
         policy, lora = self.settings["policy"], self.settings["policy"].lora
         self.source = at_hand(weights_of(policy.model), "policy.model")
-        for world in worlds_of(self.env).values():
-            if strange := unknown_to(policy.model, world.name, getattr(world, "level", None)):
-                phases.tell(strange)
+        told = (unknown_to(policy.model, w.name, getattr(w, "level", None)) for w in worlds_of(self.env).values())
+        self.strange = [line for line in told if line]  # environments that the shipped policy was never trained on
         model, tokenizer = load_policy(
             self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, self.seed, policy.start
         )
@@ -335,6 +334,8 @@ def run(cfg: DictConfig) -> None:
         with ranks.first_alone():
             candidates = job.candidates()
             prove(judged_of(job.parts, job.steps, job.chat, job.format), candidates, ranks, phases.tell)
+        for line in () if job.own else job.strange:
+            phases.tell(line)
         if job.parts["allocator"] is not None:
             candidates = playable(candidates, job.settings["rollout"], phases.tell)
         elif isinstance(candidates, LazyStates):
