@@ -14,7 +14,20 @@ def test_addresses(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["host:80", "ftp://host", "http://", "", "http://u:p@host", "http://h?k=1", "http://h#f"]
+    "url",
+    [
+        "host:80",
+        "ftp://host",
+        "http://",
+        "",
+        "http://u:p@host",
+        "http://h?k=1",
+        "http://h#f",
+        "http://h:99999",
+        "http://h:0/v1",
+        "http://h:x",
+        "u:p@host:80",
+    ],
 )
 def test_what_is_none_is_refused_without_its_secrets(url: str) -> None:
     with pytest.raises(ValueError, match="url must") as caught:

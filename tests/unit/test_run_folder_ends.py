@@ -1,4 +1,4 @@
-"""How a start may end, and what damage to a run's records does: nothing of worth is lost, and the next command is one line away."""
+"""How a start may end, and what damage to a run's records does: nothing of worth is lost."""
 
 from __future__ import annotations
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,12 @@ def train(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
         (["sweep=pivotrl_tab44"], "sweep=pivotrl_tab44: sweep has no 'pivotrl_tab44'; did you mean 'pivotrl_tab4'?\n"),
         (["sweep=pivotrl_tab4", "rows=ful"], "rows=ful: pivotrl_tab4 has no row 'ful'; did you mean 'full'?\n"),
         (["sweep=pivotrl_tab4", "rows=sft", "loss.agregation=x"], "row sft: loss.agregation=x: loss has no key"),
+        (["method=sft", "lr=1e-4"], "lr=1e-4: there is no key 'lr'; did you mean 'update.learning_rate'?\n"),
+        (["method=sft", "paths.out="], "paths.out: "),
+        (["method=sft", f"name={'a' * 300}"], "paths.out: "),
+        (["method=sft", "paths.out=/proc/none/x"], "paths.out=/proc/none/x: "),
+        (["-m", "method=sft", f"name={'a' * 300}"], "outputs/aaa"),
+        (["env=tau2", "env.user.x=1"], "env.user.x=1: env.user "),
         (["-m", "seed=0,x"], "seed=x: Value 'x' of type 'str' could not be converted to Integer\n"),
     ],
 )
@@ -100,3 +108,37 @@ def test_help_says_what_can_be_chosen(tmp_path: Path) -> None:
     assert run.returncode == 0
     assert "loss: clipped, corrected, nll" in run.stdout
     assert "python train.py method=pivotrl" in run.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["method=grpo", "engine.urls=http://user:hunter2@host:8000"],  # no key of this engine
+        ["method=awpo", "judge=endpoint", "judge.client.url=http://user:hunter2@host/v1?{"],  # and not Hydra's grammar
+        ["method=awpo", "judge=endpoint", "judge.client.key_variable=hunter2"],
+        ["sweep=awpo_tab1", "judge.client.url=http://hunter2@host/v1"],
+        ["method=awpo", "judge=endpoint", "judge.client.url=http://hunter2@host/v1", "--cfg", "job"],
+    ],
+)
+def test_a_secret_is_neither_shown_nor_written(tmp_path: Path, arguments: list[str]) -> None:
+    run = train(*arguments, cwd=tmp_path)
+    assert run.returncode == 2
+    assert "hunter2" not in run.stdout + run.stderr and "Traceback" not in run.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_is_one_line_however_often_it_is_pressed(tmp_path: Path) -> None:
+    environment = {**os.environ, "HYDRA_FULL_ERROR": "0", "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, str(ROOT / "train.py"), "method=sft", "logger.wandb=null"]
+    with subprocess.Popen(line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        while not list(tmp_path.rglob("config.yaml")):  # the run has its folder, and loads what it needs
+            assert run.poll() is None
+            time.sleep(0.02)
+        while run.poll() is None:
+            run.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        lines = run.stderr.read().splitlines()
+    assert run.returncode in (130, -signal.SIGINT)
+    assert not [line for line in lines if "Traceback" in line]
+    assert sum("SIGINT" in line for line in lines) == 1

@@ -136,3 +136,17 @@ def test_parts_that_a_disk_does_not_take_name_the_file_and_the_reason(tmp_path: 
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert no_room(caught.value, tmp_path) is not None and caught.value.filename == str(tmp_path / "last.ckpt")
     save_parts({"weights": torch.zeros(100_000)}, tmp_path / "part", tmp_path / "last.ckpt")
+
+
+def test_a_folder_in_a_checkpoints_place_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "last.ckpt").mkdir()
+    with pytest.raises(InputError, match=r"last\.ckpt is damaged"):
+        newest(tmp_path, print)
+    (tmp_path / "last.ckpt").rmdir()
+    save(tmp_path, 1)
+    (tmp_path / "before.ckpt").mkdir()
+    save(tmp_path, 2)
+    assert step_of(tmp_path / "before.ckpt") == 1
+    (tmp_path / "last.ckpt").unlink()
+    (tmp_path / "last.ckpt").mkdir()
+    assert step_of(newest(tmp_path, print)) == 1
