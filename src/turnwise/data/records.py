@@ -59,6 +59,8 @@ def read_records(
     told = on_bytes or (lambda count: None)
     if path.is_dir():
         raise InputError(f"{name}: a folder; name its {kind}s in {key}")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{name}: a pipe or a device, no file; write it to a {kind} first, and name that in {key}")
     if path.suffix != ".parquet" and path.suffix not in _JSON:
         raise InputError(f"{name}: unknown kind of file; use {', '.join(_JSON)} (JSON) or .parquet")
     try:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers.utils import chat_template_utils
 
-SECONDS = 8.0  # of processor time for one render
+SECONDS = 4.0  # of processor time for one render
 GROWTH = 4 * 2**30  # bytes by which the process may grow meanwhile
 LONGEST = 2**26  # characters of a text
 _NUMBER = 10**6  # an argument of a function

@@ -178,7 +178,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-        check_loaded(info)
+        check_loaded(info, int(getattr(weights.config, "num_hidden_layers", 0)))
         check_finite(weights.named_parameters())
         check_vocabulary(tokenizer, weights.get_input_embeddings().weight.shape[0])
     except (MemoryError, torch.OutOfMemoryError):

@@ -69,6 +69,9 @@ def weight_files(model: str | Path) -> list[Path]:
         for key in _LAYERS:
             if isinstance(part.get(key), int | float) and not 0 < part[key] <= count:
                 raise WeightsError(f"config.json claims {key}={part[key]}, and there are {count} tensors")
+    _check_scales(about)
+    if not about.get("quantization_config"):
+        _check_types(files)
     return files
 
 
@@ -88,12 +91,40 @@ def tensor_names(file: Path) -> list[str]:
     return names
 
 
-def check_loaded(info: Mapping[str, Any]) -> None:
+def _check_scales(about: Mapping[str, Any], where: str = "config.json") -> None:
+    """Epsilons and rotary bases by which every activation is divided or turned."""
+    for key, value in about.items():
+        if isinstance(value, Mapping):
+            _check_scales(value, f"{where}, {key}")
+        elif re.search(r"eps(ilon)?$|theta$", key) and isinstance(value, int | float) and not 0 < value < math.inf:
+            raise WeightsError(f"{where} says {key}={value}, and it must be a positive number")
+
+
+def _check_types(files: Sequence[Path]) -> None:
+    """Weights are floating-point numbers, where no configuration says that they are quantised."""
+    for file in files:
+        with safe_open(file, "pt") as stream:
+            for name in stream.keys():  # noqa: SIM118 - it is no mapping
+                if name.endswith(".weight") and not (kind := stream.get_slice(name).get_dtype()).startswith(
+                    ("F", "BF")
+                ):
+                    raise WeightsError(
+                        f"{name} in {file.name} is of type {kind}, and config.json names no quantisation"
+                    )
+
+
+def check_loaded(info: Mapping[str, Any], layers: int) -> None:
     """What ``from_pretrained`` tells of a load: missing tensors it would have drawn at random. Tied ones count as there.
 
+    A tensor of one of the model's ``layers`` that has no place there belongs to another architecture; others may be left out.
+
     Raises:
-        WeightsError: not everything was in the files.
+        WeightsError: not everything was in the files, or they are another model's.
     """
+    for name in sorted(info["unexpected_keys"]):
+        found = re.search(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.", name)
+        if found and int(found[1][:9]) < layers and not name.endswith(("inv_freq", "masked_bias", "attn.bias")):
+            raise WeightsError(f"config.json describes another architecture: it has no place for {name}")
     if missing := sorted(info["missing_keys"]):
         raise WeightsError(f"{missing[0]} and {len(missing) - 1} more of its tensors are in no file of the model")
 

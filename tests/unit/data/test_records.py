@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 
 import pyarrow
@@ -95,3 +96,9 @@ def test_the_bytes_told_are_those_of_the_file(tmp_path, kind):
     told: list[int] = []
     assert [record for _, record in read_records(path, on_bytes=told.append)] == rows
     assert sum(told) == path.stat().st_size
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.jsonl")
+    with pytest.raises(InputError, match=r"x\.jsonl"):
+        list(read_records(tmp_path / "x.jsonl"))

@@ -97,6 +97,13 @@ MODELS: dict[str, tuple[Damage, str]] = {
     "file of its own": (config(transformers_weights="other.safetensors"), "transformers_weights"),
     "a million layers": (config(num_hidden_layers=10**6), "num_hidden_layers"),
     "an enormous number of layers": (config(num_hidden_layers=10**18), "num_hidden_layers"),
+    "another architecture": (config(model_type="llama", architectures=["LlamaForCausalLM"]), "architecture"),
+    "no epsilon": (config(rms_norm_eps=float("nan")), "rms_norm_eps"),
+    "no rotary base": (config(rope_parameters={"rope_type": "default", "rope_theta": 0}), "rope_theta"),
+    "whole numbers": (
+        tensors(lambda found: found.update({name: value.to(torch.int8) for name, value in found.items()})),
+        "I8",
+    ),
     "a vocabulary beyond memory": (config(vocab_size=10**12), "shapes"),
     "negative size": (config(hidden_size=-1), "copy"),
     "config is a list": (lambda folder: (folder / "config.json").write_text("[1]") and None, r"config\.json"),
