@@ -44,8 +44,8 @@ from turnwise.config import register
 from turnwise.console import Terminal
 from turnwise.states.batches import Batches
 from turnwise.training.collection import Collection
-from turnwise.training.main import Run
 from turnwise.training.progress import Phases
+from turnwise.training.run import Run
 from turnwise.training.stream import Rollouts
 from turnwise.types import State
 

@@ -22,8 +22,9 @@ from turnwise.config_check import check_config
 from turnwise.console import Terminal
 from turnwise.engines.base import Sample, Sampling, Told
 from turnwise.states.batches import Batches
-from turnwise.training.main import PHASES, Run
+from turnwise.training.main import PHASES
 from turnwise.training.progress import Phases
+from turnwise.training.run import Run
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 ACTIONS = ("look", "go to countertop 1", "go to fridge 1", "take apple 1 from countertop 1")

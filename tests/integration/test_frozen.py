@@ -16,7 +16,8 @@ from tests.integration.test_resume import finish, kill_when, metrics, train_line
 from turnwise.papers.jobs import ask, job_of
 from turnwise.reports.result import read_result
 from turnwise.training.frozen import Frozen
-from turnwise.training.main import Run, run
+from turnwise.training.main import run
+from turnwise.training.run import Run
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]

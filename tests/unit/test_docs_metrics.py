@@ -41,7 +41,7 @@ from turnwise.training.collection import Imitation, sampling_metrics
 from turnwise.training.gradients import GradientCosine
 from turnwise.training.health import Health
 from turnwise.training.lines import each_line
-from turnwise.training.main import PHASES, Run
+from turnwise.training.main import PHASES
 from turnwise.training.mismatch import MismatchAlarm
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import summary
@@ -49,6 +49,7 @@ from turnwise.training.profile import Profiles
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder, tree_record
 from turnwise.training.renewal import Renewal
+from turnwise.training.run import Run
 from turnwise.training.stream import Rollouts
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
