@@ -132,7 +132,7 @@ def test_series_are_hidden_and_shown(chromium: Any, entries: Path) -> None:
         page.tab.keyboard.press("Enter")
         assert buttons.first.get_attribute("aria-pressed") == "false" and not line.is_visible()
         page.tab.locator(".scrollfig .mark:not(.off)").first.focus()
-        assert figure.locator(".tip").inner_text().startswith("D_cand: ")
+        assert figure.locator(".tip").inner_text().startswith("without the turn filter: ")
         buttons.first.click()
         assert buttons.first.get_attribute("aria-pressed") == "true" and line.is_visible()
 
