@@ -26,8 +26,8 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
     ]
     if file and at_starts:
         lines.append(
-            f"warning: data.file={file} is not read: method={cfg.method} begins at the tasks of the environment. The methods that "
-            "read a file are sft, local, pivotrl, toolrl, awpo and mixed."
+            f"warning: data.file={file} is not read: method={cfg.method} begins at the tasks of the environment. The "
+            "methods that read a file are sft, local, pivotrl, toolrl, awpo and mixed."
         )
     if tasks := int(settings.tasks):
         attempts = int(settings.attempts)
