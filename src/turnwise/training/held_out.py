@@ -47,7 +47,10 @@ class HeldOut:
         attempts: int,
         advance: Callable[[int], None],
     ) -> list[Reply]:
-        """What the policy makes of ``states``, some of those of the run. Replies may be as long as the longest demonstrated one.
+        """What the policy makes of ``states``, some of those of the run.
+
+        Replies may be as long as the longest demonstrated one, as far as the player's ``max_length`` has room behind the histories
+        beside which they are sampled.
 
         Args:
             player: its engine holds the policy's weights, its sampling is that of training.
@@ -60,9 +63,10 @@ class HeldOut:
         ways = [("sampled", sampled, attempts), ("greedy", Sampling(0, max_tokens=sampled.max_tokens), 1)]
         for mode, how, count in ways:
             verdicts[mode], said[mode] = {}, {}
-            acting = player.using(how, max_turns=1)
             for start in range(0, len(states), CHUNK) if count else ():
                 part = states[start : start + CHUNK]
+                room = player.max_length - max(len(state.ids) for state in part)  # servers refuse what has none
+                acting = player.using(replace(how, max_tokens=min(how.max_tokens, room)), max_turns=1)
                 for tree in acting.play(part, Uniform(count), Never(), "held-out"):
                     infos = [turn.info for turn in tree.turns]
                     verdicts[mode][tree.state.id] = tuple((info["functional"], info["strict"]) for info in infos)

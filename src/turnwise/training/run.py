@@ -274,9 +274,8 @@ class Run:
         export(self.module.model, self.tokenizer, self.folder, self.settings["policy"], self.ranks.first)
 
     def result(self, base: Evaluation, after: Evaluation, seconds: float = 0.0) -> dict[str, Any]:
-        own = (
-            None if self.measure.plays and not self.measure.held_out else self.own
-        )  # then the environment is the headline
+        alone = self.measure.plays and not self.measure.held_out  # the environment is the headline then
+        own = None if alone else self.own
         return {
             "method": self.cfg.method,
             "env": own or self.env.name,

@@ -25,7 +25,7 @@ from turnwise.settings import Data, Rollout
 from turnwise.training.held_out import negative_log_likelihood
 from turnwise.training.own import OwnFile
 from turnwise.training.sources import Steps, Turns, hold_out
-from turnwise.types import Task
+from turnwise.types import RolloutTree, Task, Turn
 
 ROOT = Path(__file__).parents[3]
 ROLLOUT = Rollout(4, Sampling(max_tokens=8), turns=1)
@@ -153,6 +153,36 @@ def test_the_likelihood_is_that_of_the_model_alone(tmp_path: Path) -> None:
         begin = len(state.ids)
         wanted = -sum(float(logprobs[place - 1, ids[0, place]]) for place in range(begin, ids.shape[1]))
         assert found[state.id] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_held_out_replies_end_within_the_longest_history(tmp_path: Path) -> None:
+    own, _ = read(bookings_file(tmp_path, 12))
+    turns = Turns(own.demonstrations)
+    _, held = hold_out(own, turns, Steps(turns), 3, ROLLOUT, False, lambda line: None)
+    assert held is not None and held.longest > 10
+    longest = max(len(state.ids) for state in held.states)
+    asked: list[int] = []
+
+    class Recorded:
+        sampling, max_length = Sampling(max_tokens=8), longest + 10
+
+        def using(self, sampling: Sampling, max_turns: int) -> Recorded:
+            asked.append(sampling.max_tokens)
+            return self
+
+        def play(self, states: Any, *more: Any) -> list[RolloutTree]:
+            judged = {"functional": 1.0, "strict": 0.0}
+            return [RolloutTree(state, turns=[Turn(-1, [1], [0.0], "said", info=judged)]) for state in states]
+
+        def forget(self) -> None:
+            pass
+
+    player: Any = Recorded()
+    replies = held.measure(player, held.states, {state.id: 1.0 for state in held.states}, 1, lambda done: None)
+    assert asked == [10, 10] and len(replies) == len(held.states)
+    player.max_length = 10_000
+    held.measure(player, held.states, {state.id: 1.0 for state in held.states}, 1, lambda done: None)
+    assert asked[2:] == [held.longest] * 2
 
 
 def test_the_new_keys_leave_the_hashes_of_kept_runs_alone() -> None:
