@@ -130,6 +130,7 @@ def test_a_secret_is_neither_shown_nor_written(tmp_path: Path, arguments: list[s
 def test_ctrl_c_is_one_line_however_often_it_is_pressed(tmp_path: Path) -> None:
     environment = {**os.environ, "HYDRA_FULL_ERROR": "0", "OMP_NUM_THREADS": "1"}
     line = [sys.executable, str(ROOT / "train.py"), "method=sft", "logger.wandb=null"]
+    line = ["env", "--default-signal=INT", *line]  # a shell's background job hands an ignored SIGINT on to its children
     with subprocess.Popen(line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
         while not list(tmp_path.rglob("config.yaml")):  # the run has its folder, and loads what it needs
