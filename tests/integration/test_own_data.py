@@ -109,3 +109,19 @@ def test_the_tool_call_reward_goes_with_a_profile_and_the_environment_is_measure
     looked = [row["iteration"] for row in rows if "eval/held_out/functional" in row]
     assert looked == [0, 1, 2]  # the last one is after training as well
     assert all("eval/seen/success" in row for row in rows if row["phase"] == "eval")
+
+
+@pytest.mark.slow
+def test_a_run_that_holds_nothing_out_does_not_bear_the_environments_name(
+    models: Callable[[str], Path],
+    file: Path,
+    arguments: Callable[..., list[str]],
+    composed: Callable[[list[str]], DictConfig],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(composed(arguments("sft", models("qwen2"), file, "data.held_out=0")))
+    result = read_result(tmp_path / "run")
+    assert (result.env, result.held_out, result.in_domain.after) == ("bookings.jsonl", None, None)
+    printed = capsys.readouterr()
+    assert "data.held_out=0" in printed.err and "household" not in printed.out + printed.err

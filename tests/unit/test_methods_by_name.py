@@ -75,6 +75,21 @@ def test_selective_rollout_has_the_papers_gate_and_groups() -> None:
     assert cfg.env.horizon > cfg.gate.k
 
 
+@pytest.mark.parametrize(
+    ("scale", "temperature"),
+    [
+        ("tiny", 0.1),
+        ("paper_selective", 0.7),
+        ("paper", 1.0),
+        ("paper_trace", 1.0),
+        ("paper_awpo", 1.0),
+        ("qwen3_4b_1gpu", 1.0),
+    ],
+)
+def test_the_temperature_of_the_shipped_policy_is_not_that_of_large_models(scale: str, temperature: float) -> None:
+    assert composed("method=selective", f"scale={scale}").rollout.sampling.temperature == temperature
+
+
 def test_trace_spends_twice_its_pool_however_large_that_is() -> None:
     assert composed("method=trace").allocator.budget is None
     assert composed("method=trace", "debug=tiny").rollout.states == 4

@@ -22,7 +22,7 @@ def ended(cfg: DictConfig, error: BaseException, *files: str) -> None:
     with claim(cfg):
         for name in files:
             path = Path(cfg.paths.out) / name
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("written")
         raise error
 
@@ -31,7 +31,7 @@ def ended(cfg: DictConfig, error: BaseException, *files: str) -> None:
 def test_any_end_without_a_trace_of_work_gives_the_folder_back(tmp_path: Path, error: BaseException) -> None:
     out = tmp_path / "run"
     with pytest.raises(type(error)):
-        ended(config(out, seed=1), error, "report.html", "engine/vllm.log")
+        ended(config(out, seed=1), error, "report.html", "engine/vllm.log", "wandb/offline-run/run.wandb")
     assert list(out.iterdir()) == []
     with claim(config(out, seed=2)) as folder:
         assert not folder.resumed

@@ -127,6 +127,12 @@ def test_a_secret_is_neither_shown_nor_written(tmp_path: Path, arguments: list[s
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_that_ended_without_samples_goes_on_in_its_own_folder(tmp_path: Path) -> None:
+    """Its message asks for the same command with this word more."""
+    done = train("method=grpo", "seed=1", "update.allow_empty=true", "--cfg", "job", "--resolve", cwd=tmp_path)
+    assert "out: outputs/grpo/seed1" in done.stdout, done.stderr
+
+
 def test_ctrl_c_is_one_line_however_often_it_is_pressed(tmp_path: Path) -> None:
     environment = {**os.environ, "HYDRA_FULL_ERROR": "0", "OMP_NUM_THREADS": "1"}
     line = [sys.executable, str(ROOT / "train.py"), "method=sft", "logger.wandb=null"]

@@ -15,12 +15,16 @@ NEWEST = {
 def so_far(run: Run) -> list[tuple[str, str]]:
     """(number, what it is) of a run that has no result yet: what its newest metrics say."""
     tiles = []
-    for key in sorted(key for key in run.metrics if key.startswith("eval/") and key.endswith("/success")):
+    solved = {
+        key: f"{key.split('/')[1]} tasks solved"
+        for key in sorted(key for key in run.metrics if key.startswith("eval/") and key.endswith("/success"))
+    }
+    accepted = {key: "held-out replies accepted" for key in run.metrics if key == "eval/held_out/functional"}
+    for key, name in (accepted | solved).items():
         iterations, values = run.series(key)
-        split = key.split("/")[1]
-        tiles.append((percent(values[0]), f"{split} tasks solved at iteration {iterations[0]}"))
+        tiles.append((percent(values[0]), f"{name} at iteration {iterations[0]}"))
         if len(values) > 1:
-            tiles.append((percent(values[-1]), f"{split} tasks solved at iteration {iterations[-1]}"))
+            tiles.append((percent(values[-1]), f"{name} at iteration {iterations[-1]}"))
     for key, (name, form) in NEWEST.items():
         values = run.series(key)[1]
         if len(values):

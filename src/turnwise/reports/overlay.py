@@ -17,6 +17,7 @@ from turnwise.reports.labels import words
 from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
 
 SUCCESS = "held-out success, %"
+ACCEPTED = "accepted replies in held-out dialogues, %"
 SHOWN = ("train/reward_mean", "train/kl_ref", "train/entropy", "rollout/turns", "cpu/iteration")
 SUMMED = {"cpu/iteration": "CPU seconds so far"}
 TOLD = 50  # points of a line that say what they stand for
@@ -52,6 +53,10 @@ def logged(folder: Path) -> dict[str, Points]:
 def _values(row: Mapping[str, Any]) -> dict[str, float]:
     values = {key: row[key] for key in SHOWN if _is_number(row.get(key))}
     named = {key if key in SUMMED else words(key): float(value) for key, value in values.items()}
+    for key in ("eval/held_out/functional", "eval/held_out/functional_greedy"):
+        if _is_number(row.get(key)):
+            named[ACCEPTED] = row[key]
+            break
     for ending in ("success", "success_greedy"):  # greedy where nothing was sampled
         solved = [
             row[f"eval/{split}/{ending}"]
@@ -83,7 +88,7 @@ def overlays(rows: Sequence[Row], interval: Interval, title: str, key: str) -> F
         key: of the drawing's ids on its page.
     """
     runs = {row.name: [logged(folder) for folder in row.folders.values()] for row in rows[:MOST]}
-    names = [SUCCESS, *(SUMMED.get(key) or words(key) for key in SHOWN)]
+    names = [SUCCESS, ACCEPTED, *(SUMMED.get(key) or words(key) for key in SHOWN)]
     panels: dict[str, dict[str, Line]] = {}
     for name in names:
         for row, seeds in runs.items():
@@ -133,7 +138,7 @@ def _drawn(panels: Mapping[str, Mapping[str, Line]], rows: Sequence[str], most: 
                     seeds = f", 95 % [{low:.3g}, {high:.3g}]" if low is not None and high is not None else ""
                     figure.tell(axes, x, y, f"{row}, {name}: {short(y)} at iteration {x}{seeds}", row)
             axes.set_title(name)
-            _limit(axes, [point[1] for line in lines.values() for point in line], name == SUCCESS)
+            _limit(axes, [point[1] for line in lines.values() for point in line], name in (SUCCESS, ACCEPTED))
             whole_iterations(axes)
             if axes.get_ylim()[1] >= 2000:
                 axes.yaxis.set_major_formatter("{x:,.0f}")

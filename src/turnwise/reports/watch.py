@@ -13,7 +13,7 @@ from rich.table import Table
 
 from turnwise.console import Terminal
 from turnwise.errors import InputError
-from turnwise.reports.headline import verdict
+from turnwise.reports.headline import result_verdict
 from turnwise.reports.result import ResultError, read_result
 from turnwise.reports.status import progress, read_status, remaining
 
@@ -23,6 +23,7 @@ SHOWN = {  # key of metrics.jsonl -> its column
     "train/entropy": "entropy",
     "rollout/turns": "turns",
 }
+ACCEPTED = {"eval/held_out/functional": "held-out replies accepted, %"}  # of a run on dialogues
 TAIL = 65_536  # bytes of metrics.jsonl in which the newest rows are looked for
 
 
@@ -88,8 +89,9 @@ def table(states: dict[Path, State]) -> Table:
     shown = Table(box=SIMPLE_HEAD)
     newest = {folder: newest_metrics(folder) for folder in states}
     keys = [key for key in SHOWN if any(key in found for found in newest.values())]
-    solved = sorted({key for found in newest.values() for key in found if key.endswith("/success")})
-    for header in ("run", "standing", "time left", *(f"{key.split('/')[1]} solved, %" for key in solved)):
+    solved = sorted({key for found in newest.values() for key in found if key.endswith("/success") or key in ACCEPTED})
+    named = [ACCEPTED.get(key) or f"{key.split('/')[1]} solved, %" for key in solved]
+    for header in ("run", "standing", "time left", *named):
         shown.add_column(header, overflow="fold")
     for key in keys:
         shown.add_column(SHOWN[key], justify="right")
@@ -127,7 +129,7 @@ def _number(value: float | None) -> str:
 
 def _end(folder: Path, standing: str) -> tuple[str, bool]:
     try:
-        return f"{folder}: {verdict(read_result(folder).in_domain).sentence}", True
+        return f"{folder}: {result_verdict(read_result(folder)).sentence}", True
     except ResultError:
         status = read_status(folder)
         why = f" ({status.why})" if status and status.why else ""

@@ -38,8 +38,8 @@ def _from_last_look(tree: RolloutTree) -> dict[str, float]:
     for turn in tree.turns:
         depth.append(1 + (depth[turn.parent] if turn.parent >= 0 else 0))
     if tree.stopped:
-        ended = tree.invalid | {i for i in tree.leaves() if tree.turns[i].done or depth[i] < step}
-        return {"open": sum(leaf not in ended for leaf in tree.leaves())}
+        # The observation's tokens are appended only where a rollout goes on: not at its horizon, nor where its room is used up.
+        return {"open": sum(bool(tree.turns[i].observation_ids) for i in tree.leaves() if i not in tree.invalid)}
     after = [turn for turn, at in zip(tree.turns, depth, strict=True) if at > step]
     return {
         "passed": depth.count(step + 1),

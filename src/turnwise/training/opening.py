@@ -15,7 +15,8 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
     """Method, environment and policy; the work of training; the evaluations; and when the time that it takes is known."""
     iterations, settings = int(cfg.trainer.max_epochs), cfg.eval
     file = OmegaConf.select(cfg, "data.file")
-    reads = bool(file) and not str(cfg.states["_target_"]).endswith("TaskStarts")
+    at_starts = str(cfg.states["_target_"]).endswith("TaskStarts")
+    reads = bool(file) and not at_starts
     domain = Path(file).name if reads else environment.name  # dialogues of a file need not be of the environment
     source = f" Demonstrations: {file}." if reads else ""
     plural = "s" if iterations != 1 else ""
@@ -23,6 +24,11 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
         f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: {iterations} iteration{plural} of "
         f"{_iteration(cfg, environment)}.{source}"
     ]
+    if file and at_starts:
+        lines.append(
+            f"warning: data.file={file} is not read: method={cfg.method} begins at the tasks of the environment. The "
+            "methods that read a file are sft, local, pivotrl, toolrl, awpo and mixed."
+        )
     if tasks := int(settings.tasks):
         attempts = int(settings.attempts)
         each = f"{tasks} held-out tasks{' or dialogues' if reads else ''}, {attempts + 1} episodes each"

@@ -163,7 +163,7 @@ class OwnFile:
         """Numbers of the trajectories that are never trained on, those of the smallest hashes first.
 
         Raises:
-            InputError: the file has a single dialogue, so that none is left to train on.
+            InputError: the file has a single dialogue, or copies of one, so that none is left to train on.
         """
         count = self.dialogues
         if not self.data.held_out or not count:
@@ -175,7 +175,18 @@ class OwnFile:
         drawn = sum(draw < self.data.held_out for draw in self.draws)
         wanted = max(min(FLOOR, max(1, count // PART)), min(drawn, count // 2))
         order = sorted((number for number, draw in enumerate(self.draws) if draw < 1), key=lambda i: (self.draws[i], i))
-        return order[: min(wanted, count - self.only_dialogues)]
+        most = count - self.only_dialogues
+        end = min(wanted, most)
+        while end < count and self.draws[order[end]] == self.draws[order[end - 1]]:
+            end += 1  # copies of a dialogue stand on one side
+        if end > most:  # those of the last one are all that would be left to train on
+            end = next(place for place, number in enumerate(order) if self.draws[number] == self.draws[order[-1]])
+        if not end:
+            raise InputError(
+                f"{self.data.file}: all its dialogues are copies of one, which cannot be trained on and held out as well; add "
+                "others, or set data.held_out=0"
+            )
+        return order[:end]
 
 
 def _draw(trajectory: Trajectory) -> float:

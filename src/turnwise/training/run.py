@@ -274,7 +274,9 @@ class Run:
         export(self.module.model, self.tokenizer, self.folder, self.settings["policy"], self.ranks.first)
 
     def result(self, base: Evaluation, after: Evaluation, seconds: float = 0.0) -> dict[str, Any]:
-        own = self.own if self.measure.held_out else None  # without held-out dialogues the environment is the headline
+        own = (
+            None if self.measure.plays and not self.measure.held_out else self.own
+        )  # then the environment is the headline
         return {
             "method": self.cfg.method,
             "env": own or self.env.name,

@@ -149,12 +149,21 @@ def hold_out(
     Args:
         most: dialogues that are measured; held out are all that their hashes say.
         sampled: whether the run learns from what it samples, which must have room for what was demonstrated.
+
+    Raises:
+        InputError: rollouts are longer than one reply.
     """
+    if sampled and rollout.turns != 1:
+        raise InputError(
+            f"rollout.turns={'null' if rollout.turns is None else rollout.turns}: {own.dialogues} trajectories of "
+            f"{own.data.file} are dialogues that no environment plays, so that nothing answers a reply: set rollout.turns=1"
+        )
     numbers = own.held_out()
     kept = turns.of(set(range(len(turns.demonstrations))).difference(numbers))
     for line in own.lines():
         tell(line)
     if not numbers:
+        tell(f"none of them is held out (data.held_out={own.data.held_out:g}): the run is not judged on dialogues")
         return kept, None
     states = list(playable(turns.of(numbers[:most]), rollout, tell))
     measured = {state.trajectory for state in states}

@@ -15,7 +15,7 @@ from turnwise.reports.alike import task_notes
 from turnwise.reports.compare import collect
 from turnwise.reports.html import comparison_page
 from turnwise.reports.labels import words
-from turnwise.reports.overlay import SUCCESS, logged, over_seeds, overlays
+from turnwise.reports.overlay import ACCEPTED, SUCCESS, logged, over_seeds, overlays
 
 
 def test_curves_are_read_by_name_and_costs_add_up(tmp_path: Path) -> None:
@@ -39,6 +39,15 @@ def test_curves_are_read_by_name_and_costs_add_up(tmp_path: Path) -> None:
         "CPU seconds so far": {0: 2.0, 1: 5.0},
     }
     assert logged(tmp_path / "absent") == {}
+
+
+def test_the_curve_of_a_run_on_dialogues_is_that_of_its_held_out_replies(tmp_path: Path) -> None:
+    rows = [
+        {"iteration": 0, "phase": "eval", "eval/held_out/functional": 10.0, "eval/held_out/functional_greedy": 1.0},
+        {"iteration": 2, "phase": "eval", "eval/held_out/functional_greedy": 44.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert logged(tmp_path) == {ACCEPTED: {0: 10.0, 2: 44.0}}
 
 
 def test_a_line_is_the_mean_over_seeds_where_all_have_a_number() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.reports.result import InDomain, Result
-from turnwise.reports.views import MESSAGE_LIMIT, clip, goal, in_domain_rows, tree_views
+from turnwise.reports.run import Run
+from turnwise.reports.views import MESSAGE_LIMIT, clip, goal, in_domain_rows, so_far, tree_views
 
 
 def test_equal_samples_become_one_with_a_count(make):
@@ -31,6 +34,11 @@ def test_a_shared_turn_is_shown_once_and_then_branches(make):
     ]
     assert [branch.total for branch in root.branches] == [1.0, 0.0]
     assert view.actions == []
+
+
+def test_a_run_on_dialogues_that_is_under_way_shows_its_held_out_replies():
+    run = Run(Path("own"), metrics={"eval/held_out/functional": {0: 12.5, 8: 50.0}, "eval/held_out/strict": {0: 1.0}})
+    assert [value for value, _ in so_far(run)] == ["12.5 %", "50.0 %"]
 
 
 def test_named_rewards_stand_beside_the_total(make):

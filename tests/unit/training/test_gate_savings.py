@@ -18,7 +18,7 @@ def rollouts(*lengths: int, ended: bool = True) -> RolloutTree:
         parent = -1
         for at in range(length):
             done = ended and at + 1 == length
-            tree.turns.append(Turn(parent, [5, 6], [-1.0, -1.0], done=done))
+            tree.turns.append(Turn(parent, [5, 6], [-1.0, -1.0], observation_ids=[] if done else [7], done=done))
             parent = len(tree.turns) - 1
     return tree
 
@@ -49,9 +49,15 @@ def test_the_saving_is_what_rollouts_that_passed_took_after_the_look() -> None:
 
 def test_rollouts_that_had_ended_or_failed_were_not_stopped() -> None:
     tree = looked(rollouts(2, 1, 2, ended=False), step=2, stop=True)
-    tree.turns[2].done = True  # the one of a single turn
+    tree.turns[2].done, tree.turns[2].observation_ids = True, []  # the one of a single turn
     tree.invalid = {4}
     assert gate_counts(Experience(trees=[tree]))[f"{PREFIX}open"] == 1
+
+
+def test_rollouts_without_room_had_ended_and_those_that_began_again_had_not() -> None:
+    tree = looked(rollouts(2, 1, 2, ended=False), step=2, stop=True)
+    tree.turns[4].observation_ids = []  # its horizon or its room was used up: the world did not end it
+    assert gate_counts(Experience(trees=[tree]))[f"{PREFIX}open"] == 2  # the one behind had begun again
 
 
 def test_a_buffer_that_is_drawn_again_saves_nothing_anew() -> None:

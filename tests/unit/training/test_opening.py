@@ -30,6 +30,14 @@ def test_the_first_lines_name_the_work(overrides: list[str], parts: list[str]) -
     assert all(part in said for part in parts), said
 
 
+def test_a_file_that_the_method_does_not_read_is_told() -> None:
+    cfg = compose_config(["method=grpo", "data.file=mine.jsonl"], CONF)
+    told = [line for line in opening_lines(cfg, build(cfg, "env")) if "mine.jsonl" in line]
+    assert len(told) == 1 and "not read" in told[0] and "method=grpo" in told[0]
+    read = compose_config(["method=sft", "data.file=mine.jsonl"], CONF)
+    assert not any("not read" in line for line in opening_lines(read, build(read, "env")))
+
+
 def test_evaluations_are_told_where_there_are_any() -> None:
     cfg = compose_config([], CONF)
     env = build(cfg, "env")

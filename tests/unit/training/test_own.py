@@ -28,7 +28,7 @@ from turnwise.training.sources import Steps, Turns, hold_out
 from turnwise.types import Task
 
 ROOT = Path(__file__).parents[3]
-ROLLOUT = Rollout(4, Sampling(max_tokens=8))
+ROLLOUT = Rollout(4, Sampling(max_tokens=8), turns=1)
 
 
 def read(
@@ -73,13 +73,39 @@ def test_held_out_dialogues_are_never_trained_on(tmp_path: Path) -> None:
     assert {tool for state in held.states for tool in held.tools_of(state.id)} <= {"find_table", "add_event", "cancel"}
 
 
+def test_copies_of_a_dialogue_stand_on_one_side(tmp_path: Path) -> None:
+    records = bookings.dialogues(12)
+    copies = [record | {"id": f"{record['id']}-{copy}"} for record in records for copy in range(3)]
+    own, _ = read(bookings.write(tmp_path / "copies.jsonl", copies))
+    said = [str(own.demonstrations[number].trajectory.messages) for number in range(36)]
+    held = own.held_out()
+    assert len(held) >= 8
+    assert not {said[number] for number in held} & {said[number] for number in set(range(36)).difference(held)}
+    two, _ = read(bookings.write(tmp_path / "two.jsonl", [record | {"id": f"{record['id']}-{copy}"}
+                                                         for record in records[:2] for copy in range(3)]))  # fmt: skip
+    assert len(two.held_out()) == 3
+    same, _ = read(bookings.write(tmp_path / "same.jsonl", [records[0] | {"id": str(copy)} for copy in range(9)]))
+    with pytest.raises(InputError, match=r"data\.held_out"):
+        same.held_out()
+
+
 def test_nothing_is_held_out_where_that_was_asked_for_and_one_dialogue_is_refused(tmp_path: Path) -> None:
     own, _ = read(bookings_file(tmp_path, 4), held_out=0.0)
     turns = Turns(own.demonstrations)
-    assert hold_out(own, turns, Steps(turns), 3, ROLLOUT, True, lambda line: None) == (turns, None)
+    lines: list[str] = []
+    assert hold_out(own, turns, Steps(turns), 3, ROLLOUT, True, lines.append) == (turns, None)
+    assert "data.held_out=0" in lines[-1]
     alone, _ = read(bookings_file(tmp_path, 1))
     with pytest.raises(InputError, match=r"data\.held_out"):
         alone.held_out()
+
+
+def test_rollouts_of_several_turns_are_refused_before_anything_is_computed(tmp_path: Path) -> None:
+    own, _ = read(bookings_file(tmp_path, 8))
+    turns = Turns(own.demonstrations)
+    with pytest.raises(InputError, match=r"rollout\.turns=null"):
+        hold_out(own, turns, Steps(turns), 3, replace(ROLLOUT, turns=None), True, lambda line: None)
+    hold_out(own, turns, Steps(turns), 3, replace(ROLLOUT, turns=None), False, lambda line: None)  # SFT samples nothing
 
 
 def test_trajectories_of_the_runs_environment_are_played_and_never_held_out(tmp_path: Path) -> None:
