@@ -22,7 +22,7 @@ from turnwise.run_record import RECORD, RESULT, differences, fault_of_result, re
 logger = logging.getLogger(__name__)
 
 _ENDED = ".ended_early"  # stands where a start came to its end without a checkpoint
-_REMADE = {RECORD, _ENDED, "report.html", "status.json", "engine", "wandb"}  # what every start makes anew
+_REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # what every start makes anew
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def test_the_docs_hold_commands() -> None:
 def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
     arguments = shlex.split(command, comments=True)
     if is_sweep(arguments):
-        arguments = [argument for argument in arguments if not argument.startswith("hydra/")]
+        arguments = [argument for argument in arguments if not argument.startswith(("hydra/", "hydra.launcher."))]
         found = jobs(ask(arguments, ROOT / "conf"))
         arguments = list(next((job for job in found if not job.cannot), found[0]).overrides)
     check_config(compose_config(arguments, ROOT / "conf"))

@@ -136,6 +136,7 @@ def test_a_run_that_ended_without_samples_goes_on_in_its_own_folder(tmp_path: Pa
 def test_ctrl_c_is_one_line_however_often_it_is_pressed(tmp_path: Path) -> None:
     environment = {**os.environ, "HYDRA_FULL_ERROR": "0", "OMP_NUM_THREADS": "1"}
     line = [sys.executable, str(ROOT / "train.py"), "method=sft", "logger.wandb=null"]
+    line = ["env", "--default-signal=INT", *line]  # a shell's background job hands an ignored SIGINT on to its children
     with subprocess.Popen(line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
         while not list(tmp_path.rglob("config.yaml")):  # the run has its folder, and loads what it needs

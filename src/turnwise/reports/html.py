@@ -6,10 +6,11 @@ import base64
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from time import localtime, strftime
+from typing import Any
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
@@ -20,12 +21,13 @@ from turnwise.reports.alike import task_notes
 from turnwise.reports.boxes import Runs, box, tally, with_verdicts
 from turnwise.reports.compare import Collection, Interval, Row
 from turnwise.reports.figures import comparison, run_figures
+from turnwise.reports.newest import so_far
 from turnwise.reports.overlay import overlays
 from turnwise.reports.run import Run, read_run
 from turnwise.reports.status import Status, progress, remaining
 from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
-from turnwise.reports.views import domain_rows, pair_views, reply_rows, so_far, tree_views
+from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_views
 
 BROWSER = "rollouts.html"  # of turnwise.reports.browser
 CONFIG_LIMIT = 120_000  # characters of the configuration shown
@@ -91,13 +93,18 @@ def title(run: Run) -> str:
     """What a run is, from its result or its configuration."""
     if result := run.result:
         return f"{result.method} on {result.env}, seed {result.seed}"
-    env = run.config.get("env")
-    target = str(env.get("_target_", "")) if isinstance(env, dict) else ""
-    world = (
-        target.partition(".envs.")[2].partition(".")[0] or target.rpartition(".")[2]
-    )  # turnwise.envs.household.env...
-    named = f"{run.config.get('method', run.folder.name)}{f' on {world}' if world else ''}"
+    domain = _domain(run.config)
+    named = f"{run.config.get('method', run.folder.name)}{f' on {domain}' if domain else ''}"
     return f"{named}, seed {run.config['seed']} (unfinished)" if "seed" in run.config else f"{named} (unfinished)"
+
+
+def _domain(config: Mapping[str, Any]) -> str:
+    """The file that a run without a result reads, or else its environment; empty where the configuration names neither."""
+    data, env, states = (part if isinstance(part := config.get(key), dict) else {} for key in ("data", "env", "states"))
+    if data.get("file") and not str(states.get("_target_", "")).endswith("TaskStarts"):
+        return Path(str(data["file"])).name
+    target = str(env.get("_target_", ""))  # such as turnwise.envs.household.HouseholdEnv
+    return target.partition(".envs.")[2].partition(".")[0] or target.rpartition(".")[2]
 
 
 def comparison_page(

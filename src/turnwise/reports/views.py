@@ -10,16 +10,10 @@ from typing import Any
 
 from markupsafe import escape
 
-from turnwise.reports.headline import percent
 from turnwise.reports.result import Comparison, HeldOut, InDomain, Replies, Result
-from turnwise.reports.run import Pair, Run
+from turnwise.reports.run import Pair
 
 MESSAGE_LIMIT = 1_600  # characters shown of one message
-NEWEST = {
-    "train/reward_mean": ("mean reward, last iteration", "{:.2f}"),
-    "rollout/turns": ("rollout turns", "{:,.0f}"),
-    "rollout/tokens": ("rollout tokens", "{:,.0f}"),
-}
 GOAL_LIMIT = 300
 NODE_LIMIT = 160  # turns shown of one tree
 BUDGET = 900_000  # characters of escaped rollouts, and as many of transcripts, so that a report stays below 3 MB
@@ -127,26 +121,6 @@ def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
     ]
     turns = [(f"reply {turn} of a dialogue", part) for turn, part in held_out.by_turn.items()]
     return [("all replies", held_out), *tools, *turns]
-
-
-def so_far(run: Run) -> list[tuple[str, str]]:
-    """(number, what it is) of a run that has no result yet: what its newest metrics say."""
-    tiles = []
-    solved = {
-        key: f"{key.split('/')[1]} tasks solved"
-        for key in sorted(key for key in run.metrics if key.startswith("eval/") and key.endswith("/success"))
-    }
-    accepted = {key: "held-out replies accepted" for key in run.metrics if key == "eval/held_out/functional"}
-    for key, name in (accepted | solved).items():
-        iterations, values = run.series(key)
-        tiles.append((percent(values[0]), f"{name} at iteration {iterations[0]}"))
-        if len(values) > 1:
-            tiles.append((percent(values[-1]), f"{name} at iteration {iterations[-1]}"))
-    for key, (name, form) in NEWEST.items():
-        values = run.series(key)[1]
-        if len(values):
-            tiles.append((form.format(values[-1]), name))
-    return tiles
 
 
 def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:

@@ -15,9 +15,8 @@ from turnwise.training.lines import append_lines, cut_lines
 from turnwise.training.recorder import Recorder
 
 FILE = "warnings.jsonl"  # in the folder of a run: {"iteration", "kind", "text"}
-IN_A_ROW = (
-    3  # updates without a sample that end a run; iterations without spread, or without a readable action, that are told
-)
+# Updates without a sample that end a run; iterations without spread, or without a readable action, that are warned of.
+IN_A_ROW = 3
 
 _KINDS = ("empty", "spread", "format", "truncated")
 

@@ -21,7 +21,7 @@ MODELS = {"0_6b": "Qwen3-0.6B", "4b": "Qwen3-4B", "8b": "Qwen3-8B", "14b": "Qwen
 
 @pytest.mark.parametrize(("model", "gpus"), product(MODELS, (1, 8, 16)))
 def test_every_preset_is_what_its_name_says(composed, model: str, gpus: int) -> None:
-    cfg = composed(f"scale=qwen3_{model}_{gpus}gpu")
+    cfg = composed("method=grpo", f"scale=qwen3_{model}_{gpus}gpu")
     check_config(cfg)
     assert cfg.policy.model == f"Qwen/{MODELS[model]}" and gpus_of(cfg) == gpus
     assert sharding(cfg) == (gpus if model in ("14b", "30b_a3b") else 1, False)
@@ -46,19 +46,19 @@ def test_shards_divide_what_is_resident(composed, gpu) -> None:
 
 
 def test_servers_take_nothing_of_a_trainers_gpu(composed, gpu) -> None:
-    found = plan(composed("scale=qwen3_30b_a3b_8gpu", "engine=vllm"), gpu).memory
+    found = plan(composed("method=grpo", "scale=qwen3_30b_a3b_8gpu", "engine=vllm"), gpu).memory
     assert found is not None and found.copy == found.cache == found.drawing == 0
     assert found.peak < 80e9
 
 
 def test_a_copy_that_is_not_asked_for_is_not_planned(composed, gpu) -> None:
-    found = plan(composed("scale=qwen3_4b_1gpu", "engine.copy=false"), gpu).memory
+    found = plan(composed("method=grpo", "scale=qwen3_4b_1gpu", "engine.copy=false"), gpu).memory
     assert found is not None and found.copy == 0
 
 
 def test_recomputing_keeps_less(composed, gpu) -> None:
     kept = [
-        plan(composed("scale=qwen3_4b_1gpu", f"update.recompute={again}"), gpu).memory.activations  # type: ignore[union-attr]
+        plan(composed("method=grpo", "scale=qwen3_4b_1gpu", f"update.recompute={again}"), gpu).memory.activations  # type: ignore[union-attr]
         for again in ("true", "false")
     ]
     assert kept[0] < kept[1] / 8  # of 36 layers one is whole
@@ -66,7 +66,7 @@ def test_recomputing_keeps_less(composed, gpu) -> None:
 
 def test_what_waits_in_the_cpus_memory_is_not_on_the_gpu(composed, gpu) -> None:
     kept = [
-        plan(composed("scale=qwen3_4b_1gpu", f"update.offload={away}"), gpu).memory.activations  # type: ignore[union-attr]
+        plan(composed("method=grpo", "scale=qwen3_4b_1gpu", f"update.offload={away}"), gpu).memory.activations  # type: ignore[union-attr]
         for away in ("false", "true")
     ]
     entries = 2560 * 2  # bytes of one token's hidden state
@@ -74,7 +74,7 @@ def test_what_waits_in_the_cpus_memory_is_not_on_the_gpu(composed, gpu) -> None:
 
 
 def test_gpus_share_the_hours(composed, gpu) -> None:
-    one, eight = (plan(composed(f"scale=qwen3_4b_{n}gpu"), gpu).work for n in (1, 8))
+    one, eight = (plan(composed("method=grpo", f"scale=qwen3_4b_{n}gpu"), gpu).work for n in (1, 8))
     assert one is not None and eight is not None
     for part in ("forward", "backward"):  # hours of GPUs, not of a clock
         assert eight.gpu_hours[part] == pytest.approx(one.gpu_hours[part])
@@ -133,11 +133,11 @@ def test_no_row_takes_another_dtype_or_rate_than_its_scale() -> None:
 
 def test_without_servers_awpos_largest_rows_need_larger_gpus_as_the_scale_says(composed, gpu) -> None:
     row = ["method=awpo", "env=apibank", "policy.model=Qwen/Qwen3-8B", "allocator.group_size=8", "engine=tree"]
-    found = plan(composed("scale=paper_awpo", *row), gpu)
+    found = plan(composed("method=grpo", "scale=paper_awpo", *row), gpu)
     assert found.memory is not None and found.memory.peak > 80e9
     assert any(missing.startswith("GPU memory: ") for missing in found.missing)
 
 
 def test_steps_that_bfloat16_would_lose_are_told(composed, gpu) -> None:
-    found = plan(composed("scale=paper_trace", "method=grpo", "policy.dtype=bfloat16"), gpu)
+    found = plan(composed("method=grpo", "scale=paper_trace", "policy.dtype=bfloat16"), gpu)
     assert any(missing.startswith("policy.dtype: ") for missing in found.missing)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from turnwise.console import Terminal
 from turnwise.errors import InputError
@@ -142,3 +143,17 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(InputError, match=str(path)):
             folders_of([path])
+
+
+def test_a_run_without_a_result_is_named_by_its_file_or_its_environment(unfinished: Path) -> None:
+    config = {
+        "method": "sft",
+        "seed": 3,
+        "env": {"_target_": "turnwise.envs.household.HouseholdEnv"},
+        "states": {"_target_": "turnwise.states.expert_turns.ExpertTurns"},
+        "data": {"file": None},
+    }
+    for file, domain in ((None, "household"), ("data/bookings.jsonl", "bookings.jsonl")):
+        config["data"] = {"file": file}
+        (unfinished / "config.yaml").write_text(yaml.safe_dump(config))
+        assert f"<h1>sft on {domain}, seed 3 (unfinished)</h1>" in write_report(unfinished).read_text()

@@ -1,0 +1,32 @@
+"""What a run that has no result yet shows: its newest numbers."""
+
+from __future__ import annotations
+
+from turnwise.reports.headline import percent
+from turnwise.reports.run import Run
+
+NEWEST = {
+    "train/reward_mean": ("mean reward, last iteration", "{:.2f}"),
+    "rollout/turns": ("rollout turns", "{:,.0f}"),
+    "rollout/tokens": ("rollout tokens", "{:,.0f}"),
+}
+
+
+def so_far(run: Run) -> list[tuple[str, str]]:
+    """(number, what it is) of a run that has no result yet: what its newest metrics say."""
+    tiles = []
+    solved = {
+        key: f"{key.split('/')[1]} tasks solved"
+        for key in sorted(key for key in run.metrics if key.startswith("eval/") and key.endswith("/success"))
+    }
+    accepted = {key: "held-out replies accepted" for key in run.metrics if key == "eval/held_out/functional"}
+    for key, name in (accepted | solved).items():
+        iterations, values = run.series(key)
+        tiles.append((percent(values[0]), f"{name} at iteration {iterations[0]}"))
+        if len(values) > 1:
+            tiles.append((percent(values[-1]), f"{name} at iteration {iterations[-1]}"))
+    for key, (name, form) in NEWEST.items():
+        values = run.series(key)[1]
+        if len(values):
+            tiles.append((form.format(values[-1]), name))
+    return tiles
