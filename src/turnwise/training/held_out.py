@@ -49,8 +49,8 @@ class HeldOut:
     ) -> list[Reply]:
         """What the policy makes of ``states``, some of those of the run.
 
-        Replies may be as long as the longest demonstrated one, as far as the player's ``max_length`` has room behind the histories
-        beside which they are sampled.
+        Replies may be as long as the longest demonstrated one, as far as the player's ``max_length`` has room behind the
+        histories beside which they are sampled.
 
         Args:
             player: its engine holds the policy's weights, its sampling is that of training.
