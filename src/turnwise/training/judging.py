@@ -8,6 +8,7 @@ from typing import Any
 from turnwise.data.chat import ChatTokens
 from turnwise.data.steps import Step
 from turnwise.data.toolcalls.formats import Format
+from turnwise.errors import InputError
 from turnwise.rollouts.judged import Judged
 from turnwise.training.ranks import Ranks
 from turnwise.types import State
@@ -24,7 +25,15 @@ def prove(judged: Judged | None, candidates: Sequence[State], ranks: Ranks, tell
     """Ask one question before anything is computed: a run whose judge never answers would be a run without one.
 
     Raises:
-        InputError: there is no score.
+        InputError: there is no score; in every process of the run, for the others would wait for the one that asked.
     """
-    if judged is not None and ranks.first and len(candidates) and (told := judged.prove(candidates[0])):
+    told = fault = None
+    if judged is not None and ranks.first and len(candidates):
+        try:
+            told = judged.prove(candidates[0])
+        except InputError as error:
+            fault = str(error)
+    if fault := ranks.tell(fault):
+        raise InputError(fault)
+    if told:
         tell(told)

@@ -45,7 +45,7 @@ def run(cfg: DictConfig) -> None:
         phases.tell("\n".join(opening_lines(cfg, job.env)))
         with ranks.first_alone():
             candidates = job.candidates()
-            prove(judged_of(job.parts, job.steps, job.chat, job.format), candidates, ranks, phases.tell)
+        prove(judged_of(job.parts, job.steps, job.chat, job.format), candidates, ranks, phases.tell)
         for line in () if job.own else job.strange:
             phases.tell(line)
         if job.parts["allocator"] is not None:
