@@ -69,7 +69,8 @@ class Data:
     the run is judged on it. ``verifier`` and ``similarity`` are kind and threshold of
     :class:`turnwise.rollouts.anchored.Anchored`.
     ``tools_as_text`` writes tools and calls as text: always (true), never (false: a chat template that cannot show them is
-    refused), or where the chat template cannot show them (null).
+    refused), or where the chat template cannot show them (null). ``format`` is how calls are written in the file's dialogues
+    and by the policy, where the reward does not say it (None: as the chat template writes them).
     """
 
     file: str | None = None
@@ -80,6 +81,7 @@ class Data:
     verifier: Kind | None = None
     similarity: float = 0.8
     tools_as_text: bool | None = None
+    format: Format | None = None
 
     def __post_init__(self) -> None:
         _at_least(1, trajectories=self.trajectories)

@@ -1,8 +1,9 @@
 """Trajectories of a person's file on their way into a run: which are dialogues that no environment plays, how the chat template
 shows them, and which of them are held out.
 
-Dialogues are held out by a hash of what is said in them, so that the same file always gives the same ones and copies of a
-dialogue stand on one side.
+Dialogues are held out by a hash of how they begin (all that is said before the first reply), so that the same file always gives
+the same ones, and several trajectories of one task, or one record for each turn of a dialogue, stand on one side. Where too many
+begin alike, the hash is of all that is said.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def dialect_for(data: Data, source: str, chat: ChatTokens, form: Format | None) 
 
     Args:
         source: of the states: ``expert`` where they are turns of trajectories.
-        form: ``reward.format``.
+        form: ``reward.format``, or ``data.format`` where the reward says none.
     """
     if data.file is None or source != "expert":
         return None
@@ -54,9 +55,10 @@ class OwnFile:
     dialect: Dialect
     data: Data
     worlds: Collection[str]
-    draws: array[float] = field(
-        default_factory=lambda: array("d")
-    )  # of each trajectory, by which it is held out or not
+    # of each trajectory, by which it is held out or not: from its beginning, and from all that is said
+    draws: array[float] = field(default_factory=lambda: array("d"))
+    whole: array[float] = field(default_factory=lambda: array("d"))
+    alike: bool = False  # whether too many dialogues begin alike
     strange: Counter[str] = field(default_factory=Counter)  # environments that are named and not played
     folded: int = 0
     as_text: int = 0
@@ -83,7 +85,9 @@ class OwnFile:
                 "refused by the chat template",
             ) from error
         self.strange[named] += bool(named) and not played
-        self.draws.append(_PLAYED if played else _draw(trajectory))
+        acts = next(i for i, message in enumerate(trajectory.messages) if message["role"] == "assistant")
+        self.draws.append(_PLAYED if played else _draw([trajectory.messages[:acts], trajectory.tools]))
+        self.whole.append(_PLAYED if played else _draw([trajectory.messages, trajectory.tools]))
 
     def _shown(self, trajectory: Trajectory) -> Trajectory:
         tools = uses_tools(trajectory)
@@ -105,7 +109,7 @@ class OwnFile:
         if lost:
             raise UnusableError(
                 lost,
-                "use a chat template that shows it, set reward.format to how calls are written, or data.tools_as_text=true",
+                "use a chat template that shows it, set data.format to how calls are written, or data.tools_as_text=true",
                 "lost by the chat template",
             )
 
@@ -132,6 +136,11 @@ class OwnFile:
             lines.append(
                 f"the chat template leaves out what replies say beside their calls, in {self.silenced} dialogues; "
                 "data.tools_as_text=true keeps it"
+            )
+        if self.alike:
+            lines.append(
+                "many dialogues begin alike, so that they are held out by all that is said in them: several trajectories of one "
+                "task may stand on both sides"
             )
         for name, number in self.strange.items():
             if number:
@@ -172,15 +181,17 @@ class OwnFile:
             raise InputError(
                 f"{self.data.file}: one dialogue cannot be trained on and held out as well; add dialogues, or set data.held_out=0"
             )
-        drawn = sum(draw < self.data.held_out for draw in self.draws)
-        wanted = max(min(FLOOR, max(1, count // PART)), min(drawn, count // 2))
-        order = sorted((number for number, draw in enumerate(self.draws) if draw < 1), key=lambda i: (self.draws[i], i))
+        draws, wanted = self.draws, self._wanted(self.draws)
+        self.alike = Counter(draw for draw in draws if draw < 1).most_common(1)[0][1] > wanted
+        if self.alike:
+            draws, wanted = self.whole, self._wanted(self.whole)
+        order = sorted((number for number, draw in enumerate(draws) if draw < 1), key=lambda i: (draws[i], i))
         most = count - self.only_dialogues
         end = min(wanted, most)
-        while end < count and self.draws[order[end]] == self.draws[order[end - 1]]:
+        while end < count and draws[order[end]] == draws[order[end - 1]]:
             end += 1  # copies of a dialogue stand on one side
         if end > most:  # those of the last one are all that would be left to train on
-            end = next(place for place, number in enumerate(order) if self.draws[number] == self.draws[order[-1]])
+            end = next(place for place, number in enumerate(order) if draws[number] == draws[order[-1]])
         if not end:
             raise InputError(
                 f"{self.data.file}: all its dialogues are copies of one, which cannot be trained on and held out as well; add "
@@ -188,8 +199,13 @@ class OwnFile:
             )
         return order[:end]
 
+    def _wanted(self, draws: Sequence[float]) -> int:
+        """How many dialogues are to be held out."""
+        drawn = sum(draw < self.data.held_out for draw in draws)
+        return max(min(FLOOR, max(1, self.dialogues // PART)), min(drawn, self.dialogues // 2))
 
-def _draw(trajectory: Trajectory) -> float:
+
+def _draw(said: object) -> float:
     """A number in [0, 1) from what is said."""
-    said = json.dumps([trajectory.messages, trajectory.tools], sort_keys=True, default=dict)
-    return int.from_bytes(hashlib.sha256(said.encode()).digest()[:6], "big") / 2**48
+    text = json.dumps(said, sort_keys=True, default=dict)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

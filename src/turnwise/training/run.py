@@ -76,7 +76,7 @@ class Run:
             self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, self.seed, policy.start
         )
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
-        chosen = OmegaConf.select(cfg, "reward.format")
+        chosen = OmegaConf.select(cfg, "reward.format") or self.settings["data"].format
         self.dialect = dialect_for(self.settings["data"], self.parts["states"].source, self.chat, chosen)
         self.format = self.dialect.format if self.dialect else self.format
         self.parts["reward"] = in_format(self.parts["reward"], self.format)

@@ -61,6 +61,33 @@ def test_the_same_dialogues_are_held_out_wherever_they_stand_and_whatever_they_a
     assert said[0] == said[1]
 
 
+def test_dialogues_that_begin_alike_stand_on_one_side(tmp_path: Path) -> None:
+    """One record for each reply of a dialogue, as public data has them."""
+    records = []
+    for number, record in enumerate(bookings.dialogues(40)):
+        acts = [i for i, message in enumerate(record["messages"]) if message["role"] == "assistant"]
+        opening = {**record["messages"][acts[0] - 1], "content": f"request {number}"}
+        messages = [*record["messages"][: acts[0] - 1], opening, *record["messages"][acts[0] :]]
+        records += [record | {"id": f"{number}-{at}", "messages": messages[: at + 1]} for at in acts[:2]]
+    own, problems = read(bookings.write(tmp_path / "steps.jsonl", records))
+    assert not problems and not own.alike
+    held = set(own.held_out())
+    names = [own.demonstrations[number].trajectory.id.partition("-")[0] for number in range(len(own.demonstrations))]
+    assert 8 <= len(held) < len(records) / 2
+    assert not {names[i] for i in held} & {names[i] for i in range(len(names)) if i not in held}
+
+
+def test_where_all_begin_alike_dialogues_are_told_apart_by_all_that_is_said(tmp_path: Path) -> None:
+    records = bookings.dialogues(40)
+    for record in records:
+        acts = next(i for i, message in enumerate(record["messages"]) if message["role"] == "assistant")
+        record["messages"][:acts] = [{"role": "user", "content": "Hello."}]
+        record["tools"] = records[0]["tools"]
+    own, _ = read(bookings.write(tmp_path / "hello.jsonl", records))
+    assert 8 <= len(own.held_out()) <= 20 and own.alike
+    assert len(own.lines()) == 2
+
+
 def test_held_out_dialogues_are_never_trained_on(tmp_path: Path) -> None:
     own, _ = read(bookings_file(tmp_path, 24))
     turns, lines = Turns(own.demonstrations), []
@@ -189,7 +216,7 @@ def test_the_new_keys_leave_the_hashes_of_kept_runs_alone() -> None:
     cfg = compose_config(["method=pivotrl"], ROOT / "conf")
     before = config_hash(cfg)
     OmegaConf.set_struct(cfg, False)
-    for key in ("held_out", "verifier", "similarity", "tools_as_text"):
+    for key in ("held_out", "verifier", "similarity", "tools_as_text", "format"):
         del cfg.data[key]
     del cfg.eval["environment"]
     assert config_hash(cfg) == before
