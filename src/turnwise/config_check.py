@@ -19,6 +19,7 @@ from turnwise.config_machine import impossible_trainer
 from turnwise.config_rules import impossible_combinations
 from turnwise.config_secrets import secrets_in
 from turnwise.config_signature import Signature, TargetError, signature_of
+from turnwise.config_values import strange_name, unusable_values
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 _UNSET = "???"
@@ -40,7 +41,7 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError([f"{error.full_key or 'config'}: {first_line(error)}"]) from error
     if secrets := list(secrets_in(tree)):  # alone, for other messages repeat values
         raise ConfigError(secrets)
-    mistakes = _strange(tree)
+    mistakes = [*_strange(tree), *strange_name(tree.get("name"))]
     mistakes += [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
     mistakes += _walk(tree, "")
     told = {mistake.split(":")[0] for mistake in mistakes}
@@ -95,9 +96,10 @@ def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
     except TargetError as error:
         return [f"{path}._target_: {error}"]
     given = {key: value for key, value in node.items() if key not in _HYDRA_KEYS}
-    mistakes = list(_names(given, signature, path, partial=bool(node.get("_partial_"))))
+    mistakes = [*_names(given, signature, path, partial=bool(node.get("_partial_"))), *unusable_values(node, path)]
+    told = {mistake.split(":")[0] for mistake in mistakes}
     for name, value in given.items():
-        parameter = signature.parameters.get(name)
+        parameter = signature.parameters.get(name) if f"{path}.{name}" not in told else None
         if parameter is not None and value != _UNSET and not matches(value, parameter.annotation):
             mistakes.append(f"{path}.{name}: expected {describe(parameter.annotation)}, got {value!r}")
     ours = target.startswith("turnwise.") and signature.is_dataclass

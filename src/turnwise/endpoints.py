@@ -19,6 +19,8 @@ def check_url(url: str, key_variable: str) -> None:
     Raises:
         ValueError: naming ``url`` and the remedy; the message repeats no password and no query.
     """
+    if any(character.isspace() or not character.isprintable() for character in url):
+        raise ValueError("url must hold no spaces and no control characters")
     try:
         parts = urlsplit(url)
         port = parts.port

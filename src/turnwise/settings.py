@@ -10,6 +10,7 @@ from turnwise.data.toolcalls.formats import Format
 from turnwise.engines.base import Sampling
 from turnwise.rollouts.anchored import Anchored, Kind
 
+MOST_TASKS = 10**6  # of an evaluation: each is drawn before any is played
 WIDEST = 4096  # rank of an adapter: beyond the width of most layers, and then no low-rank adapter any more
 
 
@@ -56,6 +57,10 @@ class Policy:
     lora: Lora
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     start: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.lora, Lora):
+            raise ValueError(f"lora must be a part with r and alpha (r=0 trains all weights), got {self.lora!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +207,8 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         _at_least(1, tasks=self.tasks)
+        if self.tasks > MOST_TASKS:
+            raise ValueError(f"tasks must be at most {MOST_TASKS}, got {self.tasks}")
         _at_least(0, attempts=self.attempts, items=self.items, every=self.every)
 
 

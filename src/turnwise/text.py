@@ -78,7 +78,7 @@ def whole_characters(value: Any) -> Any:
         ValueError: one of them holds half a surrogate pair, or it is nested too deeply.
     """
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
         raise ValueError("it holds half a surrogate pair") from error
     except RecursionError as error:

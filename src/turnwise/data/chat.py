@@ -68,6 +68,8 @@ class ChatTokens:
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | set(tokenizer.all_special_ids)
         self._opening = self._render([_ASKED])
+        if _SPOKEN not in self._render([{"role": "user", "content": _SPOKEN}]):
+            raise ChatTemplateError(f"{self.name}: the chat template does not show the text of user messages")
         tail = self._cut([_ASKED, _spoken(_SPOKEN), _ANSWER])[1]
         self._last_tail = self._cut([_ASKED, _spoken(_SPOKEN)], prompt=False)[1]
         self.end_id, self._closing = self._end_of_turn(self._last_tail)

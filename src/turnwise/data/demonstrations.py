@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from turnwise.data.chat import ChatTokens
+from turnwise.data.records import UnusableError
 from turnwise.data.spines import Spine
 from turnwise.data.trajectories import used_twice
 from turnwise.shelf import Names, Shelf
@@ -64,6 +65,15 @@ class Demonstrations:
             raise used_twice(trajectory.id, self[first].trajectory.source)
         shown = shown or trajectory
         spines = self.chat.spines(shown.messages, shown.tools)
+        stops = self.chat.stop_ids
+        if any(
+            spine.ids[at] in stops for spine in spines for start, stop in spine.turns for at in range(start, stop - 1)
+        ):
+            raise UnusableError(
+                "a demonstrated reply goes on after the token that ends a turn, which no policy can",
+                "take the chat template's own tokens out of the text",
+                "end of turn inside",
+            )
         if check is not None:
             check([self.chat.decode(spine.ids[start:stop]) for spine in spines for start, stop in spine.turns])
         self.names.append(trajectory.id)

@@ -7,6 +7,7 @@ from typing import Any
 
 from turnwise.data.records import UnusableError
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
+from turnwise.data.toolcalls.base import ToolCallError, checked_call
 from turnwise.text import parse_json
 from turnwise.types import Task, Trajectory
 
@@ -120,7 +121,7 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]]) -> di
             f"{where} is a {role} message with tool_calls", "only assistants call tools", "unusable call"
         )
     for call in calls:
-        if problems := check_call(call, tools):
+        if problems := check_call(call, tools) or _strange_call(call):
             raise UnusableError(
                 f"{where} {'; '.join(problems)}",
                 "correct the call, or the tool's schema in 'tools'",
@@ -133,6 +134,15 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]]) -> di
     if calls:
         message["tool_calls"] = [_normal_call(call) for call in calls]
     return {"role": role, **{key: value for key, value in message.items() if key != "role"}}
+
+
+def _strange_call(call: Mapping[str, Any]) -> list[str]:
+    """What no parser would take for a call, had a policy written it."""
+    try:
+        checked_call(function_of(call).get("name"), arguments_of(call))
+    except ToolCallError as error:
+        return [str(error)]
+    return []
 
 
 def _normal_call(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,10 @@ def read_records(
     Raises:
         InputError: the file is missing, unreadable or of another kind, or an array is broken, so that what follows is lost.
     """
-    path = name.expanduser().resolve()
+    try:
+        path = name.expanduser().resolve()
+    except (RuntimeError, ValueError) as error:  # links in a circle, the home of nobody, a name with NUL
+        raise InputError(f"{name}: cannot be found ({error}); correct {key}") from error
     told = on_bytes or (lambda count: None)
     if path.is_dir():
         raise InputError(f"{name}: a folder; name its {kind}s in {key}")
@@ -91,7 +94,10 @@ def _rows(path: Path, name: Path, told: OnBytes) -> Iterator[tuple[str, Any]]:
         for group in file.iter_batches(batch_size=256):
             for record in group.to_pylist():
                 row += 1
-                yield f"{name}:{row}", without_nulls(record)
+                try:
+                    yield f"{name}:{row}", _plain_values(without_nulls(record))
+                except UnusableError as error:
+                    yield f"{name}:{row}", error
             told(size * row // total - size * (row - group.num_rows) // total)
 
 
@@ -131,16 +137,24 @@ def _parse(line: bytes | None, limit: int) -> Any:
     except ValueError as error:
         remedy = "write one whole JSON object a line"
         raise UnusableError(f"broken JSON ({error})", remedy, "broken JSON") from error
-    return _whole_characters(record)
+    return _plain_values(record)
 
 
-def _whole_characters(record: Any) -> Any:
+def _plain_values(record: Any) -> Any:
+    """``record`` back, which JSON can say: columns of Parquet also hold dates, bytes and NaN."""
     try:
-        json.dumps(record, ensure_ascii=False).encode()
+        json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
+    except TypeError as error:
+        raise UnusableError(
+            f"holds a value that JSON has not ({error})", "write it as text", "no JSON value"
+        ) from error
     except UnicodeEncodeError as error:
         raise UnusableError("holds half a surrogate pair", "write whole characters", "half a character") from error
     except RecursionError as error:
         raise UnusableError("nested too deeply", "flatten it", "nested too deeply") from error
+    except ValueError as error:
+        remedy = "write a finite number, or text"
+        raise UnusableError("holds NaN or a number beyond all others", remedy, "number is not finite") from error
     return record
 
 
@@ -206,7 +220,7 @@ class _Array:
         if size > self.limit:
             return _too_long(self.limit)
         try:
-            return _whole_characters(item)
+            return _plain_values(item)
         except UnusableError as error:
             return error
 

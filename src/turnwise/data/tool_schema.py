@@ -99,6 +99,10 @@ def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
     ):
         if schema.get(key) is not None and not isinstance(schema[key], kind):
             return f"{where}.{key} must be {what}, got {_kind(schema[key])}"
+    if wrong := [
+        name for name, about in (schema.get("properties") or {}).items() if not isinstance(about, Mapping | bool)
+    ]:
+        return f"{where}.{wrong[0]} must be a JSON schema, got {_kind(schema['properties'][wrong[0]])}"
     if wrong := [name for name in schema.get("required") or () if not isinstance(name, str)]:
         return f"{where}.required must name parameters, got {_kind(wrong[0])}"
     types = schema.get("type")

@@ -20,8 +20,10 @@ from turnwise.models.weights import (
     ADAPTER,
     WeightsError,
     check_adapter,
+    check_embeddings,
     check_finite,
     check_loaded,
+    check_tokenizer,
     check_vocabulary,
     tensor_names,
     weight_files,
@@ -103,13 +105,20 @@ def load_policy(
     policy, tokenizer = _load(AutoModelForCausalLM, model, dtype, "policy.model")
     if start is not None:
         policy = _merged(policy, model, Path(start))
-    use_tree_attention(policy)
+    _under_tree_attention(policy, f"policy.model={model}")
     if rank == 0:
         return policy, tokenizer
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         adapted = with_adapter(policy, rank, alpha, dropout)
     return adapted, tokenizer
+
+
+def _under_tree_attention(model: Any, named: str) -> None:
+    try:
+        use_tree_attention(model)
+    except ValueError as error:
+        raise PolicyError(f"{named}: {error}") from error
 
 
 def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
@@ -154,7 +163,7 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
         PolicyError: there is no such model, or it cannot be used.
     """
     backbone, tokenizer = _load(AutoModel, model, dtype, "predictor.model")
-    use_tree_attention(backbone)
+    _under_tree_attention(backbone, f"predictor.model={model}")
     if layers is not None:
         if not isinstance(getattr(backbone, "layers", None), torch.nn.ModuleList) or layers > len(backbone.layers):
             raise PolicyError(
@@ -180,7 +189,10 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
             )
         check_loaded(info, int(getattr(weights.config, "num_hidden_layers", 0)))
         check_finite(weights.named_parameters())
-        check_vocabulary(tokenizer, weights.get_input_embeddings().weight.shape[0])
+        embeddings = weights.get_input_embeddings().weight
+        check_vocabulary(tokenizer, embeddings.shape[0])
+        check_tokenizer(tokenizer)
+        check_embeddings(embeddings.detach())
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the libraries raise whatever a broken file leads to

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.utils import cached_file
 
 from turnwise.files import whole
@@ -25,6 +26,13 @@ _SAMPLED = 16  # values of each tensor that tell one base from another
 _REPEATS = 5  # in a pattern that peft matches with the names of modules
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 _RANK, _ALPHA = 2**13, 2**20  # of an adapter, at most
+_SCALES = {  # ends of keys in config.json -> what their numbers lie between
+    r"(^|_)eps(ilon)?$": (1e-20, 0.1),
+    r"rope_theta$": (1.0, 1e15),
+    r"^factor$": (1e-3, 1e6),
+    r"dropout$|_pdrop$": (0.0, 0.999),
+}
+_TRIED = "open the door and go in"  # any tokenizer of a language model gives it back
 # Keys of adapter_config.json that may differ from their defaults; others load code, or change the base.
 _ADAPTER_KEYS = """
     alpha_pattern auto_mapping base_model_name_or_path bias ensure_weight_tying exclude_modules fan_in_fan_out
@@ -70,8 +78,10 @@ def weight_files(model: str | Path) -> list[Path]:
             if isinstance(part.get(key), int | float) and not 0 < part[key] <= count:
                 raise WeightsError(f"config.json claims {key}={part[key]}, and there are {count} tensors")
     _check_scales(about)
-    if not about.get("quantization_config"):
+    if (quantised := about.get("quantization_config")) is None:
         _check_types(files)
+    elif not isinstance(quantised, Mapping) or quantised.get("quant_method") not in AUTO_QUANTIZER_MAPPING:
+        raise WeightsError("config.json has a quantization_config whose quant_method is unknown")
     return files
 
 
@@ -92,12 +102,14 @@ def tensor_names(file: Path) -> list[str]:
 
 
 def _check_scales(about: Mapping[str, Any], where: str = "config.json") -> None:
-    """Epsilons and rotary bases by which every activation is divided or turned."""
+    """Numbers by which every activation is divided, turned or left out."""
     for key, value in about.items():
         if isinstance(value, Mapping):
             _check_scales(value, f"{where}, {key}")
-        elif re.search(r"eps(ilon)?$|theta$", key) and isinstance(value, int | float) and not 0 < value < math.inf:
-            raise WeightsError(f"{where} says {key}={value}, and it must be a positive number")
+        for ends, (low, high) in _SCALES.items():
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if re.search(ends, key) and value is not None and not (number and low <= value <= high):
+                raise WeightsError(f"{where} says {key}={value!r}, and it must be a number from {low:g} to {high:g}")
 
 
 def _check_types(files: Sequence[Path]) -> None:
@@ -155,6 +167,28 @@ def check_vocabulary(tokenizer: Any, rows: int) -> None:
         raise WeightsError(f"the tokenizer has ids up to {highest}, and the model's vocabulary has {rows} rows")
 
 
+def check_tokenizer(tokenizer: Any) -> None:
+    """A tokenizer without its files, or with a damaged one, drops or replaces what it is given.
+
+    Raises:
+        WeightsError: it does not give an ordinary text back.
+    """
+    ids = tokenizer.encode(_TRIED, add_special_tokens=False)
+    back = tokenizer.decode(ids[: 10 * len(_TRIED)], clean_up_tokenization_spaces=False)
+    if back.lower().split() != _TRIED.split():
+        raise WeightsError(f"the tokenizer's files are missing or damaged: it reads {_TRIED!r} as {back[:60]!r}")
+
+
+def check_embeddings(weight: torch.Tensor) -> None:
+    """Weights that were never filled are all one value.
+
+    Raises:
+        WeightsError: these are.
+    """
+    if not weight.is_meta and weight.numel() > 1 and bool((weight[:64] == weight[0, 0]).all()):
+        raise WeightsError("the embeddings of its vocabulary are all one value: the weights were never filled")
+
+
 def check_adapter(folder: Path, base: str | Path) -> None:
     """An adapter's configuration and tensors, and whether it belongs to ``base``.
 
@@ -181,7 +215,10 @@ def check_adapter(folder: Path, base: str | Path) -> None:
             raise WeightsError(f"{ADAPTER_CONFIG} holds a pattern that may take for ever ({pattern[:60]!r})")
     tensor_names(folder / ADAPTER)
     with safe_open(folder / ADAPTER, "pt") as stream:
-        check_finite((name, stream.get_tensor(name)) for name in stream.keys())  # noqa: SIM118 - it is no mapping
+        for name in stream.keys():  # noqa: SIM118 - it is no mapping
+            if not (kind := stream.get_slice(name).get_dtype()).startswith(("F", "BF")):
+                raise WeightsError(f"{name} is of type {kind}, and an adapter's weights are floating-point numbers")
+            check_finite([(name, stream.get_tensor(name))])
     _check_base(folder, base, about.get("base_model_name_or_path"))
 
 
@@ -208,7 +245,7 @@ def fingerprint(files: Sequence[Path]) -> str:
 
 
 def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:
-    if (folder / _BASE).is_file():
+    if (folder / _BASE).exists():
         noted = _json(folder / _BASE)
         if noted.get("sampled") != fingerprint(weight_files(base)):
             raise WeightsError(f"it was trained on other weights, of {noted.get('base')}")
@@ -248,6 +285,8 @@ def _found(model: str | Path, name: str) -> Path | None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is no file")
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise WeightsError(f"{path.name} cannot be read ({error})") from error

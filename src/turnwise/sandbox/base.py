@@ -28,6 +28,9 @@ class SandboxFault(RuntimeError):
     """The sandbox itself failed (its server died, it could not start). It says nothing about the code that was run."""
 
 
+_LEAST_MIB = 16
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of one call, all its processes together unless said otherwise.
@@ -49,6 +52,8 @@ class Limits:
             value = getattr(self, field.name)
             if not value > 0:
                 raise ValueError(f"limits.{field.name}: must be above 0, got {value}")
+        if self.memory_mib < _LEAST_MIB:
+            raise ValueError(f"limits.memory_mib: an interpreter needs {_LEAST_MIB} to start, got {self.memory_mib}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,15 @@ def task_starts(tasks: Iterable[Task], opening: Callable[[Task], Sequence[int]])
     return [State(id=f"{task.env}/{task.id}#t0", task=task, ids=tuple(opening(task))) for task in tasks]
 
 
+_MOST = 10**6
+
+
 @dataclass(frozen=True, slots=True)
 class TaskStarts:
     """The openings of the first ``count`` training tasks.
 
     Raises:
-        ValueError: ``count`` is below 1.
+        ValueError: ``count`` is below 1, or more than can be drawn before a run begins.
     """
 
     source: ClassVar[Literal["tasks"]] = "tasks"
@@ -35,8 +38,8 @@ class TaskStarts:
     count: int = 300
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count must be at least 1, got {self.count}")
+        if not 1 <= self.count <= _MOST:
+            raise ValueError(f"count must be from 1 to {_MOST}, got {self.count}")
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
         """The first ``count`` of them."""

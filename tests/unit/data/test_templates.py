@@ -36,6 +36,8 @@ BOMBS = {
     "a filter that replaces": "{% set t = 'x' * 1000000 %}{{ t | replace('x', t) }}",
     "joining": "{% set t = 'x' * 1000000 %}{{ t.join([t] * 100000) }}",
     "a long text": "{% set t = 'x' * 1000000 %}{% for a in range(100) %}{{ t }}{% endfor %}",
+    "doubling a list": "{% set n = namespace(v=[1]) %}{% for a in range(99) %}{% set n.v = n.v + n.v %}{% endfor %}",
+    "a date": "{{ strftime_now('%Y' * 1000000) }}",
     "recursion": "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
 }
 
@@ -79,6 +81,13 @@ def test_a_template_that_is_endless_for_some_conversations_is_stopped_in_any_thr
     thread.start()
     thread.join(30)
     assert len(errors) == 1 and not thread.is_alive()
+
+
+def test_a_template_that_leaves_users_out_is_refused(tokenizer: Any) -> None:
+    text = "{% for m in messages %}{% if m.role == 'assistant' %}<|im_start|>assistant\n{{ m.content }}<|im_end|>\n{% endif %}"
+    tokenizer.chat_template = text + "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    with pytest.raises(ChatTemplateError, match="user messages"):
+        ChatTokens(tokenizer)
 
 
 @pytest.mark.parametrize("base", ["tiny", "tiny_llama", "tiny_thinking"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 import time
@@ -110,6 +111,24 @@ MODELS: dict[str, tuple[Damage, str]] = {
     "config is cut": (cut("config.json", 40), r"config\.json"),
     "tokenizer is cut": (cut("tokenizer.json", 400), "copy"),
     "wrong vocabulary": (vocabulary, "1000000"),
+    "an epsilon beyond use": (config(rms_norm_eps=1e30), "rms_norm_eps"),
+    "an epsilon in words": (config(rms_norm_eps="small"), "rms_norm_eps"),
+    "a rotary factor of nothing": (
+        config(rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 0}),
+        "factor",
+    ),
+    "dropout of everything": (config(attention_dropout=1.0), "attention_dropout"),
+    "an unknown quantisation": (config(quantization_config={"quant_method": "banana"}), "quant_method"),
+    "never filled": (tensors(lambda found: [value.zero_() for value in found.values()]), "never filled"),
+    "no tokenizer": (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")] and None, "tokenizer"),
+    "a tokenizer that drops all": (
+        config("tokenizer.json", normalizer={"type": "Replace", "pattern": {"Regex": "."}, "content": ""}),
+        "tokenizer",
+    ),
+    "sliding windows": (
+        config(use_sliding_window=True, sliding_window=8, layer_types=["sliding_attention"] * 9),
+        "policy.model",
+    ),
     "control characters": (tensors(lambda found: found.update({"\x1b[2J": torch.zeros(1)})), r"x1b\[2J"),
     "an adapter": (
         lambda folder: (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere"}') and None,
@@ -195,6 +214,14 @@ ADAPTERS: dict[str, tuple[Damage, str]] = {
     "alpha infinite": (config(ABOUT, lora_alpha=float("inf")), "lora_alpha"),
     "alpha of a layer": (config(ABOUT, alpha_pattern={"q_proj": float("nan")}), "q_proj"),
     "rank beyond memory": (config(ABOUT, r=10**9), "r="),
+    "whole numbers": (
+        tensors(lambda found: found.update({name: value.to(torch.int32) for name, value in found.items()}), WEIGHTS),
+        "floating-point",
+    ),
+    "a pipe beside it": (
+        lambda folder: (folder / "base.json").unlink() or os.mkfifo(folder / "base.json"),
+        r"base\.json",
+    ),
     "other kind": (config(ABOUT, peft_type="LOHA"), "LOHA"),
     "code": (config(ABOUT, megatron_config={"a": 1}, megatron_core="antigravity"), "megatron"),
     "endless pattern": (config(ABOUT, target_modules=r"(\w+\.?)+x"), "pattern"),

@@ -77,6 +77,8 @@ class VllmEngine:
         self.urls = list(urls)
         for url in self.urls:
             Connection(url, None, key_variable, 1)  # a bad address is told before anything starts
+        if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
+            raise ValueError(f"urls must name each server once, got {', '.join(self.urls)}")
         if not self.urls:
             local.check()
         self.version = -1

@@ -174,8 +174,8 @@ class OfficeTasks:
     names: Callable[[random.Random], Names] | None = None
 
     def __post_init__(self) -> None:
-        if not self.levels or set(self.levels) - {1, 2, 3}:
-            raise ValueError(f"levels: name some of 1, 2 and 3, got {list(self.levels)}")
+        if len(set(self.levels)) < max(1, len(self.levels)) or set(self.levels) - {1, 2, 3}:
+            raise ValueError(f"levels: name some of 1, 2 and 3, each once, got {list(self.levels)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         """``count`` tasks, the levels in turn.

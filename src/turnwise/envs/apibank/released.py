@@ -76,8 +76,8 @@ class ReleasedTasks:
     """
 
     def __init__(self, folder: str | Path, levels: Sequence[int] = (1, 2, 3)) -> None:
-        if not levels or set(levels) - set(FILES):
-            raise ValueError(f"levels: name some of 1, 2 and 3, got {list(levels)}")
+        if len(set(levels)) < max(1, len(levels)) or set(levels) - set(FILES):
+            raise ValueError(f"levels: name some of 1, 2 and 3, each once, got {list(levels)}")
         self.left_out: list[tuple[str, str]] = []
         self._tasks: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
         for level in levels:

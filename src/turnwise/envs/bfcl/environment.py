@@ -50,6 +50,8 @@ class BfclEnv(DialogueEnv):
             raise ValueError(f"level: must be tiny or public, got {level!r}")
         root()  # says how to install what is missing, before anything is asked of it
         tiny = level == "tiny"
+        if not subsets or len(set(subsets)) < len(subsets):
+            raise ValueError(f"subsets: name at least one, each once, got {list(subsets)}")
         source = TinyTasks() if tiny else PublicTasks(tuple(subsets))
         turns = (16 if tiny else 60) if horizon is None else horizon
         form: Format = format or ("bfcl_python" if tiny else "hermes")

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import select
+import shutil
 import subprocess
 import sys
 import threading
@@ -42,6 +43,8 @@ class Equality:
         if not seconds > 0:
             raise ValueError(f"seconds: a comparison takes time, got {seconds}")
         self.seconds = seconds
+        if python is not None and shutil.which(python) is None:
+            raise ValueError(f"python: {python} is no program; give an interpreter that has math-verify, or null")
         self._python = python or sys.executable
         self._worker: _Worker | None = None
         self._lock = threading.Lock()

@@ -114,8 +114,11 @@ def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]
         raise ValueError(f"the question must be text, got {text!r}")
     if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
         raise ValueError(f"the answers must be text, got {answers!r} (test files come without them)")
+    text, answers = cleaned(text).strip(), [cleaned(answer).strip() for answer in answers]
+    if not text or not all(answers):
+        raise ValueError("the question or an answer holds nothing but control characters")
     facts = tuple((cleaned(title).strip(), cleaned(sentence).strip()) for title, sentence in evidence)
-    return Question(kind, cleaned(text).strip(), tuple(dict.fromkeys(map(str.strip, answers))), facts)
+    return Question(kind, text, tuple(dict.fromkeys(answers)), facts)
 
 
 def _pairs(value: Any, *keys: str) -> list[tuple[str, Any]]:

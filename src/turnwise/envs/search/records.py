@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,8 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
         InputError: the file is missing, unreadable, or not in the format that its ending says.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: a folder, a pipe or a device, no file; {key} takes {ENDINGS}")
     try:
         for number, record in enumerate(_read(path), start=1):
             if record is None:
@@ -59,7 +62,7 @@ def _read(path: Path) -> Iterator[Any]:
                 yield from batch.to_pylist()
     elif ending in (".csv", ".tsv"):
         with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from csv.DictReader(file, delimiter="," if ending == ".csv" else "\t")
+            yield from csv.DictReader(file, delimiter="," if ending == ".csv" else "\t", strict=True)
     elif ending in (".json", ".jsonl", ".ndjson"):
         yield from _read_json(path)
     else:
@@ -74,12 +77,22 @@ def _read_json(path: Path) -> Iterator[Any]:
         file.seek(0)
         if start == "[":
             try:
-                yield from json.load(file)
+                yield from json.load(file, parse_constant=_refuse, parse_float=_finite)
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{path}: not JSON ({error}); restore the file, or write one object a line") from error
             return
         for number, line in enumerate(file, start=1):
             try:
-                yield json.loads(line) if line.strip() else None
+                yield json.loads(line, parse_constant=_refuse, parse_float=_finite) if line.strip() else None
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{path}:{number}: not JSON ({error}); write one object a line") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:40]} is beyond all numbers")
+    return number

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +14,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from turnwise.envs.search.pages import Page
 from turnwise.envs.search.retrieval import KEY, MAX_BODY, MAX_QUERY
 from turnwise.text import parse_json, plain
+
+_logger = logging.getLogger(__name__)
+_logger.addFilter(  # what a client sent that is no HTTP is answered with 400, and is no error of ours
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+)
 
 
 class Searcher(Protocol):
@@ -88,6 +96,8 @@ def make_app(index: Searcher, key: str | None = None, limits: Limits | None = No
             hits = await _search(index, queries, k, limits, thread)
         finally:
             waiting -= 1
+        if scores and not all(math.isfinite(score) for row in hits for _, score in row):
+            raise _Refused(503, "the encoder gave a score that is not finite")
         if sum(len(page.title) + len(page.text) for row in hits for page, _ in row) > limits.answer:
             raise _Refused(400, f"the answer has more than {limits.answer} characters: ask for fewer pages")
         return web.json_response({"result": [[_shown(*hit, scores) for hit in row] for row in hits]})
@@ -162,7 +172,7 @@ async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[s
     Raises:
         OSError: the address cannot be had.
     """
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, logger=_logger)
     await runner.setup()
     guard = asyncio.create_task(_guard(runner, app[_ASKED], app[_LIMITS]))
     try:

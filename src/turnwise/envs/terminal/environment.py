@@ -55,6 +55,8 @@ class TerminalEnv:
             raise ValueError(f"verifier: effect or similarity, got {verifier!r}")
         if shown is not None and shown < 20:
             raise ValueError(f"shown: an observation has at least 20 characters, got {shown}")
+        if judge is not None and not callable(judge):
+            raise ValueError(f"judge: a part with a _target_ of two commands, or null, got {judge!r}")
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold: a similarity lies in (0, 1], got {threshold}")
         self.level: Level = level

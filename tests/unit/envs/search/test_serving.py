@@ -33,8 +33,9 @@ class Slow:
         for query in queries:
             with suppress(ValueError):
                 time.sleep(float(query))
+        score = float("nan") if "nothing" in queries else 1.0
         size = 5000 if "large" in queries else 1
-        return [[(Page("T", ("x" * size,)), 1.0)] * k for _ in queries]
+        return [[(Page("T", ("x" * size,)), score)] * k for _ in queries]
 
 
 @pytest.fixture
@@ -111,14 +112,20 @@ def test_what_is_no_request_is_400_with_a_reason(server: str, body: Any) -> None
     assert status == 400 and 0 < len(json.loads(text)["error"]) < 500 and "\x1b" not in text
 
 
+def test_a_score_that_is_no_number_is_not_written_as_one(server: str) -> None:
+    status, text = posted(server, {"queries": ["nothing"], "topk": 1, "return_scores": True})
+    assert status == 503 and "not finite" in json.loads(text)["error"]
+
+
 @pytest.mark.parametrize("kind", ["application/json; charset=no-such", "text/plain; charset=utf-7", "x"])
 def test_the_charset_that_a_request_names_is_not_looked_up(server: str, kind: str) -> None:
     assert posted(server, {"queries": ["a"], "topk": 1}, headers={"Content-Type": kind})[0] == 200
 
 
-def test_a_packed_body_that_is_none_or_too_large_is_refused(server: str) -> None:
+def test_a_packed_body_that_is_none_or_too_large_is_refused(server: str, caplog: pytest.LogCaptureFixture) -> None:
     headers = {"Content-Encoding": "gzip"}
     assert posted(server, b"no gzip", headers=headers)[0] == 400
+    assert "Traceback" not in caplog.text
 
 
 def test_a_long_search_ends_and_holds_up_nobody_who_is_refused(server: str) -> None:

@@ -1,0 +1,83 @@
+"""Values that no part can use: refused by one line that names the key, before anything is built."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from turnwise.config import ConfigError, compose_config
+from turnwise.config_check import check_config
+from turnwise.config_values import refuse_several
+
+ROOT = Path(__file__).parents[2]
+CONF = ROOT / "conf"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *(
+            "rollout.sampling.temperature=nan",
+            "rollout.sampling.temperature=1e-320",
+            "rollout.sampling.temperature=1e300",
+        ),
+        *("advantage.tolerance=inf", "loss.entropy_coef=nan", "loss.kl_beta=inf", "rollout.world_seconds=inf"),
+        *("data.file=", "data.file=' '", "policy.start=", "policy.model=", "policy.lora=null"),
+        *(
+            "rollout.states=1000000000000000000000",
+            "+loss._partial_=true",
+            "+loss._partial_=maybe",
+            "+loss._recursive_=7",
+        ),
+        *("+loss._convert_=foo", "name=", "name=..", "name=../../escaped", "name=/absolute", "name=a//b"),
+    ],
+)
+def test_a_value_that_no_part_can_use_is_refused_by_its_key(override: str) -> None:
+    key = override.lstrip("+").partition("=")[0]
+    with pytest.raises(ConfigError) as refused:
+        check_config(compose_config([override], CONF))
+    assert key.rpartition(".")[2] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["env=apibank", "env.levels=[1,1]"], "levels"),
+        (["env=bfcl", "env.subsets=[]"], "subsets"),
+        (["env=bfcl", "env.level=public", "env.subsets=[base,base]"], "subsets"),
+        (["env=terminal", "env.judge=yes"], "judge"),
+        (["env=math", "env.interpreter.limits.memory_mib=1"], "memory_mib"),
+        (["env=math", "env.equality.python=/nowhere/python"], "python"),
+        (["env=search", "env.retriever=http://host with space/retrieve"], "spaces"),
+    ],
+)
+def test_a_world_refuses_what_it_cannot_use(overrides: list[str], key: str) -> None:
+    from turnwise.config_parts import build_alone
+
+    with pytest.raises(ConfigError, match=key):
+        build_alone("env", overrides, CONF)
+
+
+@pytest.mark.parametrize("argument", ["method=[grpo,sft]", "+env=[math,search]", "hydra.run.dir=/proc/x"])
+def test_several_choices_of_one_group_are_refused(argument: str) -> None:
+    with pytest.raises(ConfigError, match=argument.lstrip("+").partition("=")[0]):
+        refuse_several([argument], CONF)
+    refuse_several(["callbacks=[default,gradients]", "engine.urls=[http://one:1,http://two:2]", "method=grpo"], CONF)
+
+
+def test_an_argument_that_is_nested_too_deeply_is_one_line() -> None:
+    argument = f"+x={'[' * 3000}1{']' * 3000}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), argument],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 2 and "nested too deeply" in ended.stderr and "Traceback" not in ended.stderr
