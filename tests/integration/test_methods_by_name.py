@@ -28,7 +28,7 @@ def test_a_method_alone_reaches_its_report(method: str, composed: Compose, tmp_p
     result = read_result(tmp_path / "run")
     assert result.method == method and result.in_domain.delta is not None
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert bool(result.gate) == (method == "selective") == ("Gate:" in page)
+    assert bool(result.gate) == (method == "selective") == ("Gate: stopped" in page)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows if row["phase"] == "train"] == [0, 1]
 
