@@ -62,11 +62,19 @@ def test_a_world_refuses_what_it_cannot_use(overrides: list[str], key: str) -> N
         build_alone("env", overrides, CONF)
 
 
-@pytest.mark.parametrize("argument", ["method=[grpo,sft]", "+env=[math,search]", "hydra.run.dir=/proc/x"])
+@pytest.mark.parametrize(
+    "argument", ["method=[grpo,sft]", "+env=[math,search]", "hydra.run.dir=/proc/x", "=1", "method=7", "env=true"]
+)
 def test_several_choices_of_one_group_are_refused(argument: str) -> None:
-    with pytest.raises(ConfigError, match=argument.lstrip("+").partition("=")[0]):
+    with pytest.raises(ConfigError, match=argument.lstrip("+").partition("=")[0] or "=1"):
         refuse_several([argument], CONF)
     refuse_several(["callbacks=[default,gradients]", "engine.urls=[http://one:1,http://two:2]", "method=grpo"], CONF)
+
+
+@pytest.mark.parametrize("overrides", [["eval.tasks=1000000000000"], ["method=grpo", "states.count=1000000000000"]])
+def test_more_tasks_than_can_be_drawn_are_refused(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"1000000,? got"):
+        check_config(compose_config(overrides, CONF))
 
 
 def test_an_argument_that_is_nested_too_deeply_is_one_line() -> None:
