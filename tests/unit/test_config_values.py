@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.config import ConfigError, compose_config
+from turnwise.config import ConfigError, build, compose_config
 from turnwise.config_check import check_config
 from turnwise.config_values import refuse_several
 
@@ -69,6 +69,15 @@ def test_several_choices_of_one_group_are_refused(argument: str) -> None:
     with pytest.raises(ConfigError, match=argument.lstrip("+").partition("=")[0] or "=1"):
         refuse_several([argument], CONF)
     refuse_several(["callbacks=[default,gradients]", "engine.urls=[http://one:1,http://two:2]", "method=grpo"], CONF)
+
+
+def test_a_part_that_the_run_completes_is_refused_by_its_key(tmp_path: Path) -> None:
+    given = {"end_ids": [0], "model": "tiny", "folder": tmp_path, "say": print}
+    with pytest.raises(ConfigError, match=r"^engine: lanes must be at least 1"):
+        build(compose_config(["engine.lanes=-1"], CONF), "engine", **given)
+    twice = "engine.urls=[http://127.0.0.1:1,http://127.0.0.1:1/]"
+    with pytest.raises(ConfigError, match=r"^engine: urls must name each server once"):
+        build(compose_config(["engine=vllm", twice], CONF), "engine", **given)
 
 
 @pytest.mark.parametrize("overrides", [["eval.tasks=1000000000000"], ["method=grpo", "states.count=1000000000000"]])
