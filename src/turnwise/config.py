@@ -154,6 +154,10 @@ def build_node(node: Any, key: str, **given: Any) -> Any:
             return part
         named = inspect.signature(part.func).parameters
         return part(**{name: value for name, value in given.items() if name in named})
+    except InputError:
+        raise
+    except ValueError as error:  # of a part that only now has all of its arguments
+        raise ConfigError([f"{key}: {first_line(error)}"]) from error
     except InstantiationException as error:
         reason = error.__cause__ if isinstance(error.__cause__, ValueError | TypeError) else error
         within = _FULL_KEY.search(str(error))  # of a part that stands inside another one

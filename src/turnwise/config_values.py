@@ -20,7 +20,8 @@ _SEVERAL = ("callbacks", "logger")  # groups of which a run may choose several
 def unusable_values(node: Mapping[str, Any], path: str) -> Iterator[str]:
     """Mistakes of a part's arguments: numbers that are not finite, empty texts, and Hydra's own keys with other values.
 
-    An empty text mostly is a variable of the shell that was not set, and would count as null in some places.
+    An empty text mostly is a variable of the shell that was not set, and would count as null in some places. Loggers repeat
+    the name and the folder of the run, which are told as themselves.
     """
     for key, value in node.items():
         place = f"{path}.{key}" if path else str(key)
@@ -28,7 +29,7 @@ def unusable_values(node: Mapping[str, Any], path: str) -> Iterator[str]:
             yield f"{place}: must be a finite number, got {value}"
         elif isinstance(value, int) and abs(value) >= _WHOLE:
             yield f"{place}: a whole number below {_WHOLE}, got one of {len(str(abs(value)))} digits"
-        elif isinstance(value, str) and not value.strip() and key != "_target_":
+        elif isinstance(value, str) and not value.strip() and key != "_target_" and not path.startswith("logger."):
             yield f"{place}: empty; give a value, or {place}=null where it takes none"
         elif key in ("_partial_", "_recursive_") and not isinstance(value, bool):
             yield f"{place}: true or false, got {value!r}"
@@ -64,6 +65,10 @@ def refuse_several(arguments: Sequence[str], folder: Path) -> None:
         raise ConfigError([f"{deep[0][:40]}...: nested too deeply to be read; write it flat, or into a file"])
     if any(argument.lstrip("+").startswith("hydra.run.dir=") for argument in arguments):
         raise ConfigError(["hydra.run.dir: a run makes its folder itself; name it with paths.out=..."])
+    for key, equals, value in (argument.lstrip("+").partition("=") for argument in arguments):
+        number = re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower())
+        if equals and number and (not key or (folder / key).is_dir()):
+            raise ConfigError([f"{key}={value}: a group takes the name of one of its files, and no number"])
     found = [re.fullmatch(r"\+*([\w/]+)=\[.*,.*\]", argument, re.DOTALL) for argument in arguments]
     keys = [match[1] for match in found if match and match[1] not in _SEVERAL and (folder / match[1]).is_dir()]
     if keys:

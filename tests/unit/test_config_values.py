@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.config import ConfigError, compose_config
+from turnwise.config import ConfigError, build, compose_config
 from turnwise.config_check import check_config
 from turnwise.config_values import refuse_several
 
@@ -62,11 +62,28 @@ def test_a_world_refuses_what_it_cannot_use(overrides: list[str], key: str) -> N
         build_alone("env", overrides, CONF)
 
 
-@pytest.mark.parametrize("argument", ["method=[grpo,sft]", "+env=[math,search]", "hydra.run.dir=/proc/x"])
+@pytest.mark.parametrize(
+    "argument", ["method=[grpo,sft]", "+env=[math,search]", "hydra.run.dir=/proc/x", "=1", "method=7", "env=true"]
+)
 def test_several_choices_of_one_group_are_refused(argument: str) -> None:
-    with pytest.raises(ConfigError, match=argument.lstrip("+").partition("=")[0]):
+    with pytest.raises(ConfigError, match=argument.lstrip("+").partition("=")[0] or "=1"):
         refuse_several([argument], CONF)
     refuse_several(["callbacks=[default,gradients]", "engine.urls=[http://one:1,http://two:2]", "method=grpo"], CONF)
+
+
+def test_a_part_that_the_run_completes_is_refused_by_its_key(tmp_path: Path) -> None:
+    given = {"end_ids": [0], "model": "tiny", "folder": tmp_path, "say": print}
+    with pytest.raises(ConfigError, match=r"^engine: lanes must be at least 1"):
+        build(compose_config(["engine.lanes=-1"], CONF), "engine", **given)
+    twice = "engine.urls=[http://127.0.0.1:1,http://127.0.0.1:1/]"
+    with pytest.raises(ConfigError, match=r"^engine: urls must name each server once"):
+        build(compose_config(["engine=vllm", twice], CONF), "engine", **given)
+
+
+@pytest.mark.parametrize("overrides", [["eval.tasks=1000000000000"], ["method=grpo", "states.count=1000000000000"]])
+def test_more_tasks_than_can_be_drawn_are_refused(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"1000000,? got"):
+        check_config(compose_config(overrides, CONF))
 
 
 def test_an_argument_that_is_nested_too_deeply_is_one_line() -> None:

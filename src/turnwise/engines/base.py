@@ -18,8 +18,8 @@ class Sampling:
     max_tokens: int = 24
 
     def __post_init__(self) -> None:
-        if self.temperature and not 0.01 <= self.temperature <= 100:
-            raise ValueError(f"temperature must be 0 (greedy), or from 0.01 to 100, got {self.temperature}")
+        if self.temperature and not 0.001 <= self.temperature <= 100:
+            raise ValueError(f"temperature must be 0 (greedy), or from 0.001 to 100, got {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
         if self.top_k < 0 or not 0 <= self.min_p <= 1:

@@ -38,8 +38,10 @@ class TaskStarts:
     count: int = 300
 
     def __post_init__(self) -> None:
-        if not 1 <= self.count <= _MOST:
-            raise ValueError(f"count must be from 1 to {_MOST}, got {self.count}")
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, got {self.count}")
+        if self.count > _MOST:
+            raise ValueError(f"count must be at most {_MOST}, got {self.count}")
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
         """The first ``count`` of them."""

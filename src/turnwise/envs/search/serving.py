@@ -22,7 +22,9 @@ from turnwise.text import parse_json, plain
 
 _logger = logging.getLogger(__name__)
 _logger.addFilter(  # what a client sent that is no HTTP is answered with 400, and is no error of ours
-    lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    lambda record: (
+        not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
+    )
 )
 
 

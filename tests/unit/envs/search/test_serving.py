@@ -124,7 +124,8 @@ def test_the_charset_that_a_request_names_is_not_looked_up(server: str, kind: st
 
 def test_a_packed_body_that_is_none_or_too_large_is_refused(server: str, caplog: pytest.LogCaptureFixture) -> None:
     headers = {"Content-Encoding": "gzip"}
-    assert posted(server, b"no gzip", headers=headers)[0] == 400
+    for _ in range(10):  # where the damage is met, before the body is asked for or after it, is a matter of time
+        assert posted(server, b"no gzip", headers=headers)[0] == 400
     assert "Traceback" not in caplog.text
 
 
