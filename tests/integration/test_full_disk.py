@@ -62,8 +62,8 @@ def test_a_run_outgrows_its_disk_again_and_again(disk: Any, small: Callable[...,
     run = disk.path / "run"
     kept: dict[str, bytes] = {}
     stopped: list[str] = []
-    # The first is too small for the base policy's evaluation, the second for a checkpoint beside the one before. Then the disk grows
-    # by less than the adapter takes, so that one of the sizes is too small for the adapter or the report alone.
+    # The first is too small for the base policy's evaluation, the second for a checkpoint beside the one before. Then the disk
+    # grows by less than the adapter takes, so that one of the sizes is too small for the adapter or the report alone.
     for kilobytes in (28, 180, *range(380, 1400, 60), 8000):
         disk.resize(kilobytes)
         done = disk.run(*command(disk.at))

@@ -31,7 +31,7 @@ def mistakes(*overrides: str) -> list[str]:
         ),
         ("update.offload=true", "update: offload needs recompute"),
         ("policy.lora.r=100000", "policy.lora: r must be a rank from 0"),
-        ("update.learning_rate=inf", "update: learning_rate must be above 0 and finite, got inf"),
+        ("update.learning_rate=inf", "update.learning_rate: must be a finite number, got inf"),
         ("method=pivotrl states.lambda_diff=7", "states: lambda_diff must be above 0 and at most 1"),
         ("policy.lora.dropout=0.1", "policy.lora: dropout must be 0"),
         ("+gate.depth=3", "gate.depth: Never has no such parameter; it takes none"),
