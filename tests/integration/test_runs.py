@@ -152,13 +152,14 @@ def test_dialogues_of_no_world_are_graded_step_by_step(
     call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
     tool = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {}}}}}
     said = [
-        {"role": "user", "content": "weather in Paris"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "7"},
         {"role": "assistant", "content": "7"},
     ]
     file = tmp_path / "dialogues.jsonl"
-    file.write_text("".join(json.dumps({"id": f"d{i}", "messages": said, "tools": [tool]}) + "\n" for i in range(3)))
+    asked = [{"role": "user", "content": f"weather in Paris on day {i}"} for i in range(3)]
+    records = [{"id": f"d{i}", "messages": [user, *said], "tools": [tool]} for i, user in enumerate(asked)]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
     run(composed(small(method, f"data.file={file}", "trainer.max_epochs=1", "eval.tasks=2", "eval.attempts=0")))
     (row,) = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
     assert 0 <= row["train/reward_mean"] <= 2

@@ -212,7 +212,7 @@ def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
     job.phases.seconds = dict.fromkeys(PHASES, 1.0)
     keys = set[str]()
     for own in (None, "dialogues.jsonl"):
-        job.own, job.measure = own, SimpleNamespace(held_out=own)
+        job.own, job.measure = own, SimpleNamespace(held_out=own, plays=True)
         write_result(job.result(measured(0), measured(1)), tmp_path)
         keys |= set(leaves(json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))))
     assert compare(documented("result.json"), keys) == (set(), set())

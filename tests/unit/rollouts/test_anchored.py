@@ -65,7 +65,7 @@ def test_another_rule_can_be_chosen() -> None:
 
 
 def test_a_demonstration_in_another_format_and_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(InputError, match=r"d#t0.*reward\.format"):
+    with pytest.raises(InputError, match=r"d#t0.*data\.format"):
         judged("a", "<tool_call>{")
     with pytest.raises(ValueError, match="threshold"):
         Anchored(threshold=0.0)
