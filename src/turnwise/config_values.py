@@ -50,7 +50,9 @@ def strange_name(name: Any) -> Iterator[str]:
 
 
 def refuse_several(arguments: Sequence[str], folder: Path) -> None:
-    """Refuse a list of choices for a group of which a run has one: Hydra would lay them over each other. And a folder of Hydra's.
+    """Refuse a list of choices for a group of which a run has one, for Hydra would lay them over each other.
+
+    Hydra's own folder is refused too, except in the further processes of a run, whose command Lightning writes.
 
     Args:
         arguments: the command line without the program.
@@ -63,7 +65,8 @@ def refuse_several(arguments: Sequence[str], folder: Path) -> None:
         argument for argument in arguments if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP
     ]:
         raise ConfigError([f"{deep[0][:40]}...: nested too deeply to be read; write it flat, or into a file"])
-    if any(argument.lstrip("+").startswith("hydra.run.dir=") for argument in arguments):
+    by_lightning = any(argument.startswith("hydra.job.name=train_ddp_process_") for argument in arguments)
+    if not by_lightning and any(argument.lstrip("+").startswith("hydra.run.dir=") for argument in arguments):
         raise ConfigError(["hydra.run.dir: a run makes its folder itself; name it with paths.out=..."])
     for key, equals, value in (argument.lstrip("+").partition("=") for argument in arguments):
         number = re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,18 @@ def test_a_method_leaves_everything_that_a_run_promises(
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["pivotrl", "sft", "grpo", "trace"])
 def test_a_run_that_is_looked_at_in_between_is_the_same_run(
-    method: str, small: Overrides, composed: Compose, tmp_path: Path
+    method: str, small: Overrides, composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    measured, times = Measure.__call__, Counter[str]()
+
+    def counted(self: Measure, *args: Any) -> Any:
+        times["measured"] += 1
+        return measured(self, *args)
+
+    monkeypatch.setattr(Measure, "__call__", counted)
     for every in (0, 1):
         run(composed(small(method, f"eval.every={every}", out=f"looked{every}")))
+    assert times["measured"] == 2 + 4  # the look after the last iteration is the evaluation after training
     plain, looked = (tmp_path / f"looked{every}" for every in (0, 1))
     a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (plain, looked))
     assert all((a[name] == b[name]).all() for name in a)

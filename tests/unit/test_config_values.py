@@ -69,6 +69,7 @@ def test_several_choices_of_one_group_are_refused(argument: str) -> None:
     with pytest.raises(ConfigError, match=argument.lstrip("+").partition("=")[0] or "=1"):
         refuse_several([argument], CONF)
     refuse_several(["callbacks=[default,gradients]", "engine.urls=[http://one:1,http://two:2]", "method=grpo"], CONF)
+    refuse_several(["hydra.run.dir=.", "hydra.job.name=train_ddp_process_1"], CONF)
 
 
 def test_a_part_that_the_run_completes_is_refused_by_its_key(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
     profiles = int(cfg.states.refresh_most) if again else 1
     spine = lengths.opening + lengths.demonstrated * (lengths.spoken + lengths.observation)
     epochs, every = int(cfg.trainer.max_epochs), int(cfg.eval.every)
-    times = 2 + (epochs // every if every else 0)
+    times = 2 + (max(epochs - 1, 0) // every if every else 0)  # the last one is the evaluation after training
     episodes = int(cfg.eval.tasks) * (int(cfg.eval.attempts) + 1)
     items = len(SKILLS) * int(cfg.eval["items"])
     turn = lengths.reply + lengths.observation

@@ -260,7 +260,10 @@ class Run:
                     self.parts["judge"].close()
 
     def evaluate_during(self, collection: Collection) -> dict[str, float]:
-        """In the middle of training: one line of metrics."""
+        """In the middle of training: one line of metrics. Nothing at its end, where the evaluation after training follows."""
+        trainer = self.module.trainer
+        if trainer.current_epoch + 1 == trainer.max_epochs:
+            return {}
         collection.settle()
         with self.recorder.aside():
             metrics = summary(self.measure())
