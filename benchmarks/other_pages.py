@@ -117,10 +117,37 @@ def same_run(results: Sequence[Result]) -> str:
     return "\n\n".join(lines)
 
 
+def by_name(results: Sequence[Result]) -> str:
+    """The six methods by their names alone, of the last result."""
+    result = results[-1]
+    rows = []
+    for method, row in result["methods"].items():
+        ends = ", ".join(f"{end:+.1f}" for end in row["delta_ci95"])
+        rows.append(
+            [
+                f"`{method}`",
+                *(f"{row[side]:.1f} %" for side in ("base", "after")),
+                f"{row['delta']:+.1f} [{ends}]",
+                f"{row['tasks']}",
+                f"{row['samples']:,.0f}",
+                f"{row['seconds']:,.0f}",
+                f"{row['cpu_seconds']:,.0f}",
+            ]
+        )
+    header = ["`method=`", "base", "after", "change, points", "tasks", "samples", "seconds", "CPU seconds"]
+    lines = [
+        table(header, rows),
+        f"`python benchmarks/by_name.py --seed {result['setting']['seed']}`: held-out success, sampled, scale tiny, one seed. "
+        f"Samples are those that counted in updates. {machines(results)}",
+    ]
+    return "\n\n".join(lines)
+
+
 ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {
     "million": ("scaling.md", million),
     "spool": ("reliability.md", spool),
     "overlap": ("scaling.md", overlap),
     "same_run": ("engines.md", same_run),
+    "by_name": ("methods.md", by_name),
 }
 """Benchmark -> the page that holds its table, and what makes it."""

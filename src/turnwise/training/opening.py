@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.envs.base import worlds_of
+from turnwise.training.durations import duration_line
 
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
@@ -29,6 +30,8 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
             f"warning: data.file={file} is not read: method={cfg.method} begins at the tasks of the environment. The "
             "methods that read a file are sft, local, pivotrl, toolrl, awpo and mixed."
         )
+    if took := duration_line(cfg):
+        lines.append(took)
     if tasks := int(settings.tasks):
         attempts = int(settings.attempts)
         each = f"{tasks} held-out tasks{' or dialogues' if reads else ''}, {attempts + 1} episodes each"

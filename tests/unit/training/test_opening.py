@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from turnwise.config import build, compose_config
+from turnwise.identity import config_hash
+from turnwise.training import durations
 from turnwise.training.opening import opening_lines
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -44,3 +47,23 @@ def test_evaluations_are_told_where_there_are_any() -> None:
     assert "128 held-out tasks, 3 episodes each" in opening_lines(cfg, env)[1]
     greedy = compose_config(["eval.attempts=0"], CONF)
     assert "1 episodes each" in opening_lines(greedy, env)[1]
+
+
+def test_a_run_whose_time_was_measured_names_it_whatever_its_seed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cfg = compose_config(["method=sft"], CONF)
+    (tmp_path / durations.FILE).write_text(json.dumps({"machine": "two cores", "minutes": {config_hash(cfg): 4.2}}))
+    monkeypatch.setattr(durations, "files", lambda package: tmp_path)
+    other = compose_config(["method=sft", "seed=3"], CONF)
+    env = build(cfg, "env")
+    for known in (cfg, other):
+        assert [line for line in opening_lines(known, env) if "4 min" in line and "two cores" in line]
+    longer = compose_config(["method=sft", "trainer.max_epochs=48"], CONF)
+    assert not any("4 min" in line for line in opening_lines(longer, env))
+
+
+@pytest.mark.parametrize("method", ["sft", "grpo", "pivotrl", "awpo", "trace", "selective"])
+def test_the_time_of_each_method_alone_is_known(method: str) -> None:
+    """``python benchmarks/by_name.py --ship`` writes them anew where a method's defaults have changed."""
+    assert durations.duration_line(compose_config([f"method={method}"], CONF)) is not None

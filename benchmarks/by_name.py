@@ -1,0 +1,121 @@
+"""The six methods by their names alone, one after the other, as somebody types them: python train.py method=NAME
+
+python benchmarks/by_name.py --json outputs/benchmarks/by_name.json
+python benchmarks/by_name.py --methods sft trace
+python benchmarks/by_name.py --ship      also writes the times into the package, where the start of such a run names them
+
+Every run begins in an empty folder, and none reads what another has cached. It shows held-out success of the base policy and
+after training, the change with its 95 % interval (docs/evaluation.md), the samples that counted in updates, and the seconds from
+the command to its end. The last line is one JSON object; the exit status is 1 where a method has learned nothing (its interval is
+not above zero) or took more than ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from common import finish
+from turnwise.config import compose_config
+from turnwise.training.durations import FILE, hash_at_seed_0
+from turnwise.training.outcome import machine
+
+ROOT = Path(__file__).resolve().parents[1]
+METHODS = ("sft", "grpo", "pivotrl", "awpo", "trace", "selective")
+MINUTES = 10.0  # at most, on two cores
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="which (default: all six)")
+    add("--seed", type=int, default=0, help="of the runs (default 0)")
+    add("--ship", action="store_true", help="write the times into the package")
+    add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
+    return parser
+
+
+def main() -> int:
+    args = parser().parse_args()
+    console = Console(stderr=True)
+    found = {}
+    for method in args.methods:
+        console.print(f"python train.py method={method} seed={args.seed}", highlight=False)
+        with tempfile.TemporaryDirectory() as folder:
+            found[method] = trained(method, args.seed, Path(folder))
+        show({method: found[method]})
+    show(found)
+    if args.ship:
+        ship({method: row["seconds"] / 60 for method, row in found.items()})
+    learned = all(row["delta_ci95"][0] > 0 for row in found.values())
+    slowest = max(row["seconds"] for row in found.values()) / 60
+    ratios = {"learned": learned, "slowest_minutes": round(slowest, 1)}
+    finish("by_name", args, ratios, {"methods": found, "absent": {}})
+    return 0 if learned and slowest <= MINUTES else 1
+
+
+def trained(method: str, seed: int, folder: Path) -> dict[str, Any]:
+    """What one run says of itself."""
+    out = folder / "run"
+    command = [
+        *(sys.executable, str(ROOT / "train.py"), f"method={method}", f"seed={seed}"),
+        *(f"paths.out={out}", f"paths.cache={folder / 'cache'}"),
+    ]
+    began, load, spent = time.monotonic(), os.getloadavg()[0], os.times()
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}")
+    seconds, ended = time.monotonic() - began, os.times()
+    result = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    kept = ("base", "after", "delta", "delta_ci95", "tasks")
+    return {
+        **{name: result["in_domain"][name] for name in kept},
+        "samples": sum(row["train/samples"] for row in rows if row["phase"] == "train"),
+        "gate": result.get("gate"),
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(
+            ended.children_user + ended.children_system - spent.children_user - spent.children_system, 1
+        ),
+        "load_before": round(load, 2),
+        "phases": result["seconds"],
+        "config_hash": result["config_hash"],
+    }
+
+
+def show(found: dict[str, dict[str, Any]]) -> None:
+    table = Table("method", "base, %", "after, %", "change", "samples", "seconds", "CPU seconds")
+    for method, row in found.items():
+        low, high = row["delta_ci95"]
+        change = f"{row['delta']:+.1f} [{low:+.1f}, {high:+.1f}]"
+        sides = [f"{row[side]:.1f}" for side in ("base", "after")]
+        table.add_row(
+            method, *sides, change, f"{row['samples']:,.0f}", f"{row['seconds']:,.0f}", f"{row['cpu_seconds']:,.0f}"
+        )
+    Console(stderr=True).print(table)
+
+
+def ship(minutes: dict[str, float]) -> None:
+    """Write the times where a run finds them; those of methods that were not run now are kept."""
+    path = ROOT / "src" / "turnwise" / "training" / FILE
+    known = json.loads(path.read_text(encoding="utf-8"))["minutes"] if path.exists() else {}
+    hashes = {method: hash_at_seed_0(compose_config([f"method={method}"], ROOT / "conf")) for method in minutes}
+    known |= {hashes[method]: round(spent, 1) for method, spent in minutes.items()}
+    text = json.dumps({"machine": machine(), "minutes": known}, indent=2)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""How long the six methods take by their names alone, as ``benchmarks/by_name.py`` measured it."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.identity import config_hash
+
+FILE = "durations.json"  # in this package; {"machine": ..., "minutes": {configuration hash at seed 0: minutes}}
+
+
+def duration_line(cfg: DictConfig) -> str | None:
+    """About how long a run took elsewhere whose configuration is this one up to its seed; None where none was measured."""
+    measured = json.loads((files("turnwise.training") / FILE).read_text(encoding="utf-8"))
+    minutes = measured["minutes"].get(hash_at_seed_0(cfg))
+    if minutes is None:
+        return None
+    return f"The whole run took about {max(round(minutes), 1)} min on {measured['machine']}."
+
+
+def hash_at_seed_0(cfg: DictConfig) -> str:
+    """The configuration's hash as it would be with ``seed=0``: the time that a run takes does not depend on its seed."""
+    return config_hash(OmegaConf.merge(cfg, {"seed": 0}))  # type: ignore[arg-type]
