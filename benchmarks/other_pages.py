@@ -118,10 +118,10 @@ def same_run(results: Sequence[Result]) -> str:
 
 
 def by_name(results: Sequence[Result]) -> str:
-    """The six methods by their names alone, of the last result."""
-    result = results[-1]
+    """The six methods by their names alone; of a method that several results have, the last one's."""
+    methods = {method: row for result in results for method, row in result["methods"].items()}
     rows = []
-    for method, row in result["methods"].items():
+    for method, row in methods.items():
         ends = ", ".join(f"{end:+.1f}" for end in row["delta_ci95"])
         rows.append(
             [
@@ -137,7 +137,7 @@ def by_name(results: Sequence[Result]) -> str:
     header = ["`method=`", "base", "after", "change, points", "tasks", "samples", "seconds", "CPU seconds"]
     lines = [
         table(header, rows),
-        f"`python benchmarks/by_name.py --seed {result['setting']['seed']}`: held-out success, sampled, scale tiny, one seed. "
+        f"`python benchmarks/by_name.py --seed {results[-1]['setting']['seed']}`: held-out success, sampled, scale tiny, one seed. "
         f"Samples are those that counted in updates. {machines(results)}",
     ]
     return "\n\n".join(lines)
