@@ -137,8 +137,8 @@ def by_name(results: Sequence[Result]) -> str:
     header = ["`method=`", "base", "after", "change, points", "tasks", "samples", "seconds", "CPU seconds"]
     lines = [
         table(header, rows),
-        f"`python benchmarks/by_name.py --seed {results[-1]['setting']['seed']}`: held-out success, sampled, scale tiny, one seed. "
-        f"Samples are those that counted in updates. {machines(results)}",
+        f"`python benchmarks/by_name.py --seed {results[-1]['setting']['seed']}`: held-out success, sampled, scale tiny, one "
+        f"seed. Samples are those that counted in updates. {machines(results)}",
     ]
     return "\n\n".join(lines)
 
