@@ -113,6 +113,7 @@ class Padded:
             weight_K=items.weight_K,
             turn_K=items.turn_K,
             sequence_K=items.sequence_K,
+            share_K=items.share_K,
             counts=update.counts,
         )
 

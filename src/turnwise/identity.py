@@ -43,6 +43,7 @@ _AS_BEFORE = {
     "update.steps": 1,
     "data.held_out": 0.1,
     "data.similarity": 0.8,
+    "advantage.mean_over": "trained",
     "states.refresh_window": 3,
     "states.refresh_gap": 6,
     "states.refresh_most": 4,

@@ -49,7 +49,6 @@ def saved(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3000)
 def test_a_run_outgrows_its_disk_again_and_again(disk: Any, small: Callable[..., list[str]], tmp_path: Path) -> None:
     def command(folder: Path) -> list[str]:
         places = [f"paths.out={folder}/run", f"paths.cache={folder}/cache"]

@@ -19,10 +19,10 @@ SHORT = [
 ]
 LAUNCHERS = {
     "joblib_2": [],
-    "local_jobs": ["hydra.launcher.timeout_min=20"],
+    "local_jobs": ["hydra.launcher.timeout_min=60"],
     "ray": ["+hydra.launcher.ray.init.num_cpus=2"],
 }
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 def launched(folder: Path, policy: Path, *launcher: str) -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ def executed(name: str, outputs: Path, **variables: str) -> list[str]:
     """What the cells of a notebook showed, as Markdown, text or the beginning of a drawing."""
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     places = {"TURNWISE_OUTPUTS": str(outputs), "PYTHONPATH": str(ROOT / "src"), **variables}
-    client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(ROOT / "notebooks")}})
+    client = NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(ROOT / "notebooks")}})
     client.execute(env={**os.environ, **places})
     shown = []
     for cell in notebook.cells:

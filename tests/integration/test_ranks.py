@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.integration.clocks import CLOCKS
+from tests.integration.watched import end, outcome, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = (
@@ -39,26 +39,18 @@ def start(overrides: list[str]) -> subprocess.Popen[str]:
 
 def finish(overrides: list[str]) -> None:
     process = start(overrides)
-    try:
-        out, error = process.communicate(timeout=240)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    out, error = outcome(process)
     assert process.returncode == 0, error[-3000:]
     assert out.count("Report:") == 1  # one process speaks
 
 
 def kill_when(overrides: list[str], reached: Callable[[], bool]) -> None:
     """Start the run and kill all its processes at once, as soon as ``reached`` says so."""
-    process, deadline = start(overrides), time.monotonic() + 240
+    process = start(overrides)
     try:
-        while not reached():
-            assert process.poll() is None, process.communicate()[1][-3000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(process, reached, pause=0.01)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        end(process)
 
 
 def rows(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
@@ -131,22 +123,19 @@ def test_a_buffer_of_two_processes_is_one(small: Callable[..., list[str]], tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_lost_process_ends_the_run_with_a_word_and_costs_nothing(
     small: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     settings = (*SETTINGS, RATE, "trainer.devices=2")
     finish(small("pivotrl", *settings, out="whole"))
     overrides = small("pivotrl", *settings, out="lost")
-    process, deadline = start(overrides), time.monotonic() + 240
+    process = start(overrides)
     try:
-        while not (tmp_path / "lost" / "checkpoints" / "last.ckpt").exists():
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(process, (tmp_path / "lost" / "checkpoints" / "last.ckpt").exists, pause=0.01)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         (second,) = [pid for pid in children if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         os.kill(int(second), signal.SIGKILL)
-        _, error = process.communicate(timeout=120)
+        _, error = outcome(process)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

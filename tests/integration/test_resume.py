@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.integration.clocks import CLOCKS
+from tests.integration.watched import outcome, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = 128  # bytes, more than a spool has before its first action
@@ -43,21 +43,18 @@ def heed_interrupts() -> None:
 
 def finish(overrides: list[str]) -> None:
     process = start(overrides)
-    _, error = process.communicate(timeout=200)
+    _, error = outcome(process)
     assert process.returncode == 0, error.decode()[-3000:]
 
 
 def kill_when(overrides: list[str], reached: Callable[[], bool]) -> None:
     """Start the run and kill -9 it as soon as ``reached`` says so."""
     process = start(overrides)
-    deadline = time.monotonic() + 200
-    while not reached():
-        assert process.poll() is None, process.stderr.read().decode()[-3000:]  # type: ignore[union-attr]
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stderr.close()  # type: ignore[union-attr]
+    try:
+        wait_until(process, reached)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
@@ -140,12 +137,9 @@ def test_a_signal_stops_a_run_with_a_word_and_loses_nothing(
     finish(small("pivotrl", *settings, out="whole"))
     overrides = small("pivotrl", *settings, out="stopped")
     process = start(overrides)
-    deadline = time.monotonic() + 200
-    while saved(stopped) < 2:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.002)
+    wait_until(process, lambda: saved(stopped) >= 2)
     process.send_signal(number)
-    _, error = process.communicate(timeout=60)
+    _, error = outcome(process)
     assert process.returncode == 128 + number, error.decode()[-2000:]
     last = error.decode().splitlines()[-1]
     assert last == f"stopped by {number.name}: what was saved stays, and the same command goes on from there"

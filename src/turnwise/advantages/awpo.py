@@ -36,7 +36,8 @@ class Awpo:
     - w = 1[mean_out < R_max] 1[rho < epsilon_mix] rho (Eq. 21). R_max is the running peak over the whole run, this batch
       included (the rule's memory). Means within ``tolerance`` of it are at the peak;
     - d = alpha_base + (alpha_prio - alpha_base) 1[tau_low < mean_out < tau_high] (Eq. 22);
-    - clip radius clip_min + (1 - mean w) (clip_max - clip_min), the mean over the groups that are trained on (Eq. 24).
+    - clip radius clip_min + (1 - mean w) (clip_max - clip_min) (Eq. 24), the mean over all groups of the collection
+      (Algorithm 1). A tree without two valid leaves, one that a gate stopped, or one that a refill replaces is no group.
 
     A group in which the judge failed on a leaf (``reasoning`` is NaN there), or that has no ``reasoning`` at all, falls back to
     A_out (w = 0) and is counted.
@@ -51,6 +52,8 @@ class Awpo:
         saturation: the first indicator of Eq. 21.
         difficulty: d; without it d = 1.
         dynamic_clip: the radius of Eq. 24; without it the loss keeps its own range.
+        mean_over: the groups of the mean of Eq. 24. ``trained`` leaves out those without a weight in the loss: their w is
+            mostly 0, which keeps the radius wide for the others, however much these rely on the judge.
         epsilon_mix, tau_low, tau_high: not given in the paper. The taus are in units of the outcome.
         zero_variance: of a group whose every advantage is 0: as in ``GroupAdvantage``.
     """
@@ -59,6 +62,7 @@ class Awpo:
     saturation: bool = True
     difficulty: bool = True
     dynamic_clip: bool = True
+    mean_over: Literal["all", "trained"] = "all"
     epsilon_mix: float = 0.75
     tau_low: float = 0.4
     tau_high: float = 1.6
@@ -73,6 +77,8 @@ class Awpo:
     def __post_init__(self) -> None:
         if self.gate not in ("ratio", "inverse", "open"):
             raise ValueError(f"gate must be ratio, inverse or open, got {self.gate!r}")
+        if self.mean_over not in ("all", "trained"):
+            raise ValueError(f"mean_over must be all or trained, got {self.mean_over!r}")
         if not 0 < self.epsilon_mix <= 1:
             raise ValueError(f"epsilon_mix must be in (0, 1], got {self.epsilon_mix}")
         if not self.tau_low < self.tau_high:
@@ -111,12 +117,12 @@ class Awpo:
         credits = [
             self._credit(tree, group, weight) for tree, group, weight in zip(trees, groups, weights, strict=True)
         ]
-        trained = [
-            (group, weight)
+        played = [
+            (group, weight, any(credit.weight))
             for group, weight, credit in zip(groups, weights, credits, strict=True)
-            if group and any(credit.weight)
+            if group and (any(credit.weight) or not self.wants_refill)  # what is replaced is no group of the update
         ]
-        mixing = mean([weight for _, weight in trained]) if trained else 0.0
+        mixing = mean([w for _, w, trained in played if trained or self.mean_over == "all"] or [0.0])
         radius = self.clip_min + (1 - mixing) * (self.clip_max - self.clip_min)
         if self.dynamic_clip:
             credits = [
@@ -126,7 +132,7 @@ class Awpo:
         if not math.isfinite(peak):  # no group yet
             return Credited(credits, memory)
         metrics = {
-            **self._means(trained, mixing),
+            **self._means(played, mixing),
             "outcome_peak": peak,
             "unjudged_groups": float(sum(group is not None and group.ratio is None for group in groups)),
             **({"clip_radius": radius} if self.dynamic_clip else {}),
@@ -186,15 +192,20 @@ class Awpo:
         kept = self.zero_variance == "keep" and not tree.stopped
         return {leaf: 0.0 for leaf in tree.leaves() if kept and leaf not in tree.invalid}
 
-    def _means(self, trained: Sequence[tuple[_Group, float]], mixing: float) -> dict[str, float]:
-        if not trained:
+    def _means(self, played: Sequence[tuple[_Group, float, bool]], mixing: float) -> dict[str, float]:
+        if not played:
             return {}
-        ratios = [group.ratio for group, _ in trained if group.ratio is not None]
+        trained = [group for group, _, trained in played if trained]
+        ratios = [group.ratio for group in trained if group.ratio is not None]
         return {
-            "gate_open": mean([float(weight > 0) for _, weight in trained]),
+            "gate_open": mean([float(weight > 0) for _, weight, _ in played]),
             "mix_weight": mixing,
             **({"rho": mean(ratios)} if ratios else {}),
-            **({"difficulty": mean([self._difficulty(group) for group, _ in trained])} if self.difficulty else {}),
+            **(
+                {"difficulty": mean([self._difficulty(group) for group in trained])}
+                if self.difficulty and trained
+                else {}
+            ),
         }
 
 

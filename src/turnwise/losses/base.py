@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from turnwise.tensors import segment_sum
 
-Aggregation = Literal["seq_mean_token_mean", "turn_mean_token_mean", "token_mean", "constant"]
-AGGREGATIONS: tuple[str, ...] = ("seq_mean_token_mean", "turn_mean_token_mean", "token_mean", "constant")
+Aggregation = Literal[
+    "seq_mean_token_mean", "tree_mean_seq_mean_token_mean", "turn_mean_token_mean", "token_mean", "constant"
+]
+AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,9 @@ class LossInputs:
     turn_K: Tensor  # integer id of the token's turn
     sequence_K: Tensor  # integer id of the token's sample
     counts: Counts
+    share_K: Tensor | None = (
+        None  # of the token's sample in the update, where all its trees weigh the same (see token_scale)
+    )
     advantage_K: Tensor | None = None
     old_logprobs_K: Tensor | None = None  # of the policy that sampled
     ref_logprobs_K: Tensor | None = None  # of pi_0
@@ -137,18 +142,27 @@ class Loss(Protocol):
 def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: float | None = None) -> Tensor:
     """What each token's loss is multiplied by before all are summed, (K,). ``batch`` holds trained tokens only.
 
-    - ``seq_mean_token_mean``: mean over sequences of the mean over their tokens (GRPO; TRACE Eq. 43);
+    - ``seq_mean_token_mean``: mean over the sequences of the update of the mean over their tokens (GRPO);
+    - ``tree_mean_seq_mean_token_mean``: the same within each tree, then the mean over trees, so that a prompt of ten samples
+      weighs as much as one of two (TRACE Eqs. 43 and 47). It reads ``share_K``, 1 / (trees x samples of the token's tree);
     - ``turn_mean_token_mean``: the same with turns as the unit (one sequence per turn: PivotRL Eq. 7);
     - ``token_mean``: mean over all tokens of the update (DAPO);
     - ``constant``: sum of tokens over (sequences x ``constant_length``), free of length bias (Dr.GRPO).
 
     A weight scales its tokens' loss and no denominator: tokens of weight 1/2 count as tokens.
+
+    Raises:
+        ValueError: the mean over trees is asked for, and there is no ``share_K``.
     """
     ones_K = torch.ones_like(batch.weight_K)
     counts = batch.counts
     match aggregation:
         case "seq_mean_token_mean":
             return batch.weight_K / segment_sum(ones_K, batch.sequence_K) / max(counts.sequences, 1.0)
+        case "tree_mean_seq_mean_token_mean":
+            if batch.share_K is None:
+                raise ValueError("the mean over trees needs share_K: pass what rollouts.pack gave the items")
+            return batch.weight_K / segment_sum(ones_K, batch.sequence_K) * batch.share_K
         case "turn_mean_token_mean":
             return batch.weight_K / segment_sum(ones_K, batch.turn_K) / max(counts.turns, 1.0)
         case "token_mean":

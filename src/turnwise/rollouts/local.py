@@ -20,7 +20,8 @@ class Verdict(NamedTuple):
 
 
 class Verifier(Protocol):
-    """Who judges single actions: deterministic, and asked only at states that have a demonstrated action."""
+    """Who judges single actions: deterministic, and asked only at states that have a demonstrated action. What was cut off at
+    the token limit is not the policy's whole action: whatever stands there, it is neither."""
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
         """``functional`` and ``strict``, as :class:`Verdict`.
@@ -33,7 +34,7 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByEnvironment:
-    """The two verifiers of the environment, which is brought to the state first.
+    """The two verifiers of the environment, which is brought to the state first. An action that was cut off is neither.
 
     Args:
         episodes: of the run's environment, in which the actions would be taken.
@@ -43,6 +44,8 @@ class ByEnvironment:
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
         assert state.expert is not None
+        if turn.truncated:
+            return False, False
         session = self.episodes.after(state.task, state.actions)
         world = world_of(self.episodes.environment, state.task)
         with guarded(self.episodes.seconds):

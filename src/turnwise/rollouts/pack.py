@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ class Items:
     weight_K: Tensor
     turn_K: Tensor  # the turn's number within the whole update
     sequence_K: Tensor  # the sample's number within the whole update (Credit.sample)
+    share_K: Tensor  # 1 / (trees of the update x samples of the token's tree)
     clip_low_K: Tensor | None = None
     clip_high_K: Tensor | None = None
     views: dict[str, Tensor] = field(
@@ -96,6 +98,7 @@ class _Item:
     clip: tuple[float, float] | None
     turn: int
     sequence: int
+    share: float
     views: dict[str, float]
 
 
@@ -134,14 +137,13 @@ def pack(
     """
     rows: list[_Row] = []
     tokens = turns = sequences = path_tokens = 0
-    order = sorted(
-        range(len(trees)), key=lambda i: (trees[i].state.trajectory or trees[i].state.id, len(trees[i].state.ids), i)
-    )
+    trained = [i for i in range(len(trees)) if not trees[i].stopped and any(credits[i].weight)]
+    order = sorted(trained, key=lambda i: (trees[i].state.trajectory or trees[i].state.id, len(trees[i].state.ids), i))
     for index in order:
         tree, credit = trees[index], credits[index]
-        if tree.stopped or not any(credit.weight):
-            continue
         sample_of = credit.sample or first_leaves(tree)
+        samples = {sample for sample, weight in zip(sample_of, credit.weight, strict=True) if weight}
+        share = 1 / (len(trained) * len(samples))
         sequence_of: dict[int, int] = {}
         done: set[int] = set()
         root: tuple[_Row, int] | None = None  # where the tree's state ends
@@ -165,7 +167,7 @@ def pack(
                     done.add(t)
                     sequence = sequence_of.setdefault(sample_of[t], sequences)
                     sequences = max(sequences, sequence + 1)
-                    _add_items(row, tree, credit, t, nodes, at, turns, sequence)
+                    _add_items(row, tree, credit, t, nodes, at, turns, sequence, share)
                     turns += 1
                     tokens += len(nodes)
                 at = row.trie.add(observation, nodes[-1])[-1] if observation else nodes[-1]
@@ -176,8 +178,7 @@ def pack(
 
 def _pairs(segments: Sequence[Sequence[int]]) -> Iterable[tuple[Sequence[int], Sequence[int]]]:
     """(action, observation) of each turn; the last turn's observation is not needed."""
-    for i in range(0, len(segments), 2):
-        yield segments[i], segments[i + 1] if i + 1 < len(segments) else ()
+    return zip_longest(segments[::2], segments[1::2], fillvalue=())
 
 
 def _place(
@@ -221,7 +222,15 @@ def row_limit(shared: float, row_tokens: float) -> float:
 
 
 def _add_items(
-    row: _Row, tree: RolloutTree, credit: Credit, t: int, nodes: list[int], parent: int, turn: int, sequence: int
+    row: _Row,
+    tree: RolloutTree,
+    credit: Credit,
+    t: int,
+    nodes: list[int],
+    parent: int,
+    turn: int,
+    sequence: int,
+    share: float,
 ) -> None:
     clip = None
     if credit.clip_low is not None and credit.clip_high is not None:
@@ -229,7 +238,7 @@ def _add_items(
     views = {name: values[t] for name, values in (credit.views or {}).items()}
     for node, logprob in zip(nodes, tree.turns[t].logprobs, strict=True):
         row.items.append(
-            _Item(node, parent, logprob, credit.advantage[t], credit.weight[t], clip, turn, sequence, views)
+            _Item(node, parent, logprob, credit.advantage[t], credit.weight[t], clip, turn, sequence, share, views)
         )
         parent = node
 
@@ -273,13 +282,13 @@ def _batch(rows: list[_Row]) -> Packed:
         weight_K=column("weight", torch.float32),
         turn_K=column("turn", torch.long),
         sequence_K=column("sequence", torch.long),
+        share_K=column("share", torch.float32),
     )
     if any(item.clip for item in items):
         clip = torch.tensor([item.clip or (float("nan"), float("nan")) for item in items])
         packed = replace(packed, clip_low_K=clip[:, 0], clip_high_K=clip[:, 1])
-    for name in sorted(
-        {name for item in items for name in item.views}
-    ):  # a tree without this view is credited as it is
+    for name in sorted({name for item in items for name in item.views}):
+        # a tree without this view is credited as it is
         packed.views[name] = torch.tensor([item.views.get(name, item.advantage) for item in items])
     return Packed(
         ids_BS=torch.from_numpy(ids),

@@ -237,6 +237,7 @@ class PolicyModule(LightningModule):
             weight_K=items.weight_K,
             turn_K=items.turn_K,
             sequence_K=items.sequence_K,
+            share_K=items.share_K,
             clip_low_K=items.clip_low_K,
             clip_high_K=items.clip_high_K,
             counts=update.counts,

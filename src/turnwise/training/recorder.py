@@ -26,6 +26,7 @@ from turnwise.types import Message, RolloutTree
 logger = logging.getLogger(__name__)
 
 JUDGE = "judge/"  # of its metrics and counters
+_DIGITS = 6  # after the point of a recorded log-prob or advantage: what two processes disagree by is of this size
 
 
 class Recorder(Callback):
@@ -257,8 +258,8 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
                 "reward": turn.reward,
                 "done": turn.done,
                 "tokens": len(turn.action_ids),
-                "logprob": round(sum(turn.logprobs), 4),
-                "advantage": round(advantage, 4),
+                "logprob": round(sum(turn.logprobs), _DIGITS),
+                "advantage": round(advantage, _DIGITS),
                 "info": turn.info,
             }
             for turn, advantage in zip(tree.turns, experience.credits[i].advantage, strict=True)

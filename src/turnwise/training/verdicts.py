@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import repeat
 from typing import Any
 
 from turnwise.rollouts.collect import Experience
@@ -15,7 +16,7 @@ from turnwise.states.base import Profile
 from turnwise.types import Rewards, RolloutTree, State
 
 VERIFIER = "verifier/"  # of its metrics and counters
-_COUNTED = ("judged", "accepted", "exact", "missed")
+_COUNTED = ("judged", "accepted", "exact", "missed", "truncated")
 
 
 def domain_of(state: State) -> str:
@@ -24,9 +25,9 @@ def domain_of(state: State) -> str:
 
 
 def count_verdicts(experience: Experience) -> Counter[str]:
-    """``<domain>/judged``, ``accepted``, ``exact`` and ``missed``: actions of a collection that have both verdicts.
+    """``<domain>/judged``, ``accepted``, ``exact``, ``missed`` and ``truncated``: actions of a collection with both verdicts.
 
-    A failed world judges nothing: its leaves are in no count.
+    A failed world judges nothing: its leaves are in no count. What was cut off is judged, and never accepted.
     """
     counts: Counter[str] = Counter()
     for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
@@ -35,12 +36,12 @@ def count_verdicts(experience: Experience) -> Counter[str]:
 
 
 def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> Counter[str]:
-    """The same of a profile, by state id."""
+    """The same of a profile, by state id, without ``truncated``, which it does not keep."""
     counts: Counter[str] = Counter()
     for state in states:
         if state.id in profiles:
             found = profiles[state.id]
-            _count(counts, domain_of(state), zip(found.functional, found.strict))
+            _count(counts, domain_of(state), zip(found.functional, found.strict, repeat(False)))
     return counts
 
 
@@ -50,7 +51,7 @@ def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
     total = {name: sum(counts.get(f"{domain}/{name}", 0) for domain in domains) for name in _COUNTED}
     if not total["judged"]:
         return {}
-    metrics = {"accepted": total["accepted"] / total["judged"], "exact": total["exact"] / total["judged"]}
+    metrics = {name: total[name] / total["judged"] for name in ("accepted", "exact", "truncated")}
     if total["accepted"]:
         metrics["miss_rate"] = total["missed"] / total["accepted"]
     for domain in domains:
@@ -77,19 +78,22 @@ def _shares(counts: Mapping[str, int]) -> dict[str, Any]:
     return {"judged": counts["judged"], "accepted": counts["accepted"], "exact": counts["exact"], **rate}
 
 
-def _count(counts: Counter[str], domain: str, verdicts: Iterable[tuple[float, float]]) -> None:
-    for functional, strict in verdicts:
+def _count(counts: Counter[str], domain: str, verdicts: Iterable[tuple[float, float, bool]]) -> None:
+    for functional, strict, truncated in verdicts:
         if functional != functional or strict != strict:
             continue
         counts[f"{domain}/judged"] += 1
         counts[f"{domain}/accepted"] += functional >= 1
         counts[f"{domain}/exact"] += strict >= 1
         counts[f"{domain}/missed"] += functional >= 1 and strict < 1
+        counts[f"{domain}/truncated"] += truncated
 
 
-def _verdicts(tree: RolloutTree, rewards: Rewards) -> list[tuple[float, float]]:
-    """(functional, strict) of each action: as a reward names both, else as the world wrote them on the turns."""
+def _verdicts(tree: RolloutTree, rewards: Rewards) -> list[tuple[float, float, bool]]:
+    """(functional, strict, cut off) of each action: as a reward names them, else as the world wrote them on the turns."""
     if "functional" in rewards and "strict" in rewards:
-        return list(zip(rewards["functional"], rewards["strict"], strict=True))
-    infos = [turn.info for place, turn in enumerate(tree.turns) if place not in tree.invalid]
-    return [(info["functional"], info["strict"]) for info in infos if "functional" in info and "strict" in info]
+        cut = [tree.turns[leaf].truncated for leaf in tree.leaves()]
+        return list(zip(rewards["functional"], rewards["strict"], cut, strict=True))
+    turns = [turn for place, turn in enumerate(tree.turns) if place not in tree.invalid]
+    judged = [turn for turn in turns if "functional" in turn.info and "strict" in turn.info]
+    return [(turn.info["functional"], turn.info["strict"], turn.truncated) for turn in judged]

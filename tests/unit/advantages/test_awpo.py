@@ -147,12 +147,30 @@ def test_a_judge_that_fails_for_part_of_a_group_leaves_the_outcome_and_is_counte
     assert found.credits[2].clip_low == pytest.approx([0.18 + (1 - rho / 3) * 0.02] * 2)
 
 
-def test_the_clip_radius_is_the_mean_over_the_groups_that_are_trained_on() -> None:
-    same = {"outcome": [1, 1], "reasoning": [1, 1]}
-    dropped = over(Awpo(**EXACT, zero_variance="drop"), AGREES, same, memory={PEAK: 2.0})
-    kept = over(Awpo(**EXACT, zero_variance="keep"), AGREES, same, memory={PEAK: 2.0})
-    assert dropped.metrics["clip_radius"] == pytest.approx(0.18 + 0.4 * 0.02)
-    assert kept.metrics["clip_radius"] == pytest.approx(0.18 + 0.7 * 0.02)
+@pytest.mark.parametrize(
+    ("options", "mixing"),
+    [
+        ({"zero_variance": "drop"}, 0.6 / 3),  # Algorithm 1: w of all G groups
+        ({"zero_variance": "keep"}, 0.6 / 3),
+        ({"zero_variance": "drop", "mean_over": "trained"}, 0.6 / 2),
+        ({"zero_variance": "keep", "mean_over": "trained"}, 0.6 / 3),
+    ],
+)
+def test_the_clip_radius_is_that_of_the_mean_weight_over_all_groups(options: dict[str, Any], mixing: float) -> None:
+    same = {"outcome": [1, 1], "reasoning": [1, 1]}  # teaches nothing, w = 0
+    unjudged = {"outcome": [0, 1]}  # is trained on, w = 0
+    found = over(Awpo(**EXACT, **options), AGREES, same, unjudged, memory={PEAK: 2.0})
+    assert found.metrics["mix_weight"] == pytest.approx(mixing)
+    assert found.metrics["clip_radius"] == pytest.approx(0.18 + (1 - mixing) * 0.02)
+    assert found.credits[0].clip_high == pytest.approx([found.metrics["clip_radius"]] * 4)
+    assert found.metrics["gate_open"] == pytest.approx(1 / 3)  # of all groups, whatever is trained on
+
+
+def test_an_update_without_a_group_is_in_no_mean() -> None:
+    alone = tree_of(2)
+    alone.invalid = {0}
+    found = Awpo().over([alone], [{"outcome": [NAN, 1.0]}], {PEAK: 2.0})
+    assert "gate_open" not in found.metrics and "mix_weight" not in found.metrics
 
 
 def test_leaves_of_a_failed_world_are_in_no_statistic() -> None:
@@ -256,6 +274,7 @@ def test_bad_rewards_are_named(rewards: Rewards, message: str) -> None:
         {"eps": -1},
         {"tolerance": NAN},
         {"zero_variance": "hide"},
+        {"mean_over": "some"},
     ],
 )
 def test_settings_out_of_range_are_named(options: dict[str, Any]) -> None:

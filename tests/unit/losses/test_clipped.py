@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnwise.losses.base import Counts, LossInputs, Max, Mean, merge_metrics
+from turnwise.losses.base import AGGREGATIONS, Counts, LossInputs, Max, Mean, merge_metrics
 from turnwise.losses.clipped import Clipped
 
 RATIO = torch.tensor([1.5, 0.5, 1.0, 2.0], dtype=torch.double)
@@ -27,6 +27,7 @@ def example(**changes) -> LossInputs:
         "weight_K": weight,
         "turn_K": TURN,
         "sequence_K": SEQUENCE,
+        "share_K": torch.tensor([1 / 6, 1 / 6, 1 / 6, 1 / 2], dtype=torch.double),
         "counts": Counts.of(weight, SEQUENCE, TURN),
     }
     return LossInputs(**(values | changes))
@@ -48,6 +49,8 @@ GEOMETRIC = 0.75 ** (1 / 3)
         (Clipped(), (-0.9 + 2) / 2, [0, -0.5 / 6, -1 / 6, 2 / 2]),
         (Clipped(aggregation="token_mean"), -0.7 / 4, [0, -0.5 / 4, -1 / 4, 2 / 4]),
         (Clipped(aggregation="turn_mean_token_mean"), (-0.85 - 1 + 2) / 3, [0, -0.5 / 6, -1 / 3, 2 / 3]),
+        # the first sequence is one of three of its tree, the second alone in the other tree
+        (Clipped(aggregation="tree_mean_seq_mean_token_mean"), -0.9 / 6 + 2 / 2, [0, -0.5 / 18, -1 / 18, 2 / 2]),
         (Clipped(aggregation="constant", constant_length=10), -0.7 / 20, [0, -0.5 / 20, -1 / 20, 2 / 20]),
         (Clipped(clip_high=0.28), ((-1.28 - 0.5 - 1) / 3 + 2) / 2, [0, -0.5 / 6, -1 / 6, 1]),
         (Clipped(clip_high=1.0), (-1.0 + 2) / 2, [-1.5 / 6, -0.5 / 6, -1 / 6, 1]),
@@ -244,7 +247,7 @@ LOSSES = [
     Clipped(ratio=ratio, aggregation=aggregation, constant_length=7 if aggregation == "constant" else None,
             clip_high=0.28, kl_beta=0.05, kl_estimator=estimator, entropy_coef=0.01)
     for ratio in ("token", "sequence", "action")
-    for aggregation in ("seq_mean_token_mean", "turn_mean_token_mean", "token_mean", "constant")
+    for aggregation in AGGREGATIONS
     for estimator in ("k1", "k3")
 ]  # fmt: skip
 
@@ -278,6 +281,7 @@ def test_micro_batches_add_up_to_the_update(shape, loss, micro, seed) -> None:
         "weight_K": weight_K,
         "turn_K": turn_K,
         "sequence_K": sequence_K,
+        "share_K": torch.rand(6, dtype=torch.double, generator=generator)[sequence_K],
     }
     counts = Counts.of(weight_K, sequence_K, turn_K)
 
@@ -329,6 +333,7 @@ def test_settings_out_of_range_are_named(arguments, message) -> None:
         (Clipped(), "advantage_K"),
         (Clipped(kl_beta=0.1), "ref_logprobs_K"),
         (Clipped(entropy_coef=0.1), "entropy_K"),
+        (Clipped(aggregation="tree_mean_seq_mean_token_mean"), "share_K"),
     ],
 )
 def test_missing_inputs_are_named(loss, missing) -> None:

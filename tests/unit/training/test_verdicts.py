@@ -4,9 +4,13 @@ import math
 
 import pytest
 
+from turnwise.envs.household import HouseholdEnv
+from turnwise.rewards.exact import Exact
 from turnwise.rewards.functional import Functional
 from turnwise.rewards.toolcalls import ToolCalls
 from turnwise.rollouts.collect import Experience
+from turnwise.rollouts.episodes import Episodes
+from turnwise.rollouts.local import Verdicts
 from turnwise.states.base import Profile
 from turnwise.training.recorder import Recorder
 from turnwise.training.verdicts import count_profile, count_verdicts, verifier_metrics, verifier_result
@@ -34,10 +38,28 @@ def test_shares_and_miss_rates_by_hand():
     assert verifier_metrics(counts) == {
         "verifier/accepted": 4 / 6,
         "verifier/exact": 1 / 6,
+        "verifier/truncated": 0.0,
         "verifier/miss_rate": 3 / 4,
         "verifier/miss_rate/household": 2 / 3,
         "verifier/miss_rate/terminal": 1.0,
     }
+
+
+def test_an_action_that_was_cut_off_is_paid_nothing_and_counted():
+    env = HouseholdEnv()
+    (task,) = env.tasks("train", 1)
+    action = next(m["content"] for m in env.demonstrate(task).messages if m["role"] == "assistant")
+    tree = RolloutTree(State("s", task, (1,), expert=action))
+    tree.turns = [Turn(-1, [1], [0.0], action, truncated=cut) for cut in (False, True, False, True)]
+    verdicts = Verdicts(Episodes(env))
+    for turn in tree.turns:
+        verdicts.judge(tree.state, turn)
+    for reward in (Functional(), Exact()):
+        assert reward(tree)["total"] == [1.0, 0.0, 1.0, 0.0]
+        metrics = verifier_metrics(count_verdicts(experience(tree, reward=reward)))
+        assert metrics["verifier/truncated"] == metrics["verifier/accepted"] == 1 / 2
+    called = RolloutTree(State("d", Task("", "t", "train"), (1,), expert="no call"), tree.turns)
+    assert verifier_metrics(count_verdicts(experience(called, reward=ToolCalls())))["verifier/truncated"] == 1 / 2
 
 
 def test_a_failed_world_judges_nothing():
@@ -48,6 +70,7 @@ def test_a_failed_world_judges_nothing():
         "household/accepted": 1,
         "household/exact": 1,
         "household/missed": 0,
+        "household/truncated": 0,
     }
 
 
@@ -69,6 +92,7 @@ def test_nothing_accepted_has_no_miss_rate_and_nothing_judged_no_metric():
     assert verifier_metrics(count_verdicts(experience(local("a", (0.0, 0.0))))) == {
         "verifier/accepted": 0.0,
         "verifier/exact": 0.0,
+        "verifier/truncated": 0.0,
     }
     tree = RolloutTree(State("s", Task("a", "t", "train"), (1,)), [Turn(-1, [1], [0.0], info={"won": True})])
     assert verifier_metrics(count_verdicts(experience(tree, reward=lambda tree: {"total": [1.0]}))) == {}
