@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config import ConfigError, RunConfig, build_node, first_line
+from turnwise.config_execution import impossible_execution
 from turnwise.config_hints import meant
 from turnwise.config_machine import impossible_trainer
 from turnwise.config_rules import impossible_combinations
@@ -45,7 +46,7 @@ def check_config(cfg: DictConfig) -> None:
     mistakes += [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
     mistakes += _walk(tree, "")
     told = {mistake.split(":")[0] for mistake in mistakes}
-    later = impossible_trainer(tree) + impossible_combinations(tree)
+    later = impossible_trainer(tree) + impossible_combinations(tree) + impossible_execution(tree)
     mistakes += [mistake for mistake in later if mistake.split(":")[0] not in told]
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))  # keys that exclude each other are one mistake
