@@ -59,22 +59,6 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
     return ConfigError(mistakes or [_line(error)])
 
 
-def refuse_null_groups(arguments: Sequence[str], folder: Path) -> None:
-    """Hydra has no word for a whole group set to null but a ``ValueError`` without the key.
-
-    Args:
-        arguments: the command line without the program.
-        folder: the configuration folder, whose folders are the groups.
-
-    Raises:
-        ConfigError: such an override is among them.
-    """
-    given = [argument.rpartition("=") for argument in arguments]
-    nulls = [key for key, _, value in given if value == "null" and key and (folder / key).is_dir()]
-    if nulls:
-        raise ConfigError([f"{key}=null: a group that is not wanted is left out with ~{key}" for key in nulls])
-
-
 def _one_of_sweep(override: Override, complaint: str) -> Override:
     """The value of a sweep that Hydra complains of, or the first: the others share its key."""
     if not override.is_sweep_override():

@@ -49,27 +49,33 @@ def strange_name(name: Any) -> Iterator[str]:
         )
 
 
-def refuse_several(arguments: Sequence[str], folder: Path) -> None:
-    """Refuse a list of choices for a group of which a run has one: Hydra would lay them over each other. And a folder of Hydra's.
+def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
+    """Refuse overrides that Hydra takes in another sense than a person means, or refuses without naming the key.
+
+    These are groups that are set to null, to a number, or to several choices, which Hydra would lay over each other; arguments
+    that are nested too deeply; and the folder of a run, which Turnwise makes itself.
 
     Args:
         arguments: the command line without the program.
         folder: the configuration folder, whose folders are the groups.
 
     Raises:
-        ConfigError: such an override is among them.
+        ConfigError: such overrides are among them; the message names all of them.
     """
-    if deep := [
-        argument for argument in arguments if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP
-    ]:
-        raise ConfigError([f"{deep[0][:40]}...: nested too deeply to be read; write it flat, or into a file"])
-    if any(argument.lstrip("+").startswith("hydra.run.dir=") for argument in arguments):
-        raise ConfigError(["hydra.run.dir: a run makes its folder itself; name it with paths.out=..."])
-    for key, equals, value in (argument.lstrip("+").partition("=") for argument in arguments):
-        number = re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower())
-        if equals and number and (not key or (folder / key).is_dir()):
-            raise ConfigError([f"{key}={value}: a group takes the name of one of its files, and no number"])
-    found = [re.fullmatch(r"\+*([\w/]+)=\[.*,.*\]", argument, re.DOTALL) for argument in arguments]
-    keys = [match[1] for match in found if match and match[1] not in _SEVERAL and (folder / match[1]).is_dir()]
-    if keys:
-        raise ConfigError([f"{key}: a run has one {key}, and a list names several; choose one" for key in keys])
+    if mistakes := [mistake for argument in arguments for mistake in _misused(argument, folder)]:
+        raise ConfigError(mistakes)
+
+
+def _misused(argument: str, folder: Path) -> Iterator[str]:
+    key, equals, value = argument.lstrip("+").partition("=")
+    is_group = re.fullmatch(r"\w[\w/]{0,99}", key) is not None and (folder / key).is_dir()
+    if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP:
+        yield f"{argument[:40]}...: nested too deeply to be read; write it flat, or into a file"
+    elif key == "hydra.run.dir" and equals:
+        yield "hydra.run.dir: a run makes its folder itself; name it with paths.out=..."
+    elif equals and (is_group or not key) and re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower()):
+        yield f"{key}={value}: a group takes the name of one of its files, and no number"
+    elif is_group and value == "null":
+        yield f"{key}=null: a group that is not wanted is left out with ~{key}"
+    elif is_group and key not in _SEVERAL and re.fullmatch(r"\[.*,.*\]", value, re.DOTALL):
+        yield f"{key}: a run has one {key}, and a list names several; choose one"
