@@ -22,7 +22,7 @@ def reward_metrics(experience: Experience) -> dict[str, float]:
     totals = totals_of(experience)
     metrics: dict[str, float] = {
         "train/groups": len(experience.trees),
-        "train/groups_refilled": experience.dropped,
+        "train/groups_refilled": len(experience.replaced),
         "train/groups_cut": sum(tree.stopped for tree in experience.trees),
     }
     if totals:

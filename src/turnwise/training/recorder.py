@@ -106,8 +106,11 @@ class Recorder(Callback):
 
     def paid(self, cost: Mapping[str, float]) -> None:
         """Count what was played before the first iteration. A start that goes on from a checkpoint finds it counted there."""
-        for name, value in cost.items():
-            self.counters[name] += value
+        self._add(cost)
+
+    def _add(self, counts: Mapping[str, float]) -> None:
+        for name, value in counts.items():
+            self.counters[name] = self.counters.get(name, 0) + value
 
     def collected(
         self,
@@ -132,17 +135,15 @@ class Recorder(Callback):
             waited: those of them in which nothing else was done; None: all.
             cpu_began: the process's CPU clock (``time.process_time``) when the iteration began; None: now.
         """
-        for name, value in cost.items():
-            self.counters[name] += value
-        for name, value in gate_counts(experience, played=cost["turns"] > 0).items():
-            self.counters[name] = self.counters.get(name, 0) + value
+        self._add(cost)
+        if cost["turns"]:  # groups of a frozen buffer are drawn, not played: they were counted when it was recorded
+            self._add(gate_counts([*experience.trees, *(tree for tree, _ in experience.replaced)]))
         for name, value in judge.items():
             if name not in NOT_SUMS:
                 self.counters[JUDGE + name] = self.counters.get(JUDGE + name, 0) + value - self._judge.get(name, 0)
         self._judge = dict(judge)
         verdicts = count_verdicts(experience)
-        for name, count in verdicts.items():
-            self.counters[VERIFIER + name] = self.counters.get(VERIFIER + name, 0) + count
+        self._add({VERIFIER + name: count for name, count in verdicts.items()})
         self.counters["trajectories"] += sum(map(trajectories, experience.trees)) if cost["turns"] else 0.0
         self.counters["rollout_seconds"] += seconds if waited is None else waited
         self._pending = {

@@ -30,6 +30,7 @@ from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
+from turnwise.training.gate_savings import gate_counts
 from turnwise.training.health import Health
 from turnwise.training.judging import judged_of
 from turnwise.training.measure import Measure, base_key
@@ -202,7 +203,7 @@ class Run:
             self.module.to(self.device)
             begin = partial(self.module.hand_to, self.engine)
             buffer = record(self.player, picked, *parts, folder, key, begin, self.ranks, advance)
-        self.recorder.paid(buffer.cost)
+        self.recorder.paid({**buffer.cost, **gate_counts(buffer.trees.values(), to_the_end=True)})
         return buffer
 
     def fit(self, states: Sequence[State]) -> None:
