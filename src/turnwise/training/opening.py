@@ -19,10 +19,9 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
     reads = bool(file) and not at_starts
     domain = Path(file).name if reads else environment.name  # dialogues of a file need not be of the environment
     source = f" Demonstrations: {file}." if reads else ""
-    plural = "s" if iterations != 1 else ""
     lines = [
-        f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: {iterations} iteration{plural} of "
-        f"{_iteration(cfg, environment)}.{source}"
+        f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: "
+        f"{_counted(iterations, 'iteration', 'iterations')} of {_iteration(cfg, environment)}.{source}"
     ]
     if file and at_starts:
         lines.append(
@@ -30,13 +29,20 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
             "methods that read a file are sft, local, pivotrl, toolrl, awpo and mixed."
         )
     if tasks := int(settings.tasks):
-        attempts = int(settings.attempts)
-        each = f"{tasks} held-out tasks{' or dialogues' if reads else ''}, {attempts + 1} episodes each"
+        answers = int(settings.attempts) + 1  # the sampled ones and the greedy one
+        if reads:
+            each = f"{tasks} held-out tasks or dialogues, {_counted(answers, 'episode or reply', 'episodes or replies')} each"
+        else:
+            each = f"{tasks} held-out tasks, {_counted(answers, 'episode', 'episodes')} each"
         between = f", every {settings.every} iterations" if 0 < int(settings.every) < iterations else ""
         lines.append(
             f"Evaluation before{between} and after training: {each}. The time left is shown from the first phase on."
         )
     return lines
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
 
 
 def _iteration(cfg: DictConfig, environment: Any) -> str:

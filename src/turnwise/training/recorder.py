@@ -33,7 +33,7 @@ class Recorder(Callback):
 
     The counters travel in the checkpoint. After a resume, lines of iterations that the checkpoint does not know are cut off,
     so that a run that was killed and one that was not leave the same files. Every process of a run has one and counts the
-    whole run; only one of them ``writes``.
+    whole run; only one of them ``writes``. ``most`` is the greatest reward that a rollout can earn, where that is known.
     """
 
     def __init__(
@@ -44,9 +44,10 @@ class Recorder(Callback):
         trees: int = 4,
         writes: bool = True,
         loggers: Sequence[Logger] = (),
+        most: float | None = None,
     ) -> None:
         self.folder, self.messages, self.writes, self.loggers = folder, messages, writes, loggers
-        self.rollouts_every, self.trees = rollouts_every, trees
+        self.rollouts_every, self.trees, self.most = rollouts_every, trees, most
         self.counters: dict[str, float] = {
             "turns": 0,
             "tokens": 0,
@@ -147,7 +148,7 @@ class Recorder(Callback):
         self.counters["trajectories"] += sum(map(trajectories, experience.trees)) if cost["turns"] else 0.0
         self.counters["rollout_seconds"] += seconds if waited is None else waited
         self._pending = {
-            **reward_metrics(experience),
+            **reward_metrics(experience, self.most),
             **branch_metrics(experience),
             **verifier_metrics(verdicts),
             **learned,
@@ -216,14 +217,18 @@ class Recorder(Callback):
                 )
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
-        """Append one line to ``metrics.jsonl``, and log it. An evaluation that stands there already is not written again."""
+        """Append one line to ``metrics.jsonl``, and hand it to the loggers.
+
+        An evaluation that stands there already was logged by an earlier start, or in the middle of training, and is neither
+        written nor logged again.
+        """
         path = self.folder / "metrics.jsonl"
         if not self.writes:
             return
-        for log in self.loggers:
-            log.log_metrics(dict(metrics), step=iteration)
         if phase == "eval" and any((row["phase"], row["iteration"]) == (phase, iteration) for row in each_line(path)):
             return
+        for log in self.loggers:
+            log.log_metrics(dict(metrics), step=iteration)
         row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
         append_lines(path, [row])
 

@@ -110,7 +110,10 @@ class Run:
         self.demonstrations: Demonstrations | None = None
         self.steps: Mapping[str, Step] = {}  # for the judge
         trees = self.settings["rollout"].recorded
-        self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first, loggers=loggers)
+        most = getattr(self.parts["reward"], "most", None)
+        self.recorder = Recorder(
+            self.folder, self.messages, trees=trees, writes=self.ranks.first, loggers=loggers, most=most
+        )
         self.health = Health(self.recorder, self.folder, phases.tell, update.allow_empty, self.ranks.first)
         suites = self.settings["eval"]
         self.measure = Measure(
