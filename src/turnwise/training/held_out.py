@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -171,11 +171,27 @@ def held_out_metrics(evaluation: Evaluation) -> dict[str, float]:
                 metrics[f"eval/held_out/{name}{suffix}"] = round(100 * pooled(counted), 2)
     by_tool, by_turn = groups(replies)
     for kind, parts in (("tool", by_tool), ("turn", by_turn)):
+        keys = metric_keys(parts)
         for name, part in parts.items():
             counted = rate(part, "sampled") or rate(part, "greedy")
-            key = re.sub(r"[^\w-]+", "_", name)
-            metrics[f"eval/held_out/{kind}/{key}"] = round(100 * pooled(counted), 2)
+            metrics[f"eval/held_out/{kind}/{keys[name]}"] = round(100 * pooled(counted), 2)
     return metrics
+
+
+def metric_keys(names: Iterable[str]) -> dict[str, str]:
+    """Each name as a part of a metric's key: all but letters, digits, ``_`` and ``-`` becomes ``_``.
+
+    Names that would share a key get a number behind it, in their order. A name that is a key as it stands keeps it.
+    """
+    plain = {name: re.sub(r"[^\w-]+", "_", name) for name in names}
+    keys: dict[str, str] = {}
+    for name in sorted(plain, key=lambda name: plain[name] != name):
+        number, key = 1, plain[name]
+        while key in keys.values():
+            number += 1
+            key = f"{plain[name]}_{number}"
+        keys[name] = key
+    return keys
 
 
 def _figures(before: Sequence[Reply], since: Sequence[Reply]) -> dict[str, Any]:

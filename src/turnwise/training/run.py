@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
+from lightning import Callback
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
@@ -60,6 +61,7 @@ class Run:
     ) -> None:
         self.cfg, self.phases, self.ranks = cfg, phases, ranks or Ranks()
         self.folder, self.seed = Path(cfg.paths.out), int(cfg.seed)
+        self.began = any((self.folder / "checkpoints").glob("*.ckpt"))  # an earlier start has trained
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
         named = ("data", "rollout", "update", "policy", "eval", "predictor")
@@ -109,8 +111,7 @@ class Run:
         self.opening = openings(self.env, self.chat)
         self.demonstrations: Demonstrations | None = None
         self.steps: Mapping[str, Step] = {}  # for the judge
-        trees = self.settings["rollout"].recorded
-        most = getattr(self.parts["reward"], "most", None)
+        trees, most = self.settings["rollout"].recorded, getattr(self.parts["reward"], "most", None)
         self.recorder = Recorder(
             self.folder, self.messages, trees=trees, writes=self.ranks.first, loggers=loggers, most=most
         )
@@ -209,8 +210,8 @@ class Run:
         self.recorder.paid({**buffer.cost, **gate_counts(buffer.trees.values(), to_the_end=True)})
         return buffer
 
-    def fit(self, states: Sequence[State]) -> None:
-        """Lightning's Trainer over iterations; goes on from the last checkpoint if there is one."""
+    def fit(self, states: Sequence[State], first: Sequence[Callback] = ()) -> None:
+        """Lightning's Trainer over iterations, with ``first`` before other callbacks; goes on from the last checkpoint."""
         frozen = self.frozen(states)
         folder = self.folder / "checkpoints"
         checkpoint = self.ranks.tell(newest(folder, self.phases.tell) if self.ranks.first else None)
@@ -222,7 +223,7 @@ class Run:
             bar = Advance(advance, self.recorder)
             learners = [self.predictor] if self.predictor else []
             remembering = [self.renewal] if self.renewal else []
-            watching = [StillThere(self.folder), self.recorder, self.health]
+            watching = [*first, StillThere(self.folder), self.recorder, self.health]
             collection = Collection(
                 states,
                 self.parts,
