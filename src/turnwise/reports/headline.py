@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,8 +85,14 @@ def result_verdict(result: Result) -> Verdict:
 
 
 def judged_on_dialogues(result: Result) -> bool:
-    """Whether the headline is of held-out dialogues and not of an environment's tasks."""
+    """Whether the headline is about held-out dialogues and not about tasks of an environment."""
     return result.held_out is not None and not result.in_domain.by_split
+
+
+def all_on_dialogues(results: Iterable[Result]) -> bool:
+    """Whether every one of some results, of which there are any, is headed by held-out dialogues."""
+    found = [judged_on_dialogues(result) for result in results]
+    return bool(found) and all(found)
 
 
 def nats(value: float | None, sign: bool = False) -> str:
