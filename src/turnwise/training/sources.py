@@ -182,24 +182,14 @@ def hold_out(
 
 
 def playable(states: Sequence[State], rollout: Rollout, tell: Callable[[str], None]) -> Sequence[State]:
-    """The states whose history leaves room for an action; servers refuse the others, and no rollout would go on from them.
+    """The states whose history leaves room for an action. Servers refuse the others, and no rollout would go on from them.
 
     Raises:
         InputError: there is none.
     """
     limit = rollout.max_length - rollout.sampling.max_tokens
-    lengths = lengths_of(states)
-    if not len(states) or lengths.max() <= limit:
-        return states
-    (places,) = np.nonzero(lengths <= limit)
-    why = (
-        f"{len(states) - len(places)} of {len(states)} states, whose history has more than {limit} tokens (rollout.max_length "
-        f"less rollout.sampling.max_tokens; the longest has {lengths.max()})"
-    )
-    if not len(places):
-        raise InputError(f"nothing can be played from {why}: raise rollout.max_length")
-    tell(f"left out: {why}")
-    return chosen(states, places.tolist())
+    what = f"states have a history of more than {limit} tokens (rollout.max_length less rollout.sampling.max_tokens"
+    return _within(limit, states, lengths_of(states), what, tell)
 
 
 def trainable(states: LazyStates, rollout: Rollout, tell: Callable[[str], None]) -> Sequence[State]:
@@ -208,16 +198,20 @@ def trainable(states: LazyStates, rollout: Rollout, tell: Callable[[str], None])
     Raises:
         InputError: there is none.
     """
-    ends = states.ends()
-    if not len(states) or ends.max() <= rollout.max_length:
+    what = f"demonstrated turns end after more than {rollout.max_length} tokens (rollout.max_length"
+    return _within(rollout.max_length, states, states.ends(), what, tell)
+
+
+def _within(
+    limit: int, states: Sequence[State], lengths: NDArray[np.uint32], what: str, tell: Callable[[str], None]
+) -> Sequence[State]:
+    """The states of at most ``limit`` tokens; the others are counted and told. ``what`` says in words what they are."""
+    if not len(states) or lengths.max() <= limit:
         return states
-    (places,) = np.nonzero(ends <= rollout.max_length)
-    why = (
-        f"{len(states) - len(places)} of {len(states)} demonstrated turns, which end after more than {rollout.max_length} "
-        f"tokens (rollout.max_length; the longest history with its action has {ends.max()})"
-    )
+    (places,) = np.nonzero(lengths <= limit)
+    why = f"{len(states) - len(places)} of {len(states)} {what}; the longest has {lengths.max()})"
     if not len(places):
-        raise InputError(f"nothing can be trained on: left out are {why}; raise rollout.max_length")
+        raise InputError(f"no state is left: {why}. Raise rollout.max_length")
     tell(f"left out: {why}")
     return chosen(states, places.tolist())
 
