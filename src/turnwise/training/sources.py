@@ -211,7 +211,7 @@ def _within(
     (places,) = np.nonzero(lengths <= limit)
     why = f"{len(states) - len(places)} of {len(states)} {what}; the longest has {lengths.max()})"
     if not len(places):
-        raise InputError(f"no state is left: {why}. Raise rollout.max_length")
+        raise InputError(f"no state is left: {why}; raise rollout.max_length")
     tell(f"left out: {why}")
     return chosen(states, places.tolist())
 
