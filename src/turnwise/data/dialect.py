@@ -129,8 +129,8 @@ def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
 def refuse_lost_tools(dialect: Dialect, name: str) -> InputError:
     """The refusal of a template that cannot show the tools of a file, where ``data.tools_as_text`` is false."""
     return InputError(
-        f"{name}: {dialect.lost_tools}, but the dialogues use tools: choose a model whose chat template shows them, or write them "
-        "as text with data.tools_as_text=true"
+        f"{name}: {dialect.lost_tools}, but the dialogues use tools: choose a model whose chat template shows them, or write "
+        "them as text with data.tools_as_text=true"
     )
 
 

@@ -104,8 +104,7 @@ def called_tools(step: Step) -> tuple[str, ...]:
 
 
 def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, float]:
-    """State id -> negative log-likelihood of its demonstrated reply in nats, end-of-turn token included, at temperature 1, without
-    gradients."""
+    """State id -> negative log-likelihood of its demonstrated reply in nats, at temperature 1, end-of-turn token included."""
     found: dict[str, float] = {}
     training = model.training
     model.eval()
@@ -154,7 +153,7 @@ def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """``in_domain`` of a run on dialogues: the share of replies that the verifier accepts, for replies sampled as in training and for
+    """``in_domain`` of a run on dialogues: the share of replies that the verifier accepts, of those sampled as in training and of
     greedy ones. The sampled share is the headline, if there is one."""
     modes = {
         mode: {**_compared(rate(base.replies, mode), rate(after.replies, mode), 100), "tasks": len(base.replies)}

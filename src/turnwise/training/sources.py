@@ -34,8 +34,10 @@ _NEAR = 64  # trajectories whose states are cached: states that lie near each ot
 
 
 class Experts(NamedTuple):
-    """The trajectories of a run, the problems of those that were left out, and the reader of a person's file (None: the run has no
-    such file, and the environment's experts wrote the trajectories)."""
+    """The trajectories of a run, the problems of those that were left out, and the reader of a person's file.
+
+    ``own`` is None where the run has no such file, and the environment's experts wrote the trajectories.
+    """
 
     demonstrations: Demonstrations
     problems: tuple[Problem, ...]
