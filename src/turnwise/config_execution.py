@@ -1,5 +1,4 @@
-"""How a run is carried out (engine, shards, overlap, renewed states, frozen buffer): combinations that cannot work, each with
-the way out."""
+"""Combinations of the engine, the trainer and the collection that Hydra composes and that cannot work, each with the way out."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ from turnwise.config_rules import part_of, value_of
 
 
 def impossible_execution(cfg: Mapping[str, Any]) -> list[str]:
-    """Mistakes of a resolved configuration in how the engine, the trainer and the collection work together."""
+    """Mistakes of a resolved configuration: an engine, a trainer and a collection that cannot work together."""
     return _served(cfg) + _sharded(cfg) + _overlapping(cfg) + _renewed(cfg) + _frozen(cfg)
 
 
 def _served(cfg: Mapping[str, Any]) -> list[str]:
-    """What vLLM would change without a word, or could not hold."""
+    """Settings that vLLM would change silently, and adapters that do not fit its servers."""
     if part_of(cfg, "engine") != "VllmEngine":
         return []
     mistakes = []
@@ -41,7 +40,7 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _sharded(cfg: Mapping[str, Any]) -> list[str]:
-    """What cannot be done with weights that are in shards."""
+    """Settings that need whole weights, where the weights are in shards."""
     if value_of(cfg, "trainer", "strategy", "_target_") != "turnwise.training.sharding.FullySharded":
         return []
     mistakes = []
@@ -64,7 +63,7 @@ def _sharded(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
-    """What must not change, or be used, while the next iteration is being collected."""
+    """Settings that would change something while the next iteration is collected (``rollout.staleness``)."""
     if not value_of(cfg, "rollout", "staleness"):
         return []
     way_out = "set rollout.staleness=0"
@@ -85,7 +84,7 @@ def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _renewed(cfg: Mapping[str, Any]) -> list[str]:
-    """What a second choice of states needs: a rule that may choose otherwise, rewards to measure, and the engine for itself."""
+    """A second choice of states (``states.refresh``) needs a rule that can choose other states, rewards, and a free engine."""
     if value_of(cfg, "states", "refresh") is None:
         return []
     reasons = (
@@ -106,7 +105,7 @@ def _renewed(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _frozen(cfg: Mapping[str, Any]) -> list[str]:
-    """What groups that are played once, before the first update, cannot serve."""
+    """Parts that cannot use groups which are played once, before the first update (``rollout.frozen``)."""
     if value_of(cfg, "rollout", "frozen") is None:
         return []
     reasons = (

@@ -1,4 +1,4 @@
-"""Combinations of parts that compose but cannot work, each with the way out."""
+"""Combinations of a method's parts that Hydra composes and that cannot work, each with the way out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEMONSTRATED_STATES = {"ExpertTurns", "Pivots"}  # know a demonstrated action
 
 
 def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
-    """Mistakes of a resolved configuration that no single part can see."""
+    """Mistakes of a resolved configuration that lie in two or more parts together."""
     states, reward, loss = part_of(cfg, "states"), part_of(cfg, "reward"), part_of(cfg, "loss")
     turns = value_of(cfg, "rollout", "turns")
     mistakes = _seeded(cfg) + _predicted(cfg, turns)
@@ -92,7 +92,7 @@ def value_of(cfg: Mapping[str, Any], *keys: str) -> Any:
 
 
 def _seeded(cfg: Mapping[str, Any]) -> list[str]:
-    """numpy and torch take whole numbers from 0 to 2^32 - 1 alike, and would say so in the middle of a run."""
+    """numpy takes seeds from 0 to 2^32 - 1, and would refuse others in the middle of a run."""
     seed = value_of(cfg, "seed")
     inside = not isinstance(seed, int) or 0 <= seed < 2**32
     return [] if inside else [f"seed: set it from 0 to {2**32 - 1}, which every generator of a run takes; got {seed}"]
@@ -115,7 +115,8 @@ def _stepping(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:
-    """Who reads a judge needs one; a judge needs a reader, and single replies with a demonstration to hold them against."""
+    """An advantage that reads a judge's score needs a judge. A judge needs such an advantage, and single replies to compare with
+    demonstrated ones."""
     judge, advantage, states = part_of(cfg, "judge"), part_of(cfg, "advantage"), part_of(cfg, "states")
     if judge is None:
         if advantage not in _JUDGED_RULES:
@@ -138,7 +139,7 @@ def _judging(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
-    """Of parts that ask a predictor, and of allocators that spend one budget over all states."""
+    """What parts that ask a predictor need, and allocators that spend one budget over all states."""
     allocator = part_of(cfg, "allocator")
     mistakes = []
     if allocator in _PREDICTED and not part_of(cfg, "predictor"):

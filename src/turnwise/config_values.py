@@ -1,4 +1,4 @@
-"""Values that no part of a configuration can use, whatever the part is: refused by one rule for all of them."""
+"""Values that no part of a configuration can use, whichever part it is; and overrides that Hydra would misunderstand."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from turnwise.config import ConfigError
 
 _DEEP = 500  # brackets of an argument
-_WHOLE = 2**53  # from here on not every whole number can be told from its neighbour once it is divided
+_WHOLE = 2**53  # floating point cannot represent every whole number above this one
 _WAYS = ("none", "partial", "object", "all")  # of Hydra's _convert_
 _FROM_RUN = ("allocator", "gate", "engine")  # parts that take some of their arguments from the run
 _SEVERAL = ("callbacks", "logger")  # groups of which a run may choose several
 
 
 def unusable_values(node: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Mistakes of a part's arguments: numbers that are not finite, empty texts, and Hydra's own keys with other values.
+    """Mistakes of a part's arguments: numbers that are not finite or are too large, empty texts, wrong values of Hydra's keys.
 
-    An empty text mostly is a variable of the shell that was not set, and would count as null in some places. Loggers repeat
-    the name and the folder of the run, which are told as themselves.
+    An empty text usually comes from a shell variable that was not set, and would count as null in some places. Loggers are left
+    out, because they repeat the name and the folder of the run, which have checks of their own.
     """
     for key, value in node.items():
         place = f"{path}.{key}" if path else str(key)
