@@ -124,7 +124,10 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
             "(states=pivots)"
         )
     if metrics.get("train/groups_cut") == groups:
-        return f"the gate stopped all {groups:.0f} groups; have it stop less (gate=divergence: lower gate.threshold), or set gate=never"
+        return (
+            f"the gate stopped all {groups:.0f} groups; have it stop less (gate=divergence: lower gate.threshold), or set "
+            "gate=never"
+        )
     if metrics.get("train/truncated") == 1:
         return "every action was cut off; raise rollout.sampling.max_tokens"
     if metrics.get("train/readable") == 0:

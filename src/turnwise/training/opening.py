@@ -28,16 +28,16 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
             f"warning: data.file={file} is not read, because method={cfg.method} starts at tasks of the environment. The "
             "methods that read a file are sft, local, pivotrl, toolrl, awpo and mixed."
         )
-    if tasks := int(settings.tasks):
-        answers = int(settings.attempts) + 1  # the sampled ones and the greedy one
-        if reads:
-            each = f"{tasks} held-out tasks or dialogues, {_counted(answers, 'episode or reply', 'episodes or replies')} each"
-        else:
-            each = f"{tasks} held-out tasks, {_counted(answers, 'episode', 'episodes')} each"
-        between = f", every {settings.every} iterations" if 0 < int(settings.every) < iterations else ""
-        lines.append(
-            f"Evaluation before{between} and after training: {each}. The time left is shown as soon as it can be estimated."
-        )
+    answers = int(settings.attempts) + 1  # the sampled ones and the greedy one
+    if reads:
+        each = f"tasks or dialogues, {_counted(answers, 'episode or reply', 'episodes or replies')} each"
+    else:
+        each = f"tasks, {_counted(answers, 'episode', 'episodes')} each"
+    between = f", every {settings.every} iterations" if 0 < int(settings.every) < iterations else ""
+    lines.append(
+        f"Evaluation before{between} and after training: {settings.tasks} held-out {each}. The time left is shown as soon as it "
+        "can be estimated."
+    )
     return lines
 
 
