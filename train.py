@@ -21,11 +21,11 @@ from yaml import YAMLError
 
 from turnwise.config import register
 from turnwise.config_check import check_config
-from turnwise.config_errors import explain, refuse_null_groups
+from turnwise.config_errors import explain
 from turnwise.config_launchers import launchers, refuse_launcher
 from turnwise.config_machine import check_machine
 from turnwise.config_secrets import refuse_secrets
-from turnwise.config_values import refuse_several
+from turnwise.config_values import refuse_overrides
 from turnwise.errors import InputError, Stopped
 from turnwise.files import no_room, out_of_reach
 from turnwise.run_folder import claim, is_first, rank
@@ -99,8 +99,7 @@ def main() -> None:
         refuse_launcher(sys.argv[1:], CONF)
         if is_sweep(sys.argv[1:]):
             sys.argv[1:] = for_hydra(sys.argv[1:], CONF)
-        refuse_null_groups(sys.argv[1:], CONF)
-        refuse_several(sys.argv[1:], CONF)
+        refuse_overrides(sys.argv[1:], CONF)
         job()
     except KeyboardInterrupt as end:
         number = getattr(end, "number", signal.SIGINT)

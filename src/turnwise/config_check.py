@@ -1,4 +1,4 @@
-"""The check that every configuration passes before anything is loaded: all mistakes at once, nearest names suggested."""
+"""The check that every configuration has to pass before anything is loaded. It tells all mistakes at once, with near names."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config import ConfigError, RunConfig, build_node, first_line
+from turnwise.config_execution import impossible_execution
 from turnwise.config_hints import meant
 from turnwise.config_machine import impossible_trainer
 from turnwise.config_rules import impossible_combinations
@@ -28,9 +29,9 @@ _UNSET = "???"
 def check_config(cfg: DictConfig) -> None:
     """Refuse a configuration that cannot run.
 
-    Every ``_target_``, at any depth, is held against its constructor: unknown and missing parameters, types, ``Literal``
-    values; our own dataclasses are also built once, so that their range checks speak. Last come the combinations of parts
-    that exclude each other.
+    Every ``_target_``, at any depth, is compared with its constructor: unknown and missing parameters, types, ``Literal``
+    values. Dataclasses of Turnwise are also built once, so that their range checks are made. Combinations of parts that exclude
+    each other come last.
 
     Raises:
         ConfigError: with every mistake found.
@@ -39,20 +40,20 @@ def check_config(cfg: DictConfig) -> None:
         tree: Any = OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError([f"{error.full_key or 'config'}: {first_line(error)}"]) from error
-    if secrets := list(secrets_in(tree)):  # alone, for other messages repeat values
+    if secrets := list(secrets_in(tree)):  # told alone, because other messages repeat values
         raise ConfigError(secrets)
     mistakes = [*_strange(tree), *strange_name(tree.get("name"))]
     mistakes += [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
     mistakes += _walk(tree, "")
     told = {mistake.split(":")[0] for mistake in mistakes}
-    later = impossible_trainer(tree) + impossible_combinations(tree)
+    later = impossible_trainer(tree) + impossible_combinations(tree) + impossible_execution(tree)
     mistakes += [mistake for mistake in later if mistake.split(":")[0] not in told]
     if mistakes:
-        raise ConfigError(list(dict.fromkeys(mistakes)))  # keys that exclude each other are one mistake
+        raise ConfigError(list(dict.fromkeys(mistakes)))  # two checks may tell the same mistake
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?``, or the whole list where nothing is near."""
+    """``; did you mean 'x'?``, or the whole list if no name is near."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
@@ -61,7 +62,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _strange(tree: Mapping[str, Any]) -> list[str]:
-    """Keys that were appended (``+key=``) where nothing reads them: at the root, and among the loggers and callbacks."""
+    """Appended keys (``+key=``) that nothing reads: at the root, and among the loggers and callbacks."""
     known = {field.name for field in fields(RunConfig)}
     extra = [str(key) for key in tree if key not in known]
     own = {str(key): value for key, value in tree.items() if key in known}
@@ -112,9 +113,9 @@ def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
 
 
 def _ranges(node: dict[str, Any], path: str, signature: Signature) -> list[str]:
-    """What the part says of its values: built, and built again without each value that it refused.
+    """The mistakes that the part itself finds in its values. It is built, and built again without each value that it refused.
 
-    What only the program can supply stands as null: range checks are of what a person sets.
+    A value that only the program can supply is null here, because a person does not set it.
     """
     mistakes: list[str] = []
     while all(name in node for name, parameter in signature.parameters.items() if parameter.required):
@@ -145,7 +146,7 @@ def _names(given: Mapping[Any, Any], signature: Signature, path: str, partial: b
 
 
 def matches(value: Any, annotation: Any) -> bool:
-    """Whether a value of a YAML file may stand for an annotated parameter. A node with a ``_target_`` may stand for any."""
+    """Whether a value of a YAML file fits an annotated parameter. A node with a ``_target_`` fits any."""
     if annotation is Any or (isinstance(value, Mapping) and "_target_" in value):
         return True
     origin, arguments = get_origin(annotation), get_args(annotation)

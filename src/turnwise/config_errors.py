@@ -1,4 +1,4 @@
-"""Hydra's own complaints as one clear message: every bad override of a command line, with the nearest right name."""
+"""Turns Hydra's complaints into one clear message: every bad override of a command line, with the nearest right name."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from turnwise.config_hints import meant
 def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
     """What is wrong with a command line that Hydra refused.
 
-    Overrides that Hydra refuses are taken out one by one until the rest composes; the rest then goes through
-    :func:`turnwise.config_check.check_config`, so one message has everything.
+    Overrides that Hydra refuses are taken out one by one until the rest composes. The rest is then checked by
+    :func:`turnwise.config_check.check_config`, so that one message names all mistakes.
 
     Args:
-        error: what Hydra raised; its own words are used where no override is to blame.
+        error: what Hydra raised. Its own words are used if no override is to blame.
         arguments: the command line without the program.
         folder: the configuration folder.
         primary: name of the primary configuration.
@@ -59,24 +59,8 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
     return ConfigError(mistakes or [_line(error)])
 
 
-def refuse_null_groups(arguments: Sequence[str], folder: Path) -> None:
-    """Hydra has no word for a whole group set to null but a ``ValueError`` without the key.
-
-    Args:
-        arguments: the command line without the program.
-        folder: the configuration folder, whose folders are the groups.
-
-    Raises:
-        ConfigError: such an override is among them.
-    """
-    given = [argument.rpartition("=") for argument in arguments]
-    nulls = [key for key, _, value in given if value == "null" and key and (folder / key).is_dir()]
-    if nulls:
-        raise ConfigError([f"{key}=null: a group that is not wanted is left out with ~{key}" for key in nulls])
-
-
 def _one_of_sweep(override: Override, complaint: str) -> Override:
-    """The value of a sweep that Hydra complains of, or the first: the others share its key."""
+    """The override with the value of a sweep that Hydra complains of, or with the first value; all have the same key."""
     if not override.is_sweep_override():
         return override
     lines = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
@@ -120,7 +104,7 @@ def _message(override: Override, error: Exception, cfg: DictConfig | None, folde
         place = f"{holder}.{wrong}" if holder else wrong
         if depth < len(parents):
             return f"{given}: {place} is a single value and holds no keys; set {place}=..."
-        return f"{given}: {_line(error)}"  # as a key that is appended and stands there
+        return f"{given}: {_line(error)}"  # for example a key that is appended and exists already
     where = f"{holder} has no key '{wrong}'" if holder else f"there is no key '{wrong}'"
     return f"{given}: {where}{meant(wrong, OmegaConf.to_container(cfg), holder)}"  # type: ignore[arg-type]
 

@@ -1,4 +1,5 @@
-"""What a person may have meant by a key that does not exist: a near name, a leaf of that name, another library's word for it."""
+"""What a person may have meant by a key that does not exist: a similar name, the same name in another group, or the word of
+another library."""
 
 from __future__ import annotations
 
@@ -41,16 +42,16 @@ _ELSEWHERE = {
     "fresh": "overwrite overwrite_output_dir force",
 }
 _HERE = {word: key for key, words in _ELSEWHERE.items() for word in words.split()}
-_MOST = 3  # keys that are named where a word fits several
+_MOST = 3  # keys that are named at most, if a word fits several
 
 
 def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
-    """The end of a sentence that says that there is no key ``word``: what it may be called here, or all that there is.
+    """The end of a sentence which says that there is no key ``word``: the key that was probably meant, or all keys.
 
     Args:
         word: the unknown key.
         tree: the configuration without it.
-        holder: the dotted key of the group in which it was looked for; empty: at the top.
+        holder: the dotted key of the group that should have the key; empty: the top.
     """
     plain = word.lower().replace("-", "_")
     known = _HERE.get(plain, "")

@@ -1,4 +1,4 @@
-"""Launchers of ``-m`` and sweeps: what each needs that is not here, found before a run is launched."""
+"""Launchers of ``-m`` and sweeps: what a launcher needs and this machine lacks is found before a run is launched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
 
 
 def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
-    """Refuse a launcher whose package is not installed, or that hands jobs to a Slurm which this machine has not.
+    """Refuse a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm.
 
     Args:
         arguments: the command line without the program.
@@ -55,7 +55,7 @@ def launchers(folder: Path) -> str:
 
 
 def _stands_on(name: str, folder: Path) -> str:
-    """The launcher of Hydra that a file of ours sets up; the name itself where there is no such file."""
+    """The launcher of Hydra that a file of ``conf/hydra/launcher`` sets up; the name itself if there is no such file."""
     for _ in range(8):  # files that name each other in a circle are Hydra's to refuse
         path = folder / "hydra" / "launcher" / f"{name}.yaml"
         content = read_yaml(path) if path.is_file() else None

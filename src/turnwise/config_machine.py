@@ -1,4 +1,4 @@
-"""Whether a machine can carry out a configuration: devices of the trainer, folders to write to, models."""
+"""Checks whether this machine can run a configuration: devices of the trainer, folders to write to, models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 255  # bytes of a file's name
 
 
 def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
-    """Numbers of a resolved configuration's ``trainer`` that no machine can carry out. Lightning would say so in a traceback."""
+    """Values of a resolved configuration's ``trainer`` that no machine can use, and that Lightning refuses with a traceback."""
     trainer = cfg.get("trainer")
     if not isinstance(trainer, Mapping):
         return []
@@ -45,10 +45,11 @@ def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Refuse a run that this machine cannot begin: GPUs that it has not, folders that cannot be written,
-    models that are not here and cannot be fetched.
+    """Refuse a run that this machine cannot begin: it lacks GPUs, folders cannot be written, or models are neither here nor can
+    be fetched.
 
-    A run is checked where it starts, and not where its configuration is composed: a plan or a sweep may be made elsewhere.
+    This check is made where a run starts, and not where its configuration is composed, because a plan or a sweep may be made on
+    another machine.
 
     Raises:
         ConfigError: with every mistake found.
@@ -90,7 +91,7 @@ def _folders(cfg: DictConfig) -> list[str]:
         else:
             path = next(path for path in (Path(given), *Path(given).absolute().parents) if os.path.lexists(path))
             if not path.is_dir():
-                mistakes.append(f"{key}={given}: {path} is no folder; remove it, or name another place")
+                mistakes.append(f"{key}={given}: {path} is not a folder; remove it, or name another place")
             elif not os.access(path, os.W_OK | os.X_OK):
                 mistakes.append(f"{key}={given}: nothing can be written to {path}; name another place")
     return mistakes

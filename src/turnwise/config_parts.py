@@ -1,4 +1,4 @@
-"""One part of a configuration without the others: what scripts need that try or use a world alone."""
+"""One part of a configuration without the others, for scripts that use an environment alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turnwise.config_errors import explain
 
 
 def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:
-    """The part under ``key`` of the configuration that ``overrides`` make, checked and built; the others are not looked at.
+    """Check and build the part under ``key`` of the configuration that ``overrides`` make. The other parts are not checked.
 
     Args:
         key: a group, such as ``env``.
@@ -31,5 +31,5 @@ def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, overrides, folder) from error
     part = OmegaConf.create({key: OmegaConf.to_container(cfg, resolve=True)[key]})  # type: ignore[index, call-overload]
-    check_config(part)  # of the other parts nothing is needed, not even their libraries
+    check_config(part)  # not even the libraries of the other parts are needed
     return build(part, key)

@@ -1,4 +1,4 @@
-"""Secrets in a configuration: refused before anything is written or printed, and never repeated in the refusal."""
+"""Secrets in a configuration: they are refused before anything is written or printed, and the refusal does not repeat them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NAMED = re.compile(r"key_variable['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
 
 
 def refuse_secrets(arguments: Iterable[str]) -> None:
-    """Refuse overrides that hold a password or an API key; Hydra's own messages would repeat them.
+    """Refuse overrides that hold a password or an API key, because Hydra's own messages would repeat them.
 
     Raises:
-        ConfigError: it names the key of each such override, and nothing of its value.
+        ConfigError: the message names the key of each such override, and shows no part of its value.
     """
     mistakes = [mistake for argument in arguments for mistake in _in_override(argument)]
     if mistakes:
@@ -27,7 +27,7 @@ def refuse_secrets(arguments: Iterable[str]) -> None:
 
 
 def secrets_in(tree: Any, path: str = "") -> Iterator[str]:
-    """Mistakes of a resolved configuration: addresses with a user or a password, keys in the place of a variable's name."""
+    """Mistakes of a resolved configuration: addresses with a user or a password, and API keys where a variable's name belongs."""
     children = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in children:
         place = f"{path}.{key}" if path else str(key)

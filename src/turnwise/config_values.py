@@ -1,4 +1,4 @@
-"""Values that no part of a configuration can use, whatever the part is: refused by one rule for all of them."""
+"""Values that no part of a configuration can use, whichever part it is; and overrides that Hydra would misunderstand."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from turnwise.config import ConfigError
 
 _DEEP = 500  # brackets of an argument
-_WHOLE = 2**53  # from here on not every whole number can be told from its neighbour once it is divided
+_WHOLE = 2**53  # floating point cannot represent every whole number above this one
 _WAYS = ("none", "partial", "object", "all")  # of Hydra's _convert_
 _FROM_RUN = ("allocator", "gate", "engine")  # parts that take some of their arguments from the run
 _SEVERAL = ("callbacks", "logger")  # groups of which a run may choose several
 
 
 def unusable_values(node: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Mistakes of a part's arguments: numbers that are not finite, empty texts, and Hydra's own keys with other values.
+    """Mistakes of a part's arguments: numbers that are not finite or are too large, empty texts, wrong values of Hydra's keys.
 
-    An empty text mostly is a variable of the shell that was not set, and would count as null in some places. Loggers repeat
-    the name and the folder of the run, which are told as themselves.
+    An empty text usually comes from a shell variable that was not set, and would count as null in some places. Loggers are left
+    out, because they repeat the name and the folder of the run, which have checks of their own.
     """
     for key, value in node.items():
         place = f"{path}.{key}" if path else str(key)
@@ -49,30 +49,36 @@ def strange_name(name: Any) -> Iterator[str]:
         )
 
 
-def refuse_several(arguments: Sequence[str], folder: Path) -> None:
-    """Refuse a list of choices for a group of which a run has one, for Hydra would lay them over each other.
+def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
+    """Refuse overrides that Hydra takes in another sense than a person means, or refuses without naming the key.
 
-    Hydra's own folder is refused too, except in the further processes of a run, whose command Lightning writes.
+    These are groups that are set to null, to a number, or to several choices, which Hydra would lay over each other; arguments
+    that are nested too deeply; and the folder of a run, which Turnwise makes itself. The further processes of a
+    run may name that folder, because Lightning writes their command.
 
     Args:
         arguments: the command line without the program.
         folder: the configuration folder, whose folders are the groups.
 
     Raises:
-        ConfigError: such an override is among them.
+        ConfigError: such overrides are among them; the message names all of them.
     """
-    if deep := [
-        argument for argument in arguments if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP
-    ]:
-        raise ConfigError([f"{deep[0][:40]}...: nested too deeply to be read; write it flat, or into a file"])
     by_lightning = any(argument.startswith("hydra.job.name=train_ddp_process_") for argument in arguments)
-    if not by_lightning and any(argument.lstrip("+").startswith("hydra.run.dir=") for argument in arguments):
-        raise ConfigError(["hydra.run.dir: a run makes its folder itself; name it with paths.out=..."])
-    for key, equals, value in (argument.lstrip("+").partition("=") for argument in arguments):
-        number = re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower())
-        if equals and number and (not key or (folder / key).is_dir()):
-            raise ConfigError([f"{key}={value}: a group takes the name of one of its files, and no number"])
-    found = [re.fullmatch(r"\+*([\w/]+)=\[.*,.*\]", argument, re.DOTALL) for argument in arguments]
-    keys = [match[1] for match in found if match and match[1] not in _SEVERAL and (folder / match[1]).is_dir()]
-    if keys:
-        raise ConfigError([f"{key}: a run has one {key}, and a list names several; choose one" for key in keys])
+    typed = [argument for argument in arguments if not (by_lightning and argument.startswith("hydra."))]
+    if mistakes := [mistake for argument in typed for mistake in _misused(argument, folder)]:
+        raise ConfigError(mistakes)
+
+
+def _misused(argument: str, folder: Path) -> Iterator[str]:
+    key, equals, value = argument.lstrip("+").partition("=")
+    is_group = re.fullmatch(r"\w[\w/]{0,99}", key) is not None and (folder / key).is_dir()
+    if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP:
+        yield f"{argument[:40]}...: nested too deeply to be read; write it flat, or into a file"
+    elif key == "hydra.run.dir" and equals:
+        yield "hydra.run.dir: a run makes its folder itself; name it with paths.out=..."
+    elif equals and (is_group or not key) and re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower()):
+        yield f"{key}={value}: a group takes the name of one of its files, and no number"
+    elif is_group and value == "null":
+        yield f"{key}=null: a group that is not wanted is left out with ~{key}"
+    elif is_group and key not in _SEVERAL and re.fullmatch(r"\[.*,.*\]", value, re.DOTALL):
+        yield f"{key}: a run has one {key}, and a list names several; choose one"

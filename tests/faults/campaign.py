@@ -32,11 +32,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "src")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch: threads do not survive a fork
 
-from injuries import FAULTS, Trial, Unclear  # noqa: E402
-from processes import PATIENCE, Server, Start, Vllm, preload  # noqa: E402
+from injuries import FAULTS  # noqa: E402
+from processes import PATIENCE, Start, preload  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: E402
 from scenes import SCENES, Scene  # noqa: E402
+from servers import Server, Vllm  # noqa: E402
+from trial import Trial, Unclear  # noqa: E402
 from verdict import RECORDS, faults_of, metrics  # noqa: E402
 
 

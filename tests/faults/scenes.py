@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import Judge, Server, Vllm
+from servers import Judge, Server, Vllm
 
 EVERYWHERE = [
     "logger.wandb=null",

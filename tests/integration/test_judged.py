@@ -131,6 +131,20 @@ def test_a_failing_endpoint_leaves_the_outcome_alone_and_the_key_stays_where_it_
     assert KEY not in said.out + said.err and "without a score" in said.out
 
 
+def test_a_run_that_only_lacks_its_last_evaluation_needs_no_judge(
+    small: Overrides, composed: Compose, dialogues: Path, server: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with server.serve() as endpoint:
+        client = ["judge=endpoint", f"judge.client.url={endpoint.url}", "judge.client.attempts=1"]
+        cfg = composed(small("mixed", f"data.file={dialogues}", *SMALL, *client))
+        run(cfg)
+    for path in (out / "result.json", out / "evaluation" / "after.jsonl", *tmp_path.rglob("judge.sqlite*")):
+        path.unlink()
+    run(cfg)  # the server is gone, and so are its answers
+    assert read_result(out).judge["asked"] > 0
+
+
 def test_a_judge_is_closed_when_training_fails(
     small: Overrides, composed: Compose, dialogues: Path, server: Any, tmp_path: Path
 ) -> None:

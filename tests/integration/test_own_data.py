@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import DictConfig
 from tests.integration import bookings
 
-from turnwise.reports.result import read_result
+from turnwise.reports.result import Result, read_result
 from turnwise.training.main import run
 
 METHODS = ["sft", "local", "pivotrl", "toolrl", "awpo", "mixed"]
@@ -28,14 +29,23 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return folder
 
 
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bookings.write(tmp_path_factory.mktemp("data") / "bookings.jsonl", bookings.dialogues(200))
+
+
 @pytest.fixture
-def arguments(tmp_path: Path) -> Callable[..., list[str]]:
-    def overrides(method: str, model: Path, file: Path, *more: str) -> list[str]:
+def played(
+    models: Callable[[str], Path], file: Path, composed: Callable[[list[str]], DictConfig], tmp_path: Path
+) -> Callable[..., tuple[Result, list[dict[str, Any]]]]:
+    """Runs a method on the dialogues; its result and its rows of metrics."""
+
+    def play(method: str, family: str, *more: str) -> tuple[Result, list[dict[str, Any]]]:
         acts = [] if method == "sft" else ["allocator.group_size=2"]
         pivots = ["states.keep=all", "states.k=2"] if method == "pivotrl" else []
-        return [
+        overrides = [
             f"method={method}",
-            f"policy.model={model}",
+            f"policy.model={models(family)}",
             f"data.file={file}",
             f"paths.out={tmp_path / 'run'}",
             f"paths.cache={tmp_path / 'cache'}",
@@ -51,13 +61,11 @@ def arguments(tmp_path: Path) -> Callable[..., list[str]]:
             *pivots,
             *more,
         ]
+        run(composed(overrides))
+        rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        return read_result(tmp_path / "run"), rows
 
-    return overrides
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bookings.write(tmp_path_factory.mktemp("data") / "bookings.jsonl", bookings.dialogues(200))
+    return play
 
 
 @pytest.mark.slow
@@ -66,46 +74,34 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_method_that_acts_once_judges_own_dialogues_on_themselves(
     family: str,
     method: str,
-    models: Callable[[str], Path],
-    file: Path,
-    arguments: Callable[..., list[str]],
-    composed: Callable[[list[str]], DictConfig],
+    played: Callable[..., tuple[Result, list[dict[str, Any]]]],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run(composed(arguments(method, models(family), file)))
-    out = tmp_path / "run"
-    result = read_result(out)
+    result, rows = played(method, family)
     found = result.held_out
     assert found is not None and found.dialogues == 4 and found.nll.base > 0 and found.nll.after > 0
     assert set(found.by_tool) <= {"find_table", "add_event", "cancel", "no_call"} and "1" in found.by_turn
     assert (result.env, result.in_domain.tasks) == ("bookings.jsonl", found.replies)
     if method != "sft":
         assert set(result.verifier) == {"dialogues"} and result.verifier["dialogues"]["judged"] == 8
-    report, _, _ = (out / "report.html").read_text().partition("The full configuration")
+    report, _, _ = (tmp_path / "run" / "report.html").read_text().partition("The full configuration")
     printed = capsys.readouterr()
-    for shown in (report, printed.out + printed.err, (out / "metrics.jsonl").read_text()):
+    for shown in (report, printed.out + printed.err, json.dumps(rows)):
         assert "household" not in shown
-    evaluated = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines() if '"eval"' in line]
-    assert [row["eval/held_out/nll"] for row in evaluated] == [found.nll.base, found.nll.after]
+    assert [row["eval/held_out/nll"] for row in rows if row["phase"] == "eval"] == [found.nll.base, found.nll.after]
 
 
 @pytest.mark.slow
 def test_the_tool_call_reward_goes_with_a_profile_and_the_environment_is_measured_where_asked_for(
-    models: Callable[[str], Path],
-    file: Path,
-    arguments: Callable[..., list[str]],
-    composed: Callable[[list[str]], DictConfig],
-    tmp_path: Path,
+    played: Callable[..., tuple[Result, list[dict[str, Any]]]],
 ) -> None:
     more = ["reward=toolcalls", "eval.environment=true", "eval.every=1", "trainer.max_epochs=2", "env.horizon=4"]
-    run(composed(arguments("pivotrl", models("qwen2"), file, *more)))
-    result = read_result(tmp_path / "run")
+    result, rows = played("pivotrl", "qwen2", *more)
     assert result.environment is not None and result.environment.tasks == 4
     assert result.held_out is not None and result.in_domain.tasks == result.held_out.replies
     profiled = result.verifier["dialogues"]["profile"]
     assert profiled["judged"] > 100
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     looked = [row["iteration"] for row in rows if "eval/held_out/functional" in row]
     assert looked == [0, 1, 2]  # the last one is after training as well
     assert all("eval/seen/success" in row for row in rows if row["phase"] == "eval")
@@ -113,15 +109,9 @@ def test_the_tool_call_reward_goes_with_a_profile_and_the_environment_is_measure
 
 @pytest.mark.slow
 def test_a_run_that_holds_nothing_out_does_not_bear_the_environments_name(
-    models: Callable[[str], Path],
-    file: Path,
-    arguments: Callable[..., list[str]],
-    composed: Callable[[list[str]], DictConfig],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    played: Callable[..., tuple[Result, list[dict[str, Any]]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(composed(arguments("sft", models("qwen2"), file, "data.held_out=0")))
-    result = read_result(tmp_path / "run")
+    result, _ = played("sft", "qwen2", "data.held_out=0")
     assert (result.env, result.held_out, result.in_domain.after) == ("bookings.jsonl", None, None)
     printed = capsys.readouterr()
     assert "data.held_out=0" in printed.err and "household" not in printed.out + printed.err

@@ -22,7 +22,7 @@ from tests.integration.paper_models import model_folder
 
 from turnwise.config_check import check_config
 from turnwise.papers.jobs import ask, jobs
-from turnwise.reports.result import read_result
+from turnwise.reports.result import Result, read_result
 from turnwise.training.main import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,10 @@ class Row:
     family: str
     given: tuple[str, ...]  # what docs/cluster.md has a person give
     smaller: tuple[str, ...]
-    without: tuple[str, ...] = ()  # keys of a world that is not installed here, and that another stands in for
+    without: tuple[str, ...] = ()  # keys of an environment that is not installed here, and that another stands in for
+
+
+Play = Callable[[Row], tuple[DictConfig, Result, dict[str, Any]]]
 
 
 def lines(path: Path, records: list[dict[str, Any]]) -> Path:
@@ -142,10 +145,10 @@ def chat_server() -> Any:
 
 
 @pytest.fixture
-def played(tmp_path: Path, composed: Callable[[list[str]], DictConfig]) -> Callable[[Row], DictConfig]:
-    """Composes a row as train.py and plan.py do, shrinks it, checks it and runs it; the configuration that ran."""
+def played(tmp_path: Path, composed: Callable[[list[str]], DictConfig]) -> Play:
+    """Composes a row as train.py and plan.py do, shrinks it, checks it and runs it; what ran, its result, its last iteration."""
 
-    def play(row: Row) -> DictConfig:
+    def play(row: Row) -> tuple[DictConfig, Result, dict[str, Any]]:
         asked = ask([f"sweep={row.sweep}", "scale=paper", f"rows={row.name}", "seed=0", *row.given], ROOT / "conf")
         (job,) = jobs(asked)
         assert job.cannot is None  # all that it lacked is given
@@ -156,22 +159,20 @@ def played(tmp_path: Path, composed: Callable[[list[str]], DictConfig]) -> Calla
         assert cfg.scale == "paper"
         check_config(cfg)
         run(cfg)
-        return cfg
+        rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        trained = [logged for logged in rows if logged["phase"] == "train"]
+        assert len(trained) == 2
+        return cfg, read_result(tmp_path / "run"), trained[-1]
 
     return play
 
 
-def trained(folder: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["phase"] == "train"]
-
-
 @pytest.mark.slow
-def test_pivotrl(chat_server: Any, tmp_path: Path, played: Callable[[Row], DictConfig]) -> None:
+def test_pivotrl(chat_server: Any, tmp_path: Path, played: Play) -> None:
     """Table 1, tau2: conversations of a file, calls verified one to one, a thinking mixture of experts, a model as the user."""
     tau2 = importlib.util.find_spec("inspect_evals") is not None
     with chat_server.serve(answer=lambda messages: "Thank you, that is all.") as server:
-        cfg = played(
+        cfg, result, _ = played(
             Row(
                 "pivotrl_tab1",
                 "pivotrl",
@@ -192,18 +193,18 @@ def test_pivotrl(chat_server: Any, tmp_path: Path, played: Callable[[Row], DictC
             )
         )
     assert cfg.reward._target_.endswith("ToolCalls") and cfg.loss.kl_beta > 0 and cfg.policy.lora.r == 32
-    result = read_result(tmp_path / "run")
-    assert result.method == "pivotrl" and len(trained(tmp_path / "run")) == 2
-    assert result.env == cfg.env._target_.split(".")[2] and result.in_domain.tasks == 2  # the column is the benchmark's
+    assert (
+        result.method == "pivotrl" and result.env == cfg.env._target_.split(".")[2] and result.in_domain.tasks == 2
+    )  # the column is the benchmark's
     assert (tmp_path / "run" / "profile.parquet").exists()
 
 
 @pytest.mark.slow
-def test_awpo(chat_server: Any, tmp_path: Path, played: Callable[[Row], DictConfig]) -> None:
+def test_awpo(chat_server: Any, tmp_path: Path, played: Play) -> None:
     """Table 2: all weights on tool dialogues with rationales, graded, judged by an endpoint, evaluated on BFCL's own tasks."""
     pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl` does it")
     with chat_server.serve(answer=lambda messages: '{"score": 0.5}') as server:
-        cfg = played(
+        cfg, result, _ = played(
             Row(
                 "awpo_tab2",
                 "awpo_4b",
@@ -214,20 +215,20 @@ def test_awpo(chat_server: Any, tmp_path: Path, played: Callable[[Row], DictConf
         )
         assert server.bodies  # the judge was asked
     assert cfg.policy.lora.r == 0 and cfg["update"].steps == 4
-    result = read_result(tmp_path / "run")
-    assert result.method == "awpo" and len(trained(tmp_path / "run")) == 2
-    assert result.env == "bfcl" and result.in_domain.tasks == 2  # the column is the benchmark's
+    assert (
+        result.method == "awpo" and result.env == "bfcl" and result.in_domain.tasks == 2
+    )  # the column is the benchmark's
     assert (tmp_path / "run" / "model").is_dir()
 
 
 @pytest.mark.slow
-def test_trace(tmp_path: Path, played: Callable[[Row], DictConfig]) -> None:
+def test_trace(tmp_path: Path, played: Play) -> None:
     """Table 1: multi-hop questions in FlashRAG's format, pages from a server, a predictor, trees of all weights."""
     files = {split: questions(tmp_path / f"{split}.jsonl", 8) for split in ("train", "seen", "unseen")}
     named = ", ".join(f"{split}: {path}" for split, path in files.items())
     critic = model_folder("qwen3", tmp_path / "critic")
     with retrieval() as url:
-        cfg = played(
+        cfg, result, last = played(
             Row(
                 "trace_tab1",
                 "active_active",
@@ -243,18 +244,16 @@ def test_trace(tmp_path: Path, played: Callable[[Row], DictConfig]) -> None:
             )
         )
     assert cfg.policy.lora.r == 0 and cfg.env.level == "full" and cfg.reward.of == "return"
-    assert read_result(tmp_path / "run").method == "trace"
-    rows = trained(tmp_path / "run")
-    assert len(rows) == 2 and rows[-1]["rollout/turns"] > 0
+    assert result.method == "trace" and last["rollout/turns"] > 0
 
 
 @pytest.mark.slow
-def test_selective(tmp_path: Path, played: Callable[[Row], DictConfig]) -> None:
+def test_selective(tmp_path: Path, played: Play) -> None:
     """Table 5: episodes behind the published gate."""
     engine = (
         subprocess.run([ALFWORLD, "-c", "import alfworld, textworld"], capture_output=True, check=False).returncode == 0
     )
-    cfg = played(
+    cfg, result, _ = played(
         Row(
             "selective_tab5",
             "gated",
@@ -271,4 +270,4 @@ def test_selective(tmp_path: Path, played: Callable[[Row], DictConfig]) -> None:
         )
     )
     assert cfg.gate._target_.endswith("Divergence") and cfg.policy.lora.r == 16
-    assert read_result(tmp_path / "run").method == "grpo" and len(trained(tmp_path / "run")) == 2
+    assert result.method == "grpo"

@@ -6,8 +6,8 @@ import pytest
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from turnwise.config import ConfigError, compose_config
-from turnwise.config_errors import explain, refuse_null_groups
+from turnwise.config import compose_config
+from turnwise.config_errors import explain
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -44,16 +44,6 @@ def test_hydras_refusals_become_one_line(override: str, message: str) -> None:
     assert len(found) == 1
     assert message in found[0]
     assert "\n" not in found[0]
-
-
-def test_a_group_set_to_null_is_told_how_to_be_left_out() -> None:
-    with pytest.raises(ConfigError) as caught:
-        refuse_null_groups(["seed=1", "logger=null", "gate=null", "data.file=null", "--multirun"], CONF)
-    assert caught.value.mistakes == [
-        "logger=null: a group that is not wanted is left out with ~logger",
-        "gate=null: a group that is not wanted is left out with ~gate",
-    ]
-    refuse_null_groups(["~logger", "data.file=null", "gate=never"], CONF)
 
 
 def test_all_bad_overrides_are_listed_with_what_the_check_finds_in_the_rest() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from turnwise.config import ConfigError, build, compose_config
 from turnwise.config_check import check_config
-from turnwise.config_values import refuse_several
+from turnwise.config_values import refuse_overrides
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"
@@ -67,9 +67,18 @@ def test_a_world_refuses_what_it_cannot_use(overrides: list[str], key: str) -> N
 )
 def test_several_choices_of_one_group_are_refused(argument: str) -> None:
     with pytest.raises(ConfigError, match=argument.lstrip("+").partition("=")[0] or "=1"):
-        refuse_several([argument], CONF)
-    refuse_several(["callbacks=[default,gradients]", "engine.urls=[http://one:1,http://two:2]", "method=grpo"], CONF)
-    refuse_several(["hydra.run.dir=.", "hydra.job.name=train_ddp_process_1"], CONF)
+        refuse_overrides([argument], CONF)
+    refuse_overrides(["callbacks=[default,gradients]", "engine.urls=[http://one:1,http://two:2]", "method=grpo"], CONF)
+    refuse_overrides(["hydra.run.dir=.", "hydra.job.name=train_ddp_process_1"], CONF)
+
+
+def test_a_group_set_to_null_is_told_how_to_be_left_out() -> None:
+    with pytest.raises(ConfigError) as caught:
+        refuse_overrides(["seed=1", "logger=null", "gate=null", "data.file=null", "--multirun"], CONF)
+    assert [mistake.split(":")[0] for mistake in caught.value.mistakes] == ["logger=null", "gate=null"]
+    for mistake in caught.value.mistakes:
+        check_config(compose_config([mistake.split()[-1]], CONF))
+    refuse_overrides(["~logger", "data.file=null", "gate=never", f"{'x' * 300}=null"], CONF)
 
 
 def test_a_part_that_the_run_completes_is_refused_by_its_key(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
     """Two real iterations, of trees that branch and with a predictor if asked; the rows that the recorder wrote."""
     use_tree_attention(model)
     imitates = isinstance(loss, Nll)
-    recorder = Recorder(folder, lambda state: [{"role": "user", "content": state.id}])
+    recorder = Recorder(folder, lambda state: [{"role": "user", "content": state.id}], most=Outcome().most)
     predictor = None
     if trees:
         critic = Critic(copy.deepcopy(backbone(model)))
@@ -201,7 +201,7 @@ def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
     job.cfg = compose_config(["method=pivotrl"], ROOT / "conf")
     job.phases, job.env, job.seed, job.problems = Phases(PHASES), HouseholdEnv(), 0, ()
     job.recorder = Recorder(tmp_path, None)
-    job.recorder.counters["judge/failed/timeout"] = 1
+    job.recorder.counters |= {"judge/failed/timeout": 1, "gate/unstopped": 1}
     job.health, job.parts = Health(job.recorder, tmp_path, print), {"gate": Divergence()}
     job.health.warnings.append("no sample counts")
     job.recorder.counters |= {"verifier/toy/judged": 4, "verifier/toy/accepted": 2, "verifier/toy/missed": 1}

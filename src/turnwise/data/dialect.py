@@ -1,8 +1,8 @@
-"""How conversations are put to a chat template that cannot show all of them.
+"""How conversations are rendered by a chat template that cannot show all parts of them.
 
-Some templates have no system turn (Gemma), some show neither tools nor tool calls, some move or drop a system turn later in the
-conversation (Mistral). What a template loses is found once, by rendering short conversations. A system turn is then folded into
-the first user message, and tools and calls are written as text, in the JSON form that the Hermes models use.
+Some templates have no system turn (Gemma), some show neither tools nor tool calls, and some move or drop the system turn later
+in the conversation (Mistral). A run finds out what its template loses once, by rendering short conversations. A lost system turn
+is folded into the first user message. Lost tools and calls are written as text, in the JSON form that the Hermes models use.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n<
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How the conversations of a file are shown by one chat template.
+    """How one chat template renders the conversations of a file.
 
     Attributes:
         format: how calls are written, in demonstrations and in what the policy writes.
-        lost_system: what becomes of a system turn, in words; empty where the template shows it. It is folded into the first
-            user message then.
-        lost_tools: what becomes of tools and calls; empty where the template shows them. They are written as text then.
+        lost_system: how the template loses a system turn, in words; empty where it shows system turns. A lost one is folded
+            into the first user message.
+        lost_tools: how the template loses tools and calls, in words; empty where it shows them. Lost ones are written as text.
     """
 
     format: Format
@@ -44,7 +44,7 @@ class Dialect:
     lost_tools: str = ""
 
     def __call__(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory as it is put to the template."""
+        """The trajectory in the form that the template renders."""
         messages, tools = list(trajectory.messages), trajectory.tools
         if self.lost_tools and uses_tools(trajectory):
             messages, tools = self._as_text(messages, tools), ()
@@ -77,15 +77,15 @@ class Dialect:
 
 
 def uses_tools(trajectory: Trajectory) -> bool:
-    """Whether a conversation shows tools, calls them, or reads what they answered."""
+    """Whether a conversation lists tools, calls them, or holds what they answered."""
     return bool(trajectory.tools) or any(m.get("tool_calls") or m["role"] == "tool" for m in trajectory.messages)
 
 
 def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = None) -> Dialect:
-    """What the template of ``chat`` loses, and the format of calls under it.
+    """What the template of ``chat`` loses, and the format of calls that goes with it.
 
     Args:
-        as_text: True shows tools and calls as text although the template may have a form of its own.
+        as_text: whether tools and calls are written as text even where the template shows them in a form of its own.
         form: the format that the user chose; None: the one that the template writes.
     """
     lost_system = "" if _shows_system(chat, False) else "the chat template shows no system turn"
@@ -97,10 +97,10 @@ def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = No
 
 
 def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[str]) -> str:
-    """What the rendered replies of a trajectory have lost, in words; empty where each can be read back.
+    """What the rendered replies of a trajectory have lost, in words; empty where every reply can be read back.
 
     Args:
-        trajectory: as it stands in the file.
+        trajectory: as the file has it.
         actions: its replies as the policy would have to write them, in order.
     """
     for step, action in zip(steps_of(trajectory), actions, strict=True):
@@ -110,16 +110,16 @@ def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[
             try:
                 made = PARSERS[dialect.format](action, trajectory.tools).calls
             except ToolCallError as error:
-                return f"{step.id}: the rendered calls are not in the format {dialect.format} ({error})"
+                return f"{step.id}: the rendered calls cannot be read in the format {dialect.format} ({error})"
             if not equivalent(made, step.calls):
-                return f"{step.id}: the rendered calls are not those of tool_calls in the format {dialect.format}"
+                return f"{step.id}: the rendered calls, read in the format {dialect.format}, differ from tool_calls"
         elif step.content.strip() and step.content.strip() not in action:
-            return f"{step.id}: the rendered reply lacks what the message says"
+            return f"{step.id}: the rendered reply does not hold the text of the message"
     return ""
 
 
 def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
-    """Whether some rendered reply lacks what the message says beside its calls."""
+    """Whether some rendered reply lacks the text that its message has beside its calls."""
     return any(
         step.calls and step.content.strip() not in action
         for step, action in zip(steps_of(trajectory), actions, strict=True)
@@ -127,10 +127,10 @@ def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
 
 
 def refuse_lost_tools(dialect: Dialect, name: str) -> InputError:
-    """The refusal of a template that cannot show the tools, where showing them as text was ruled out."""
+    """The refusal of a template that cannot show the tools of a file, where ``data.tools_as_text`` is false."""
     return InputError(
-        f"{name}: {dialect.lost_tools}, but the dialogues use tools: choose a model whose chat template shows them, or show them "
-        "as text with data.tools_as_text=true"
+        f"{name}: {dialect.lost_tools}, but the dialogues use tools: choose a model whose chat template shows them, or write "
+        "them as text with data.tools_as_text=true"
     )
 
 
@@ -162,7 +162,7 @@ def _result() -> Message:
 
 
 def _shown(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Any], what: str) -> str:
-    """Empty where the rendered history holds ``what``; else why not, to be put behind what is lost."""
+    """Empty where the rendered history holds ``what``; else the reason in brackets, which ends a sentence about what is lost."""
     try:
         return "" if what in chat.text(messages, tools) else " (they are left out)"
     except ChatTemplateError as error:

@@ -39,7 +39,7 @@ def missing(
     """
     found = [at_step(reason, "data-sets") for reason in _files(cfg)]
     if world and not found:
-        found.append(at_step(world if world.startswith("env") else f"env: {world}", "worlds"))
+        found.append(at_step(world if world.startswith("env") else f"env: {world}", "environments"))
     limits = list(_room(cfg, lengths))
     for key, source in models.items():
         found += [at_step(reason, "models") for reason in _checkpoint(key, source)]

@@ -11,7 +11,7 @@ from turnwise.reports.compare import Interval
 from turnwise.reports.curves import reach_figure
 from turnwise.reports.dots import Side, Spot, dots
 from turnwise.reports.during import during_figure
-from turnwise.reports.headline import signed
+from turnwise.reports.headline import all_on_dialogues, signed
 from turnwise.reports.labels import words
 from turnwise.reports.measured import is_change
 from turnwise.reports.reach import curves
@@ -73,7 +73,8 @@ def _figure(entry: Entry, metric: str, number: int, over_seeds: Interval) -> Fig
     if not any(ours.values()):
         return None
     spots = [Spot(row, *found) for row, name in enumerate(names) if (found := ours[name])]
-    sides = [Side(f"ours, scale {entry.asked.scale}", spots, words(metric), is_change(metric))]
+    measured = words(metric, all_on_dialogues(entry.results))
+    sides = [Side(f"ours, scale {entry.asked.scale}", spots, measured, is_change(metric))]
     theirs = [
         Spot(row, value, f"{labels[name]}: {value:g}, paper, {column}", column)
         for column in columns
@@ -86,9 +87,9 @@ def _figure(entry: Entry, metric: str, number: int, over_seeds: Interval) -> Fig
         sides.append(Side(head, theirs, words(metric), is_change(metric), colours, legend=len(columns) > 1))
     told = ", ".join(f"{labels[names[spot.row]]} {spot.at:.3g}" for spot in spots)
     key = _key(spots, bool(sweep.gate_report))
-    alt = f"{sweep.title}, {words(metric)}, ours at scale {entry.asked.scale}: {told}. {key}"
+    alt = f"{sweep.title}, {measured}, ours at scale {entry.asked.scale}: {told}. {key}"
     scales = " Ours and the paper's have scales of their own: compare the order of the rows." if theirs else ""
-    title = f"{sweep.paper}, {sweep.entry}: {words(metric)}"
+    title = f"{sweep.paper}, {sweep.entry}: {measured}"
     drawn = dots(title, f"entry-{sweep.name}-{number}", alt, [labels[name] for name in names], sides)
     return replace(drawn, key=key + scales)
 

@@ -9,7 +9,7 @@ from turnwise.files import read_yaml
 from turnwise.papers.jobs import job_of
 from turnwise.reports.compare import Interval
 from turnwise.reports.gates import COMMAND, tier_table
-from turnwise.reports.headline import signed
+from turnwise.reports.headline import all_on_dialogues, signed
 from turnwise.reports.labels import words
 from turnwise.reports.measured import is_change
 from turnwise.reports.reach import reach_table
@@ -72,7 +72,7 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
     headers = [
         "row",
         "seeds",
-        *(f"ours, {words(metric)}" for metric in metrics),
+        *(f"ours, {words(metric, all_on_dialogues(entry.results))}" for metric in metrics),
         *(f"paper, {name}" for name in printed),
     ]
     table = Table(f"{sweep.title}, scale {entry.asked.scale}", headers, [])
@@ -106,7 +106,8 @@ def _claims(entry: Entry) -> Table:
         said += f": {d.why}" if d.why else ""
         difference = "-" if d.difference is None else plain(d.difference)
         claim = " ".join(labels.get(word, word) for word in d.claim.text.split())
-        table.rows.append([claim, words(d.metric), difference, bounds, _sides(d), str(d.tasks or "-"), said])
+        said_of = words(d.metric, all_on_dialogues(entry.results))
+        table.rows.append([claim, said_of, difference, bounds, _sides(d), str(d.tasks or "-"), said])
     table.notes = [SIGN_NOTE, GATE_NOTE if entry.asked.sweep.gate_report else INTERVAL_NOTE, EACH_NOTE]
     return table
 

@@ -8,21 +8,15 @@ import numpy as np
 
 from turnwise.reports.dots import Side, Spot, dots
 from turnwise.reports.headline import duration, interval, signed
+from turnwise.reports.labels import words
 from turnwise.reports.result import OutOfDomain
 from turnwise.reports.run import Profile, Run
 from turnwise.reports.svg import DOWN, INK, MUTED, NARROW, SERIES, UP, Figure, canvas, label, to_svg, whole_iterations
 
-DIAGNOSTICS = {
-    "train/kl_ref": "KL to the reference",
-    "train/entropy": "entropy",
-    "train/repeat_rate": "repeated actions",
-    "train/grad_norm": "gradient norm",
-    "train/clip_fraction": "clipped tokens",
-    "train/effective_groups": "groups with signal",
-    "train/loss": "loss",
-    "rollout/turns": "rollout turns so far",
-    "rollout/tokens_per_s": "tokens sampled a second",
-}
+DIAGNOSTICS = (
+    *("train/kl_ref", "train/entropy", "train/repeat_rate", "train/grad_norm", "train/clip_fraction"),
+    *("train/effective_groups", "train/loss", "rollout/turns", "rollout/tokens_per_s"),
+)
 
 
 def run_figures(run: Run) -> list[Figure]:
@@ -39,7 +33,7 @@ _REPLIES = {"eval/held_out/functional": "accepted replies", "eval/held_out/stric
 
 
 def success(run: Run) -> Figure | None:
-    """Held-out success during training, one line a split, and of held-out dialogues one a verifier."""
+    """Held-out success during training, a line for each split; of held-out dialogues, a line for each verifier."""
     keys = [key for key in sorted(run.metrics) if key.startswith("eval/") and key.endswith("/success")]
     named = {key.split("/")[1]: key for key in keys} | {name: key for key, name in _REPLIES.items()}
     lines = {name: run.series(key) for name, key in named.items()}
@@ -57,8 +51,9 @@ def success(run: Run) -> Figure | None:
         whole_iterations(axes)
         axes.legend(loc="best")
         ends = [f"{split} from {y[0]:.1f} to {y[-1]:.1f} %" for split, (_, y) in lines.items()]
-        alt = f"Held-out success during training: {'; '.join(ends)}."
-        return Figure("Held-out success during training", to_svg(figure, "success", alt), alt)
+        title = f"Held-out {'success' if keys else 'replies'} during training"
+        alt = f"{title}: {'; '.join(ends)}."
+        return Figure(title, to_svg(figure, "success", alt), alt)
 
 
 def reward(run: Run) -> Figure | None:
@@ -86,7 +81,7 @@ def reward(run: Run) -> Figure | None:
 
 def diagnostics(run: Run) -> Figure | None:
     """Small multiples of what to watch while the reward rises: KL, entropy, repeats and the health of the update."""
-    logged = {name: run.series(key) for key, name in DIAGNOSTICS.items() if len(run.series(key)[0]) > 1}
+    logged = {words(key): run.series(key) for key in DIAGNOSTICS if len(run.series(key)[0]) > 1}
     drawn = {name: points for name, points in logged.items() if points[1].any()}
     silent = [name for name in logged if name not in drawn]
     if not drawn:

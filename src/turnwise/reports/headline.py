@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,8 +85,14 @@ def result_verdict(result: Result) -> Verdict:
 
 
 def judged_on_dialogues(result: Result) -> bool:
-    """Whether the headline is of held-out dialogues and not of an environment's tasks."""
+    """Whether the headline is about held-out dialogues and not about tasks of an environment."""
     return result.held_out is not None and not result.in_domain.by_split
+
+
+def all_on_dialogues(results: Iterable[Result]) -> bool:
+    """Whether every one of some results, of which there are any, is headed by held-out dialogues."""
+    found = [judged_on_dialogues(result) for result in results]
+    return bool(found) and all(found)
 
 
 def nats(value: float | None, sign: bool = False) -> str:
@@ -178,20 +185,29 @@ def judge_sentence(result: Result) -> str:
 
 
 def gate_sentence(result: Result) -> str:
-    """How many groups the gate stopped and about what that saved; empty where no gate was in force."""
+    """How many groups the gate stopped and about what that saved; empty where no gate was in force.
+
+    A frozen buffer is played to its end: there the sentence says what the gate would have stopped and saved.
+    """
     gate = result.gate
     if not gate:
         return ""
     groups, looked, cut = (int(gate.get(name, 0)) for name in ("groups", "looked", "cut"))
+    would = "would have stopped" if gate.get("unstopped") else "stopped"
+    text = f"Gate: {would} {count(cut) if cut else 'none'} of {count(groups)} groups ({count(looked)} were looked at)"
     if not cut:
-        return f"Gate: stopped none of {count(groups)} groups ({count(looked)} were looked at)."
-    text = f"Gate: stopped {count(cut)} of {count(groups)} groups ({count(looked)} were looked at)"
+        return f"{text}."
     if "saved_turns" not in gate:
-        return f"{text}; no group passed a look, so that nothing tells what this saved."
+        return f"{text}; no group passed a look, so that there is nothing to estimate the saving from."
     turns, tokens = int(gate["saved_turns"]), int(gate.get("saved_tokens", 0))
-    total = result.rollout_turns + turns
+    total = result.rollout_turns + (0 if gate.get("unstopped") else turns)
     share = f", {percent(100 * turns / total)} of all" if total else ""
-    return f"{text}. Estimate of what that saved: {count(turns)} turns{share}, and {count(tokens)} tokens."
+    what = (
+        "These groups were played to their end; stopping them would have saved"
+        if gate.get("unstopped")
+        else ("Estimate of what that saved:")
+    )
+    return f"{text}. {what} {count(turns)} turns{share}, and {count(tokens)} tokens."
 
 
 def scale_sentence(result: Result) -> str:

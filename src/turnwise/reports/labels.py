@@ -1,4 +1,4 @@
-"""What numbers are called where people read them: one glossary of metrics for tables, figures and pages.
+"""What metrics are called in tables, figures and pages: one glossary for all of them.
 
 A metric is a path into ``result.json`` or a key of ``metrics.jsonl``, as docs/metrics.md lists them.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+SUCCESS, ACCEPTED = "held-out success", "accepted replies in held-out dialogues"
 RESULT = {
     "in_domain.base": "held-out success before training, %",
     "in_domain.after": "held-out success after training, %",
@@ -54,8 +55,14 @@ _PART = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?by_(split|subset)\.([\w-]
 _SUITE = re.compile(r"ood\.after\.(\w+)$")
 
 
-def words(metric: str) -> str:
-    """A metric in words; one that the glossary does not know stays as it is, for a name is better than a guess."""
+def words(metric: str, dialogues: bool = False) -> str:
+    """A metric in words. One that the glossary does not know stays as it is: its name is better than a guess.
+
+    Args:
+        dialogues: whether the numbers are of runs that are judged on held-out dialogues and not on tasks of an environment.
+    """
+    if dialogues:
+        return words(metric).replace(SUCCESS, ACCEPTED)
     top, sign, below = metric.partition(" / ")
     if sign:
         return f"{words(top)}, per {words(below)}"

@@ -10,14 +10,14 @@ from statistics import fmean
 from typing import Any
 
 from turnwise.errors import InputError
+from turnwise.reports import labels
 from turnwise.reports.compare import Interval, Row
 from turnwise.reports.curves import MARKS, STROKES
 from turnwise.reports.keep import each_line
 from turnwise.reports.labels import words
 from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
 
-SUCCESS = "held-out success, %"
-ACCEPTED = "accepted replies in held-out dialogues, %"
+SUCCESS, ACCEPTED = f"{labels.SUCCESS}, %", f"{labels.ACCEPTED}, %"
 SHOWN = ("train/reward_mean", "train/kl_ref", "train/entropy", "rollout/turns", "cpu/iteration")
 SUMMED = {"cpu/iteration": "CPU seconds so far"}
 TOLD = 50  # points of a line that say what they stand for

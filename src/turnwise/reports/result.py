@@ -43,8 +43,6 @@ class Comparison(_Part):
     after: Points | None = None
     delta: Change | None = None
     delta_ci95: Interval | None = None
-    base_ci95: Interval | None = None
-    after_ci95: Interval | None = None
     tasks: Count | None = None
     by_split: dict[str, Comparison] = {}
     by_subset: dict[str, Comparison] = {}  # of a benchmark that has such; docs/metrics.md

@@ -1,4 +1,4 @@
-"""``status.json``: how far a run without a result has come. The run writes it for its page and for ``report.py --watch``."""
+"""``status.json``: the progress of a run that has no result yet. The run writes it for its page and for ``report.py --watch``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One look at a run. Times are seconds; a time that is not known yet is None.
+    """The state of a run at one moment. Times are in seconds; a time that is not known yet is None.
 
-    ``state`` is ``running``, ``interrupted`` (somebody or something ended the process) or ``failed`` (an error did, and ``why``
-    is its first line). ``whole`` is the time left of all phases, of which ``at_least`` says that some could not be estimated.
-    ``before`` is the time that earlier starts of the run took.
+    ``state`` is ``running``, ``interrupted`` (a signal ended the process) or ``failed`` (an error ended it, whose first line is
+    ``why``). ``left`` is the time left of the phase and ``whole`` that of all phases; ``at_least`` says that some could not be
+    estimated. ``before`` is the time that earlier starts of the run took.
     """
 
     state: str = "running"
@@ -50,7 +50,7 @@ class Status:
 
 
 def write_status(status: Status, folder: Path) -> None:
-    """Write ``<folder>/status.json``; a reader sees the old one or the new.
+    """Write ``<folder>/status.json``. A reader sees the old file or the new one, and never a part.
 
     Raises:
         OSError: it cannot be written.
@@ -60,7 +60,7 @@ def write_status(status: Status, folder: Path) -> None:
 
 
 def read_status(folder: Path) -> Status | None:
-    """The status of a run as it is now: one whose process is gone counts as interrupted. None where there is none to read."""
+    """The status of a run as it is now; a run whose process is gone counts as interrupted. None if no status can be read."""
     try:
         raw: Any = dict(json.loads((folder / NAME).read_text(encoding="utf-8")))
         status = Status(**{field.name: raw[field.name] for field in fields(Status)})
@@ -71,7 +71,7 @@ def read_status(folder: Path) -> Status | None:
 
 
 def _held(folder: Path) -> bool:
-    """Whether a process holds the run's folder (``turnwise.run_folder.claim`` locks a file beside it for as long as it runs)."""
+    """Whether a process works in the run's folder: ``turnwise.run_folder.claim`` locks a file beside it while the run goes on."""
     try:
         with folder.resolve().with_name(f".{folder.resolve().name}.lock").open() as stream:
             try:
@@ -84,12 +84,12 @@ def _held(folder: Path) -> bool:
 
 
 def spent(status: Status) -> float:
-    """What the run had taken when this was written, in seconds."""
+    """The time that the run had taken when this status was written, in seconds."""
     return status.before + max(0.0, status.written - status.began)
 
 
 def progress(status: Status) -> str:
-    """Where the run stands, in words: ``training, iteration 12 of 60``."""
+    """The progress in words: ``training, iteration 12 of 60``."""
     doing = PHASES.get(status.phase, status.phase or "starting")
     if not status.total or status.phase == "report":
         return doing
@@ -98,7 +98,7 @@ def progress(status: Status) -> str:
 
 
 def remaining(status: Status) -> str:
-    """How long is left of the phase and of the run, in words; empty where nothing is known yet."""
+    """The time left of the phase and of the run, in words; empty if it is not known yet."""
     if status.left is None:
         return ""
     text = f"{about(status.left)} left"
@@ -109,7 +109,7 @@ def remaining(status: Status) -> str:
 
 
 def about(seconds: float) -> str:
-    """A time as coarse as an estimate is: ``about 40 s``, ``about 8 min``, ``about 2 h 10 min``."""
+    """A time rounded as an estimate should be: ``about 40 s``, ``about 8 min``, ``about 2 h 10 min``."""
     if seconds < 55:
         return f"about {max(5, 5 * round(seconds / 5))} s"
     minutes = max(1, round(seconds / 60))

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from turnwise.errors import InputError
 from turnwise.reports.compare import Collection, Estimate, Interval, Row
+from turnwise.reports.headline import all_on_dialogues
+from turnwise.reports.labels import ACCEPTED, SUCCESS
 from turnwise.reports.svg import SERIES, Figure, canvas, label, to_svg
 
 Points = list[tuple[float, Estimate]]
@@ -27,7 +29,8 @@ def swept(collection: Collection, key: str, interval: Interval) -> dict[str, Fig
     for index, ((env, scale), rows) in enumerate(collection.sections.items()):
         lines, levels = _lines(rows, key, interval)
         if len({at for points in lines.values() for at, _ in points}) > 1:
-            title = f"Held-out success: {env}, {scale}"
+            dialogues = all_on_dialogues(result for row in rows for result in row.results.values())
+            title = f"{(ACCEPTED if dialogues else SUCCESS).capitalize()}: {env}, {scale}"
             figures[f"{env}-{scale}"] = _drawn(lines, levels, key, title, f"swept-{index}")
     if not figures:
         raise InputError(f"--against {key}: these runs have no two numbers there to draw a line between")

@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 
 from turnwise.reports.alike import task_notes
 from turnwise.reports.compare import Collection, Estimate, Interval, Row
-from turnwise.reports.headline import count, duration, scale_sentence, signed
+from turnwise.reports.headline import all_on_dialogues, count, duration, scale_sentence, signed
 from turnwise.reports.headline import interval as bounds_text
 from turnwise.reports.labels import words
 from turnwise.reports.paper import PaperTable, pairs
@@ -59,7 +59,9 @@ def run_table(env: str, scale: str, rows: Sequence[Row], interval: Interval, lab
             ]
         )
     tasks = sorted({r.in_domain.tasks for row in rows for r in row.results.values() if r.in_domain.tasks})
-    over = f"Held-out success over {', '.join(map(str, tasks))} tasks a run. " if tasks else ""
+    dialogues = all_on_dialogues(r for row in rows for r in row.results.values())
+    what, unit = ("Accepted replies in held-out dialogues", "replies") if dialogues else ("Held-out success", "tasks")
+    over = f"{what} over {', '.join(map(str, tasks))} {unit} a run. " if tasks else ""
     hashes = ", ".join(
         f"{labels.get(row.name, row.name)} `{row.first.config_hash}`" for row in rows if row.first.config_hash
     )
@@ -71,22 +73,25 @@ def run_table(env: str, scale: str, rows: Sequence[Row], interval: Interval, lab
 def paper_tables(paper: PaperTable, rows: Sequence[Row], interval: Interval) -> list[Table]:
     """For each metric of a sweep file: our numbers beside the paper's, then each pair of rows and its direction."""
     ours = {key: row for row in rows if (key := paper.row_of(row.name)) is not None}
+    dialogues = all_on_dialogues(r for row in ours.values() for r in row.results.values())
     tables: list[Table] = []
     for metric, columns in paper.columns.items() if ours else ():
         beside = [["ours", *(_cell(ours[key], metric, interval) if key in ours else "not run" for key in paper.rows)]]
         form = "{:+.2f}" if _is_change(metric) else "{:.2f}"
         for name, numbers in columns.items():
             beside.append([f"paper, {name}", *(form.format(numbers[k]) if k in numbers else "-" for k in paper.rows)])
-        tables.append(Table(f"{paper.title}: {words(metric)}", ["", *paper.rows.values()], beside))
+        said = words(metric, dialogues)
+        tables.append(Table(f"{paper.title}: {said}", ["", *paper.rows.values()], beside))
         compared = pairs(paper, metric, ours, interval)
         if not compared:
             continue
-        said = [f"{paper.rows[pair.second]} - {paper.rows[pair.first]}" for pair in compared]
+        differences = [f"{paper.rows[pair.second]} - {paper.rows[pair.first]}" for pair in compared]
         directions = [["ours", *(estimate_text(pair.ours) for pair in compared)]]
         for name in columns:
             theirs = [f"{p.paper[name]:+.2f} {p.direction(name)}" if name in p.paper else "-" for p in compared]
             directions.append([f"paper, {name}", *theirs])
-        table = Table(f"{paper.title}: does the direction hold? ({words(metric)})", ["difference", *said], directions)
+        title = f"{paper.title}: does the direction hold? ({said})"
+        table = Table(title, ["difference", *differences], directions)
         # ten pairs read better down the page than across it
         tables.append(_transposed(table) if len(compared) > len(columns) + 1 else table)
         tables[-1].notes = [DIRECTIONS]

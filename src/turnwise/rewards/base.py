@@ -9,7 +9,10 @@ from turnwise.types import Rewards, RolloutTree
 
 
 class Reward(Protocol):
-    """Named rewards per leaf, ``total`` among them. Leaves in ``tree.invalid`` get NaN: a failed world pays nothing."""
+    """Named rewards per leaf, ``total`` among them. Leaves in ``tree.invalid`` get NaN: a failed environment pays nothing.
+
+    A reward that is bounded says so as ``most``: the greatest ``total`` that a rollout can earn.
+    """
 
     def __call__(self, tree: RolloutTree) -> Rewards: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from turnwise.rewards.base import recorded_locally
 from turnwise.types import Rewards, RolloutTree
@@ -11,6 +12,8 @@ from turnwise.types import Rewards, RolloutTree
 @dataclass(frozen=True, slots=True)
 class Functional:
     """``functional``: 1[a in M(s)] (PivotRL Eq. 6), the environment's verdict in ``turn.info["functional"]``."""
+
+    most: ClassVar[float] = 1.0
 
     def __call__(self, tree: RolloutTree) -> Rewards:
         return recorded_locally(tree, "functional", "functional")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -31,6 +32,7 @@ class Graded:
     """
 
     format: Format | None = "hermes"
+    most: ClassVar[float] = 2.0
 
     def __post_init__(self) -> None:
         if self.format is not None and self.format not in PARSERS:

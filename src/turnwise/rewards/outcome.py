@@ -21,6 +21,11 @@ class Outcome:
         if self.of not in ("won", "return"):
             raise ValueError(f"of must be won or return, got {self.of!r}")
 
+    @property
+    def most(self) -> float | None:
+        """1 where success is paid; None where a sum is paid, which has no bound that is known here."""
+        return 1.0 if self.of == "won" else None
+
     def __call__(self, tree: RolloutTree) -> Rewards:
         """Rewards of ``tree``.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
@@ -30,6 +31,7 @@ class ToolCalls:
 
     format: Format | None = "hermes"
     exact: bool = False
+    most: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         if self.format is not None and self.format not in PARSERS:

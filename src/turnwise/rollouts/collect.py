@@ -36,16 +36,17 @@ Gather = Callable[[list[Played]], list[Played]]
 
 @dataclass(slots=True)
 class Experience:
-    """What an iteration collected. The lists are aligned; ``dropped`` counts trees that a refill replaced, ``skipped`` states
-    that no rollout was spent on.
+    """What an iteration collected. The lists ``trees``, ``rewards`` and ``credits`` are aligned.
 
-    ``memory`` is what the advantage wants to know at the next iteration, ``metrics`` what it says of this one.
+    ``replaced`` holds the trees that were played and that a refill replaced, with their rewards; ``skipped`` counts states that
+    no rollout was spent on. ``memory`` is what the advantage wants to know at the next iteration, ``metrics`` what it says of
+    this one.
     """
 
     trees: list[RolloutTree] = field(default_factory=list)
     rewards: list[Rewards] = field(default_factory=list)
     credits: list[Credit] = field(default_factory=list)
-    dropped: int = 0
+    replaced: list[Played] = field(default_factory=list)
     skipped: int = 0
     memory: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -128,12 +129,9 @@ def _counts(tree: RolloutTree, credit: Credit) -> bool:
 
 def _drop_empty(experience: Experience) -> None:
     """Leave out the trees that fill no place."""
-    keep = [
-        i
-        for i, (tree, credit) in enumerate(zip(experience.trees, experience.credits, strict=True))
-        if _counts(tree, credit)
-    ]
-    experience.dropped += len(experience.trees) - len(keep)
-    experience.trees = [experience.trees[i] for i in keep]
-    experience.rewards = [experience.rewards[i] for i in keep]
-    experience.credits = [experience.credits[i] for i in keep]
+    whole = list(zip(experience.trees, experience.rewards, experience.credits, strict=True))
+    kept = [(tree, rewards, credit) for tree, rewards, credit in whole if _counts(tree, credit)]
+    experience.replaced += [(tree, rewards) for tree, rewards, credit in whole if not _counts(tree, credit)]
+    experience.trees = [tree for tree, _, _ in kept]
+    experience.rewards = [rewards for _, rewards, _ in kept]
+    experience.credits = [credit for _, _, credit in kept]

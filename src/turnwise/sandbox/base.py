@@ -1,8 +1,9 @@
-"""What every sandbox offers: a shell command in a folder, a Python snippet on a state, both under limits.
+"""What every sandbox offers: a shell command in a folder and a Python snippet on a state, both under limits.
 
-State is a value. A command maps a :class:`~turnwise.sandbox.tree.Tree` (the files of a work folder) to another one, a snippet
-maps a :class:`PythonState` to another one, and neither changes what it started from: to branch is to go on twice from one
-value. What is written by a model runs nowhere else: where no back end works, :class:`NoSandboxError` says what to install.
+State is a value. A command maps a :class:`~turnwise.sandbox.tree.Tree` (the files of a work folder) to another tree, and a
+snippet maps a :class:`PythonState` to another state. Neither changes the value from which it started, so that rollouts branch by
+starting twice from the same value. Code that a model wrote runs nowhere else: if no back end works, :class:`NoSandboxError` says
+what to install.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ BOX = "/box"
 
 
 class NoSandboxError(InputError):
-    """No back end works here. The message names the reasons and the remedies."""
+    """No back end works on this machine. The message names the reasons and the remedies."""
 
 
 class SandboxFault(RuntimeError):
-    """The sandbox itself failed (its server died, it could not start). It says nothing about the code that was run."""
+    """The sandbox itself failed: it could not start, or its server died. The cause need not be the code that was run."""
 
 
 _LEAST_MIB = 16
@@ -33,7 +34,7 @@ _LEAST_MIB = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one call, all its processes together unless said otherwise.
+    """The limits of one call, for all its processes together unless a comment says otherwise.
 
     Raises:
         ValueError: one of them is not above 0.
@@ -58,7 +59,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a call left: standard output and error as they came, the exit status (None where a limit ended it)."""
+    """What a call left: standard output and error as they came, and the exit status (None where a limit ended the call)."""
 
     output: str
     status: int | None
@@ -71,14 +72,14 @@ class Outcome:
 
 
 class PythonState(Protocol):
-    """The names that earlier snippets bound. Held as a process of its own; letting go of it ends that process."""
+    """The names that earlier snippets bound. Each state is a process, which ends when nobody refers to the state any more."""
 
     def run(self, code: str) -> tuple[Outcome, PythonState]:
         """Run a snippet on a copy of this state.
 
         Returns:
-            What it printed (and the value of a last expression, as ``repr``; the traceback where it raised: status 1), and
-            the state after it. A snippet that hit a limit leaves the state as it was.
+            What the snippet printed, and the state after it. The ``repr`` of a last expression counts as printed, and so does
+            the traceback of a snippet that raised (status 1). A snippet that hit a limit leaves the state as it was.
 
         Raises:
             SandboxFault: the server died.
@@ -93,9 +94,9 @@ class Sandbox(Protocol):
     limits: Limits
 
     def shell(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
-        """Run a command of bash in a fresh folder that holds ``tree``; what it left there is the second value.
+        """Run a bash command in a fresh folder that holds ``tree``; the second value is the folder's content afterwards.
 
-        Every process that the command started is dead when this returns.
+        Every process that the command started is dead when this method returns.
 
         Raises:
             SandboxFault: the sandbox did not start.

@@ -1,4 +1,4 @@
-"""bubblewrap: namespaces without root. Each command is a sandbox of its own, all Python states of a run share another one."""
+"""bubblewrap: namespaces without root. Each command has a sandbox of its own; all Python states of a run share another one."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ REMEDY = (
     f"Debian and Ubuntu install bubblewrap with '{INSTALL}', Fedora with 'dnf install bubblewrap'; a container has to allow user "
     "namespaces"
 )
-_START = 30.0  # seconds until a bwrap that has not come to its command is given up
+_START = 30.0  # seconds after which a bwrap that has not started its command is given up
 
 
 class Bubblewrap:
     """See :class:`turnwise.sandbox.base.Sandbox`.
 
-    Inside: the host's /usr, read-only; a work folder in memory; no other file of the host; no network and no socket; processes
-    of its own; no capabilities; a filter of system calls. Root becomes ``nobody`` first, for the kernel does not count root's
-    processes. The host reads and writes the work folder only while nothing of the command runs.
+    Inside there are the host's /usr, read-only, a work folder in memory, and no other file of the host; no network and no
+    sockets; only processes of the sandbox; no capabilities. A filter of system calls holds for all of it. Root becomes ``nobody``
+    first, because the kernel does not limit the number of root's processes. The host reads and writes the work folder only while
+    no process of the command runs.
 
     Args:
         limits: of each call.
-        python: the interpreter of snippets, also first on the path of commands. None: this one where the sandbox may read it,
-            else /usr/bin/python3.
+        python: the interpreter of snippets, which is also first on the path of commands. None: the interpreter of this process
+            if the sandbox may read it, else /usr/bin/python3.
 
     Raises:
-        InputError: the machine is one for which there is no filter.
+        InputError: there is no filter for this kind of machine.
     """
 
     name = "bubblewrap"
@@ -59,12 +60,12 @@ class Bubblewrap:
         self.python_path, self._folders = interpreter(python, self.owner is not None)
         self._filter, self._server_filter = confined(), broker()
         self._server: PythonServer | None = None
-        self._mark = ""  # of all processes of this sandbox
+        self._mark = ""  # a word on the command line of every process of this sandbox
         self._leash: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def shell(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
-        """A command in a fresh folder; see the protocol."""
+        """Run a command in a fresh folder; see the protocol."""
         if no := refused(command):
             return no, tree
         with ExitStack() as stack:
@@ -89,7 +90,7 @@ class Bubblewrap:
         return (outcome if whole else Outcome(outcome.output, None, "disk")), left
 
     def python(self) -> PythonState:
-        """A state with no names; the server starts with the first one."""
+        """A state with no names. The first call starts the server."""
         self._marked()
         with self._lock:
             if self._server is None or self._server.fault:
@@ -97,7 +98,7 @@ class Bubblewrap:
             return self._server.first()
 
     def close(self) -> None:
-        """End the Python server; commands leave nothing behind."""
+        """End the Python server. Commands leave no process behind."""
         with self._lock:
             if self._leash is not None:
                 self._leash.stdin.close()  # type: ignore[union-attr]
@@ -108,7 +109,7 @@ class Bubblewrap:
                 self._server = None
 
     def _marked(self) -> str:
-        """The mark of this sandbox's processes, while its leash runs."""
+        """The mark of this sandbox's processes, after its leash was started."""
         with self._lock:
             if self._leash is None:
                 self._mark = f"turnwise-{secrets.token_hex(8)}"
@@ -122,7 +123,7 @@ class Bubblewrap:
             return self._mark
 
     def _start(self, command: str, stack: ExitStack) -> tuple[subprocess.Popen[bytes], int]:
-        """A bash that waits for the end of its input before it looks at the command, and what bwrap reports of it."""
+        """Start a bash that waits for the end of its input before it runs the command; the pipe gives bwrap's reports."""
         limits = self.limits
         bounds = {
             "c": 0,
@@ -177,7 +178,7 @@ class Bubblewrap:
 
 
 class _Running:
-    """A command in bwrap. The outer process has one child, process 1 of the sandbox, which takes all others with it."""
+    """A command in bwrap. The outer process has one child, process 1 of the sandbox; all others end when that one does."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -187,7 +188,7 @@ class _Running:
         return list(descendants(self.pid))
 
     def end(self) -> None:
-        """Kill process 1; the outer process ends by itself when nothing is left inside."""
+        """Kill process 1. The outer process ends by itself when no process is left inside."""
         if self.process.poll() is None:
             for child in children(self.pid) or [self.pid]:
                 with suppress(ProcessLookupError):
@@ -201,7 +202,7 @@ class _Running:
 
 
 def reason() -> str | None:
-    """Why bubblewrap cannot work here, with the remedy; None where a command runs."""
+    """Why bubblewrap cannot work on this machine; None where it runs a command."""
     if not sys.platform.startswith("linux"):
         return f"bubblewrap needs Linux, this is {sys.platform}"
     if shutil.which("bwrap") is None:
@@ -220,7 +221,7 @@ def reason() -> str | None:
 
 
 def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> Sequence[int]:
-    """Descriptors of what the command will write to, once all is mounted. They outlive its processes."""
+    """Descriptors of the file systems that the command can write to, once all is mounted. They outlive its processes."""
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], _START)
     if not ready or os.read(process.stdout.fileno(), 1) != b"\n":
@@ -233,7 +234,7 @@ def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> 
 
 
 def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """End a process that was not watched to its end."""
+    """End a process that nobody watched to its end."""
     if process.returncode is None:
         _Running(process).end()
     for stream in (process.stdin, process.stdout):
@@ -242,14 +243,12 @@ def _abandon(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _acting_as(owner: int | None) -> Iterator[None]:
-    """Let this thread reach files with the rights of the sandbox's user, which is root's only where it is another one."""
+    """Let this thread reach files with the rights of the sandbox's user; nothing changes where the run is not root's."""
     if owner is None:
         yield
         return
-    library = ctypes.CDLL(
-        None
-    )  # these two calls are of a thread, and a user who is not 0 has no rights over others' files
-    library.setfsgid(owner)
+    library = ctypes.CDLL(None)
+    library.setfsgid(owner)  # both calls hold for this thread alone
     library.setfsuid(owner)
     try:
         yield
@@ -266,7 +265,7 @@ def _pipe_of(data: bytes) -> int:
 
 
 def _drain(descriptor: int) -> str:
-    """What is in a pipe whose writers are gone."""
+    """The content of a pipe whose writers are gone."""
     parts = []
     while chunk := os.read(descriptor, 4096):
         parts.append(chunk)

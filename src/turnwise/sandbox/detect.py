@@ -1,4 +1,4 @@
-"""Which back end works here."""
+"""Which back end works on this machine."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ TRIES = 3  # of bubblewrap before it is called unusable
 
 
 def open_sandbox(backend: Backend = "auto", limits: Limits | None = None, python: str | None = None) -> Sandbox:
-    """bubblewrap, which is what ``auto`` means too.
+    """The sandbox of bubblewrap, which is the only back end; ``auto`` means the same.
 
     Raises:
-        NoSandboxError: it does not work here. What a model wrote is then not run at all.
+        NoSandboxError: bubblewrap does not work here. Code that a model wrote is then not run at all.
         ValueError: the back end has another name.
     """
     if backend not in ("auto", "bubblewrap"):
         raise ValueError(f"sandbox: the back end is bubblewrap (or auto, which is the same), got {backend!r}")
-    for _ in range(TRIES):  # one try that something killed, or that a busy machine held up, says nothing of the machine
+    for _ in range(TRIES):  # one try may fail because something killed it, or because the machine is busy
         why = bubblewrap.reason()
         if why is None:
             return bubblewrap.Bubblewrap(limits, python)

@@ -1,5 +1,5 @@
-"""What whoever watches processes asks of the kernel. Sent as text between ``state.py`` and ``server.py``, so it imports no other
-file of ours; ``watch.py`` uses it on this side."""
+"""Questions to the kernel about processes. The Python server gets this file as text, between ``state.py`` and ``server.py``, so
+that it imports no other file of Turnwise; on the host, ``watch.py`` uses it."""
 
 # ruff: noqa: PTH115, PTH123, PTH208
 
@@ -14,7 +14,7 @@ import struct
 import sys
 import time
 
-PROCESSES = "/proc"  # the server's is its working folder, which no other process of the sandbox can open
+PROCESSES = "/proc"  # for the server it is the working folder, which no other process of the sandbox can open
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, CAPABILITIES_V3 = 47, 4, 0x20080522
 
 
 class Channel(socket.socket):
-    """The broker's end of a pair of sockets, which knows the other one by its inode."""
+    """The broker's end of a pair of sockets; ``peer`` is the inode of the other end."""
 
     peer: int
 
 
 def pair():
-    """Two sockets: the broker's end, and the one for a state."""
+    """Two sockets: the broker's end, and the end for a state."""
     ours, theirs = socket.socketpair()
     ours = Channel(fileno=ours.detach())
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -39,7 +39,7 @@ def pair():
 
 
 def enter():
-    """Look at processes in the working folder from now on, and give up the capability that led there, for good."""
+    """From now on look at processes in the working folder, and give up for good the capability that opened it."""
     global PROCESSES  # noqa: PLW0603 (of a program that is one text)
     PROCESSES = "."
     library = ctypes.CDLL(None, use_errno=True)
@@ -50,7 +50,7 @@ def enter():
 
 
 def open_files(process):
-    """What a process holds open: descriptor -> name; None where it is gone or hides them."""
+    """The open files of a process: descriptor -> name; None where the process is gone or hides them."""
     place = f"{PROCESSES}/{process}/fd"
     try:
         return {int(name): os.readlink(f"{place}/{name}") for name in os.listdir(place)}
@@ -63,14 +63,17 @@ def name_of(peer):
 
 
 def bare(process, channel, excused):
-    """Whether a state holds no open file but its own channel and those excused, by inode: one that two hold connects them."""
+    """Whether a state has no open file but its own channel and those of the inodes in ``excused``.
+
+    An open file that two states share would connect them.
+    """
     held, excused = open_files(process) or {}, set(map(name_of, excused))
     rest = {number: what for number, what in held.items() if what not in excused}
     return rest == {CHANNEL: name_of(channel.peer)} | dict.fromkeys((0, 1, 2, NOWHERE), "/dev/null")
 
 
 def lets_go(process, channel, seconds):
-    """Whether a state lets go of the channel that it handed to a copy, within some time."""
+    """Whether a state closes the channel that it handed to a copy within so many seconds."""
     end = time.monotonic() + seconds
     while name_of(channel.peer) in (open_files(process) or {}).values():
         if time.monotonic() > end:
@@ -80,7 +83,7 @@ def lets_go(process, channel, seconds):
 
 
 def take(read, output, most):
-    """Read what is there, up to one byte more than is wanted; False at the end of the stream."""
+    """Read what is there, until ``output`` has more than ``most`` bytes; False at the end of the stream."""
     while len(output) <= most:
         try:
             chunk = os.read(read, 1 << 16)
@@ -93,7 +96,7 @@ def take(read, output, most):
 
 
 def report(channel):
-    """A state's word that its snippet ended: (status, process), or (None, None) where it died without one."""
+    """A state's report that its snippet ended: (status, process), or (None, None) where it died without a report."""
     space = socket.CMSG_SPACE(struct.calcsize("=3i")) + socket.CMSG_SPACE(4 * 16)
     try:
         said, extra, _, _ = channel.recvmsg(4, space)
@@ -114,7 +117,7 @@ def resident(process):
 
 
 def ended(process):
-    """Whether a process is gone, or dead and only its parent has not asked for it."""
+    """Whether a process is gone, or dead and only waits for its parent to ask for its status."""
     try:
         with open(f"{PROCESSES}/{process}/stat") as stream:
             return stream.read().rpartition(")")[2].split()[0] in "ZX"
@@ -129,7 +132,7 @@ def stop_all():
 
 
 def receive():
-    """The next request of the host, whose end is the end of the server."""
+    """The next request of the host. The server ends when the host does."""
     header = sys.stdin.buffer.read(4)
     if len(header) < 4:
         os._exit(0)

@@ -1,7 +1,7 @@
-"""Ends what a killed trainer leaves: ``python leash.py MARK``, while standard input is open.
+"""Ends the sandboxes that a killed trainer leaves: ``python leash.py MARK`` waits until its standard input is closed.
 
-bubblewrap dies with its parent but for a moment after its start, in which its inner half waits for the outer one for ever. When
-the trainer has gone, every bwrap that has the trainer's mark on its command line is killed.
+bubblewrap dies with its parent, except in a moment after its start, in which its inner half would wait for the outer one for
+ever. When the trainer is gone, this process kills every bwrap that has the trainer's mark on its command line.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-LOOKS, TICK = 40, 0.05  # at what still runs, and s between two
-QUIET = 2  # looks in a row that find nothing: a process may just be becoming a bwrap
+LOOKS, TICK = 40, 0.05  # looks at most, and seconds between two
+QUIET = 2  # looks in a row that find nothing before it ends: a process may be about to become a bwrap
 
 
 def main() -> None:
     """Exit status: 0."""
     mark = sys.argv[1]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they are for the trainer, whose end is what counts
+        signal.signal(number, signal.SIG_IGN)  # these signals are for the trainer, whose end this process waits for
     while os.read(0, 4096):
         pass
     quiet = 0

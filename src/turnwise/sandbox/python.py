@@ -1,4 +1,4 @@
-"""The host's side of the Python server (``state.py``, ``kernel.py``, ``server.py``): states as values."""
+"""The host's side of the Python server, whose own side is ``state.py``, ``kernel.py`` and ``server.py``: states as values."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from turnwise.sandbox.watch import children
 
 STATE, *_REST = (Path(__file__).with_name(name) for name in ("state.py", "kernel.py", "server.py"))
 STATES = 480  # kept at once: each is a process and a socket
-COPIES = 32  # of states, made ahead of snippets
-KEPT_MIB = 4096  # of all kept states together, beyond what an empty one takes
-_GRACE = 10.0  # seconds beyond a snippet's own until a silent server is given up
+COPIES = 32  # of states, which are made before a snippet needs them
+KEPT_MIB = 4096  # of all kept states together, beyond what an empty state takes
+_GRACE = 10.0  # seconds beyond a snippet's limit after which a silent server counts as lost
 
 Start = Callable[[str, str], "subprocess.Popen[bytes]"]
-"""The server's source and settings -> its process, inside the walls."""
+"""The server's source and settings -> its process, inside the sandbox."""
 
 
 def source() -> str:
@@ -38,7 +38,7 @@ def source() -> str:
 
 
 class PythonServer:
-    """One server and its states. Calls are serialised by a lock; a dead or late server is never used again.
+    """One server and its states. A lock serialises the calls, and a server that died or was late is never used again.
 
     Raises:
         SandboxFault: the server does not start.
@@ -157,7 +157,7 @@ class _State:
 
 
 def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked copy of the trainer must not end what it does not own
+    if os.getpid() != owner:  # a forked copy of the trainer must not end the server of the trainer
         return
     _kill(process)
     process.wait()
@@ -166,9 +166,9 @@ def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:  # its number may be another's by now
+    if process.poll() is not None:  # another process may have its number by now
         return
-    for child in children(process.pid):  # process 1 of the sandbox would outlive the one outside
+    for child in children(process.pid):  # process 1 of the sandbox would outlive the bwrap outside
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
     process.kill()

@@ -1,7 +1,8 @@
 """Filters of system calls, as the byte code that the kernel and ``bwrap --seccomp`` read.
 
-Namespaces take away the network, the host's files and its processes. The filters refuse what would still pass a limit (memory
-that belongs to no process), reach parts of the kernel that no work in a folder needs, or connect two Python states.
+Namespaces take away the network, the host's files and its processes. The filters refuse the calls that would still pass a limit
+(memory that belongs to no process), that reach parts of the kernel which no work in a folder needs, or that could connect two
+Python states.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _REFUSED = (
     "quotactl_fd", "swapon", "swapoff", "acct", "reboot", "syslog", "name_to_handle_at", "open_by_handle_at",
     "fanotify_init", "inotify_init", "inotify_init1", "cachestat",
 )  # fmt: skip
-"""Of everything inside."""
+"""Refused to everything inside."""
 
-_ATTRIBUTES = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")  # their memory counts towards no size of a folder
+_ATTRIBUTES = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")  # their memory counts towards no folder's size
 
 _REFUSED_STATES = (
     "kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_send_signal",
@@ -33,19 +34,19 @@ _REFUSED_STATES = (
     "utime", "utimes", "futimesat", "utimensat", "socketpair", "sendmsg", "sendmmsg", "recvmmsg", "setsockopt",
     "getsockopt", "bind", "listen", "accept", "accept4", "connect", "shutdown", "getsockname", "getpeername",
 )  # fmt: skip
-"""Of Python states as well: signals to others, limits, and whatever another state could see."""
+"""Refused to Python states as well: signals to others, limits, and all that another state could see."""
 
-_OF_ITSELF = {  # the argument that names a process: 0 is the caller
+_OF_ITSELF = {  # call -> its argument that names a process, which has to be 0, the caller
     "sched_getaffinity": 0, "sched_getscheduler": 0, "sched_getparam": 0, "sched_getattr": 0, "getpgid": 0, "getsid": 0,
     "get_robust_list": 0, "getpriority": 1, "ioprio_get": 1, "prlimit64": 0,
 }  # fmt: skip
-_FCNTL = (0, 1, 2, 3, 1030)  # duplicate, read and set the flags of a descriptor; what an open file shares may be read
-_IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # is it a terminal, of what size, what waits, close when executing
+_FCNTL = (0, 1, 2, 3, 1030)  # duplicate a descriptor, read and set its flags, and read the flags of its open file
+_IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # whether it is a terminal, its size, bytes that wait, close on exec
 
-_SPACES = 0x7E020000  # the CLONE_NEW* flags: namespaces of one's own
-_SHARING = 0x80040E00  # of folder, open files, signal handlers, semaphores, input and output
+_SPACES = 0x7E020000  # the CLONE_NEW* flags, which make new namespaces
+_SHARING = 0x80040E00  # flags by which a new process shares its folder, open files, signal handlers, semaphores or I/O
 _MEMORY, _VFORK, _THREAD = 0x100, 0x4000, 0x10000
-_MAP_SHARED = 1  # also set in MAP_SHARED_VALIDATE
+_MAP_SHARED = 1  # MAP_SHARED_VALIDATE has this bit, too
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
@@ -55,7 +56,7 @@ _Rule = tuple[int, int, int, int]  # operation, operand, jump if true, jump if f
 
 
 def confined() -> bytes:
-    """The filter of everything that runs in the sandbox; commands have no other.
+    """The filter of everything that runs in the sandbox. It is the only one of commands.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -64,7 +65,7 @@ def confined() -> bytes:
 
 
 def broker() -> bytes:
-    """The filter of the Python server's process 1, which speaks to its states over pairs of sockets.
+    """The filter of the Python server's process 1, which talks to its states over pairs of sockets.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -73,7 +74,7 @@ def broker() -> bytes:
 
 
 def alone() -> bytes:
-    """A further filter, of Python states: none of them can act on another one, nor leave it a word.
+    """A second filter, of Python states: no state can act on another one, or pass data to it.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -81,7 +82,7 @@ def alone() -> bytes:
     _, numbers = calls()
     rules = [
         *_refuse_all(_REFUSED_STATES, errno.EPERM),
-        *_on(  # threads may share all; a process memory alone, and only while its parent stands still
+        *_on(  # a thread may share everything; a process may share memory alone, and only while its parent waits
             numbers["clone"],
             [
                 _first(0),
@@ -97,7 +98,7 @@ def alone() -> bytes:
     ]
     for name, argument in _OF_ITSELF.items():
         rules += _on(numbers[name], [_first(argument), (_EQUAL, 0, 1, 0), _error(errno.EPERM)])
-    rules += _on(  # a limit may be read: no new one is given, in neither half of the pointer
+    rules += _on(  # a limit may be read: both halves of the pointer to a new limit have to be 0
         numbers["prlimit64"],
         [_first(2), (_EQUAL, 0, 0, 2), (_LOAD, 16 + 8 * 2 + 4, 0, 0), (_EQUAL, 0, 1, 0), _error(errno.EPERM)],
     )
@@ -111,7 +112,7 @@ def _walls(refused: Iterable[str]) -> list[_Rule]:
         *_refuse_all(_ATTRIBUTES, errno.EOPNOTSUPP),
         *_refuse_all(["clone3"], errno.ENOSYS),  # its flags lie in memory; the C library then uses clone
         *_on(numbers["clone"], [_first(0), (_ANY_BIT, _SPACES, 0, 1), _error(errno.EPERM)]),
-        # Shared memory stays when its processes show none of it: part of a mapping holds all of it.
+        # A process that unmaps most of a shared mapping keeps all of its memory, and shows almost none of it.
         *_on(numbers["mmap"], [_first(3), (_ANY_BIT, _MAP_SHARED, 0, 1), _error(errno.EPERM)]),
     ]
 

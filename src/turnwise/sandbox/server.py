@@ -1,10 +1,11 @@
 """The Python server: process 1 of a sandbox of its own, sent as text after ``state.py`` and ``kernel.py``. Standard library only.
 
-A state is a process that waits. A snippet runs in a copy of it, which then waits as the next state; the original still is the
-state before. Copies are made ahead, between calls or beside one, where the next snippet is likely. Snippets may do what they
-like to the process that they run in, so the broker (process 1) believes none of them: the kernel tells it who speaks
-(SCM_CREDENTIALS), what is not a kept state is killed after each snippet, and kept states are stopped until they are asked again.
-A state that holds an open file after a snippet is killed too, and no state can open /proc: none passes a word to another.
+A state is a process that waits. A snippet runs in a copy of it, which then waits as the next state; the original remains the
+state before. Copies are made ahead of snippets, between calls or beside one, of the state on which the next snippet will probably
+run. A snippet may do anything to the process in which it runs, so the broker (process 1) trusts no state: the kernel says which
+process sent a message (SCM_CREDENTIALS), every process that is no kept state is killed after each snippet, and kept states are
+stopped until they are asked again. No state can pass data to another: one that holds an open file after a snippet is killed, and
+none can open /proc.
 
 Requests and replies on standard input and output: four bytes of length, then JSON.
 Request: {"run": state, "code": text, "free": [states]}. Reply: {"output", "status", "stopped", "state"} or {"lost": why}.
@@ -33,10 +34,10 @@ if TYPE_CHECKING:  # in the sandbox there are no files to import
 
 TICK = 0.02  # seconds between two looks at what a snippet uses
 AHEAD = 0.5  # seconds for a copy that nobody waits for
-BESIDE = 0.05  # seconds that a snippet's end waits for the copy that was begun beside it
-WARM = 0.002  # seconds that a copy has for itself when nothing else is asked
-PATIENCE = 5  # seconds for killed processes to be gone
-SMALL = 16 << 20  # bytes of a state that is kept however much the others take
+BESIDE = 0.05  # seconds that the end of a snippet waits for the copy that was begun beside it
+WARM = 0.002  # seconds that a new copy may run while no request comes
+PATIENCE = 5  # seconds in which killed processes have to be gone
+SMALL = 16 << 20  # a state of so many bytes is kept however much memory the others take
 
 
 class Broker:
@@ -44,9 +45,9 @@ class Broker:
         self.settings = settings
         self.states = {}  # number -> (process, socket, bytes beyond an empty state's)
         self.copies = {}  # number -> (process or None while it is being made, socket), made ahead; the latest last
-        self.late = {}  # number -> channels (their inodes) that a state may still hold; nothing ever went through them
+        self.late = {}  # number -> channels (their inodes) that a state may still hold; no data went through them
         self.asked = set()  # states that a snippet ran on
-        self.killed = set()  # by the broker, and perhaps still there
+        self.killed = set()  # processes that the broker killed, some of which may still be there
         self.count = 0
         ours, theirs = pair()
         process = os.fork()
@@ -56,7 +57,7 @@ class Broker:
         theirs.close()
         self.keep(process, ours, 0)
         self.empty = 0  # bytes of the first state, once it has run
-        self.likely = 0  # the state that the next snippet may well run on
+        self.likely = 0  # the state on which the next snippet will probably run
 
     def keep(self, process, channel, size):
         self.states[self.count] = (process, channel, size)
@@ -71,7 +72,7 @@ class Broker:
         self.end(process, channel)
 
     def drop(self, number):
-        """Let go of the copy that was made ahead."""
+        """End the copy that was made ahead."""
         process, channel = self.copies.pop(number, (None, None))
         if channel and process is None:
             self.excuse(number, channel)
@@ -89,7 +90,7 @@ class Broker:
             self.killed.add(process)
 
     def known(self):
-        """Kept states, copies of them that have said so, and this process."""
+        """Kept states, their copies that have reported themselves, and this process."""
         return {process for process, *_ in (*self.states.values(), *self.copies.values())} | {os.getpid()}
 
     def strangers(self):
@@ -99,10 +100,10 @@ class Broker:
         return there - self.known()
 
     def sweep(self, speaker):
-        """Stop everything, then kill what is no kept state; the speaker is to be one, if it is what it says.
+        """Stop every process, then kill those that are no kept state. Returns the speaker if it is there and no kept state.
 
-        A process may fork while others are being killed, and a bomb would never run out. One signal to all of this
-        namespace leaves nothing out, not even a child that is just being made, and what is stopped makes none.
+        A process may fork while others are killed, and a fork bomb would always be ahead. One signal to the whole namespace
+        reaches every process, even a child that is just being made, and stopped processes make no children.
         """
         stop_all()
         strangers = self.strangers()
@@ -118,14 +119,14 @@ class Broker:
     def excess(self):
         """The limit that the running snippet and its children pass, if any."""
         unmet = self.meet(0)
-        allowed = sum(resident(self.states[number][0]) for number in unmet)  # a copy is as large as what it is of
+        allowed = sum(resident(self.states[number][0]) for number in unmet)  # a copy is as large as its original
         running = self.strangers()
         if len(running) > self.settings["processes"] + len(unmet):
             return "processes"
         return "memory" if sum(map(resident, running)) > self.settings["memory"] + allowed else ""
 
     def meet(self, seconds):
-        """Let copies that are being made say which process they are; returns the numbers of those that have not."""
+        """Read which processes the copies under way are; returns the numbers of those that have not reported."""
         unmet = {number: channel for number, (process, channel) in self.copies.items() if process is None}
         end = time.monotonic() + seconds
         while unmet:
@@ -161,11 +162,11 @@ class Broker:
         first = FIRST - ORDER.size
         given = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", descriptor))]
         channel.sendmsg([ORDER.pack(kind, len(text)) + text[:first]], given)
-        os.kill(process, signal.SIGCONT)  # now, with the order there: it wakes once
+        os.kill(process, signal.SIGCONT)  # not before the order is there, so that the process wakes once
         channel.sendall(text[first:])
 
     def ahead(self):
-        """Begin a copy of the likely state, and see to it until it is there or a request is."""
+        """Begin a copy of the likely state, and wait until the copy or a request is there."""
         number = self.likely
         if not self.begin(number):
             return
@@ -179,7 +180,7 @@ class Broker:
         stop_all()
 
     def begin(self, number):
-        """Begin a copy, if there is none yet; whether one is being made."""
+        """Begin a copy, unless there is one. Returns whether a copy was begun."""
         if number not in self.states or number in self.copies:
             return False
         if len(self.copies) >= self.settings["copies"]:
@@ -194,7 +195,7 @@ class Broker:
         if number not in self.states:
             return {"lost": "the state is not there"}
         for other in [other for other, (process, _) in self.copies.items() if process is None and other != number]:
-            self.drop(other)  # a process that has not said who it is does not outlive a snippet
+            self.drop(other)  # a process that has not reported itself does not outlive a snippet
         read, write = os.pipe()
         os.set_blocking(read, False)
         try:
@@ -214,7 +215,7 @@ class Broker:
         making = [self.copies[number][1].peer] if number in self.copies else []
         maker, own, _ = self.states[number]
         if not bare(maker, own, {*making, *self.late.get(number, ())}):
-            self.free(number)  # it made the copy, and a snippet may have told it how
+            self.free(number)  # this state made the copy, and an earlier snippet may have changed how it does that
         size = 0
         if heir is not None:
             self.empty = self.empty or resident(self.states[0][0])
@@ -226,7 +227,7 @@ class Broker:
             channel.close()
             status = None if stopped else 1
         state = number if heir is None else self.keep(heir, channel, size)
-        self.likely = number if number in self.asked else state  # asked before: a place where branches begin
+        self.likely = number if number in self.asked else state  # branches begin at a state that was asked before
         self.asked.add(number)
         return {"output": output.decode("utf-8", "replace"), "status": status, "stopped": stopped, "state": state}
 
@@ -243,7 +244,7 @@ class Broker:
             self.order(copy, channel, RUN, text, write)
         except TimeoutError:
             return channel, b"", None, "time", None
-        if number in self.asked:  # a place where branches begin: the next copy is made while this one works
+        if number in self.asked:  # branches begin at this state: its next copy is made while this one works
             self.begin(number)
         return channel, *self.follow(channel, read)
 
@@ -256,7 +257,7 @@ class Broker:
         checked = time.monotonic()
         while True:
             ready = {descriptor for descriptor, _ in waiting.poll(TICK * 1000)}
-            if 0 in ready:  # nobody asks while a snippet runs: the other side is gone
+            if 0 in ready:  # the host sends no request while a snippet runs, so the host is gone
                 os._exit(0)
             if read in ready and not take(read, output, self.settings["output"]):
                 waiting.unregister(read)

@@ -1,9 +1,9 @@
 """A state of the Python server: a process that waits, copies itself, runs a snippet. Standard library only, sent as text.
 
-``server.py`` follows it in the same program and gives the orders: one message each, of a kind, the length of the text, the
-text, and one descriptor. COPY: fork; the copy takes the descriptor for its own socket and says so there. RUN: run the text as a
-snippet here, with the descriptor for its output, and say the exit status. Files that a snippet leaves open are closed: an open
-file is shared by all copies, its position too.
+``server.py`` follows it in the same program and gives the orders. An order is a message of a kind, the length of a text, the
+text, and one descriptor. COPY: fork; the copy takes the descriptor as its own socket and reports there. RUN: run the text as a
+snippet in this process, with the descriptor for its output, and report the exit status. Files that a snippet leaves open are
+closed, because all copies would share an open file and its position.
 """
 
 import _signal  # type: ignore[import-not-found]  # of signal, without its enumerations: they are many pages
@@ -56,7 +56,7 @@ def execute(code, names):
 
 
 def fork():
-    """os.fork, with patience: processes that were just killed count until they are gone."""
+    """os.fork with several tries: processes that were just killed count towards the limit until they are gone."""
     for _ in range(400):
         try:
             return os.fork()
@@ -66,9 +66,9 @@ def fork():
 
 
 def serve(own):
-    """The life of states: one order after the other.
+    """The life of a state: one order after the other.
 
-    After each fork whatever a process writes to is a page to copy first, so little is done here, and little Python is run.
+    After a fork, each page that a process writes to is copied first. So little is done here, and little Python is run.
     """
     names = {"__name__": "__main__"}
     settled = False
@@ -79,7 +79,7 @@ def serve(own):
         if kind == COPY:
             if not settled:
                 settled = settle()
-            gc.freeze()  # a collection in the copy would touch, and so copy, every page of objects
+            gc.freeze()  # a garbage collection in the copy would write to, and so copy, every page of objects
             if fork():
                 os.close(given)
                 continue
@@ -87,9 +87,9 @@ def serve(own):
             os.close(given)
             try:
                 own.send(bytes(4))
-            except OSError:  # nobody waits for this copy any more
+            except OSError:  # the broker does not wait for this copy any more
                 os._exit(1)
-            # Touches, and so copies, now what a snippet would wait for.
+            # This writes to, and so copies, now the pages that a snippet would otherwise wait for.
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
             execute("None", {})
             sys.stdout.flush()
@@ -115,7 +115,7 @@ def serve(own):
 
 
 def settle():
-    """Nobody waits for children: copies are the broker's, and what a snippet left dead is let go."""
+    """Have the kernel remove dead children: copies are the broker's, and a snippet may have left others."""
     _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -127,7 +127,7 @@ def settle():
 
 def first_state(own, settings):
     """Bind this process to the limits of snippets, then serve."""
-    os.chdir("/")  # from the server's folder of processes
+    os.chdir("/")  # out of the server's folder of processes
     channel = os.dup2(own.detach(), DESCRIPTORS - 1, inheritable=False)
     nowhere = os.open("/dev/null", os.O_RDWR)
     for descriptor in (0, 1, 2):

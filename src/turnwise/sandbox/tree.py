@@ -1,4 +1,4 @@
-"""A work folder as a value: what lies in it, without owners, times and anything that is not a file, a link or a folder.
+"""A work folder as a value: its files, links and folders, without their owners and dates, and without anything else.
 
 Folders are read and written by descriptors, name by name, and no link is followed.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-_TIME = 1_735_689_600  # 2025-01-01, the date of every file: listings do not depend on when an episode is played
+_TIME = 1_735_689_600  # 2025-01-01, the date of every file, so that listings do not depend on when an episode is played
 _DEPTH = 32  # folders within folders
 _NOTHING = object()
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -29,13 +29,13 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A symbolic link; where it leads is never followed outside the sandbox."""
+    """A symbolic link. The host never follows it."""
 
     target: str
 
 
 Tree = Mapping[str, File | Link | None]
-"""Path -> what lies there; None is a folder. Paths are relative, their parts parted by "/", and parents come before children."""
+"""Path -> what lies there; None is a folder. Paths are relative, "/" separates their parts, and parents come before children."""
 
 
 def tree_of(files: Mapping[str, str]) -> Tree:
@@ -51,7 +51,7 @@ def tree_of(files: Mapping[str, str]) -> Tree:
 
 @contextmanager
 def opened(name: str, place: int | None = None) -> Iterator[int]:
-    """A descriptor of a folder, which is in the folder ``place`` and no link."""
+    """A descriptor of the folder ``name`` in the folder ``place``; a link is refused."""
     descriptor = os.open(name, _FOLDER, dir_fd=place)
     try:
         yield descriptor
@@ -60,7 +60,7 @@ def opened(name: str, place: int | None = None) -> Iterator[int]:
 
 
 def write_tree(tree: Tree, folder: int) -> None:
-    """Write a tree into an empty folder, given by its descriptor. Nothing else may run there.
+    """Write a tree into an empty folder, given by its descriptor, while no other process works there.
 
     Raises:
         ValueError: a path leads out of the folder, or through something that is no folder; nothing is written then.
@@ -93,7 +93,7 @@ def _fill(tree: Tree, place: int, path: str, inside: Mapping[str, list[str]]) ->
 
 
 def _check_inside(path: str, tree: Tree) -> None:
-    """This is written by us, outside the sandbox, and paths come from tasks: a data file's, or what a model made."""
+    """Refuse paths that lead out of the folder: they come from a data file or a model, and the host writes them."""
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise ValueError(f"files: {path!r} is no path inside a folder; write it as a/b.txt")
@@ -103,12 +103,12 @@ def _check_inside(path: str, tree: Tree) -> None:
 
 
 def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:
-    """What lies in a folder, given by its descriptor, that nothing writes to any more.
+    """Read a folder, given by its descriptor, to which no process writes any more.
 
-    Sockets, pipes, devices, names that are not UTF-8, and what lies deeper than 32 folders are left out.
+    Sockets, pipes, devices, names that are not UTF-8, and all that lies deeper than 32 folders are left out.
 
     Returns:
-        The tree, and whether all of it is there: what would pass ``most_bytes`` or ``most_entries`` is left out.
+        The tree, and whether it is complete: entries that would pass ``most_bytes`` or ``most_entries`` are left out.
     """
     tree: dict[str, File | Link | None] = {}
     whole, size = True, 0
@@ -134,7 +134,7 @@ def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bo
 
 
 def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
-    """Entries by name, parents before children: the folder's descriptor, the name in it, and the whole path."""
+    """Entries in the order of their names, parents before children: the folder's descriptor, the name in it, the whole path."""
     with os.scandir(place) as listed:
         found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if _utf8(entry.name))
     for name, _ in found:
@@ -149,7 +149,7 @@ def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
 
 
 def _open(name: str, place: int, how: int, mode: int) -> int:
-    """A descriptor of what has this name, and is no link; where its modes forbid that, with other ones."""
+    """A descriptor of the entry with this name, which is no link; if its mode forbids that, the mode is changed first."""
     try:
         return os.open(name, how, dir_fd=place)
     except PermissionError:

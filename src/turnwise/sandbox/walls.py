@@ -1,4 +1,4 @@
-"""The arguments of ``bwrap``: what is inside, and nothing else. Which interpreters and commands can be among them."""
+"""The arguments of ``bwrap``, which decide what there is inside a sandbox; and which interpreters and commands it accepts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from turnwise.sandbox.base import BOX, Limits, Outcome
 PAGE = 4096  # bytes of the smallest file
 SCRATCH = 16 << 20  # bytes of /tmp and of /dev/shm of a command
 DISKS = (BOX, "/tmp", "/dev/shm")
-"""What a command can write to: file systems in memory, each of one size. The first one is its work folder."""
-_CLOSED = "/closed"  # a folder that nobody may enter without a capability
+"""What a command can write to: file systems in memory, each with a size. The first one is its work folder."""
+_CLOSED = "/closed"  # a folder that only a process with a capability may enter
 
 _LONGEST = 100_000  # bytes of a command: the kernel takes no argument above 128 KiB
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
 
 
 def command_walls(owner: int | None, python: str, folders: Sequence[str], limits: Limits, mark: str) -> list[str]:
-    """Around one command, which finds an empty work folder.
+    """The arguments for one command, which finds an empty work folder.
 
     Args:
-        owner: the user that root becomes; None: not root.
+        owner: the user that root becomes; None: the run is not root's.
         python: the interpreter whose folder is first on the path.
-        folders: of the host, to be read inside, beside /usr.
-        limits: the size of the folder is that of the largest tree that is kept.
+        folders: of the host, which can be read inside, beside /usr.
+        limits: the work folder is as large as the largest tree that is kept.
         mark: a word by which the leash finds these processes.
     """
     size = (limits.folder_mib << 20) + limits.files * PAGE
@@ -39,7 +39,7 @@ def command_walls(owner: int | None, python: str, folders: Sequence[str], limits
 
 
 def server_walls(owner: int | None, python: str, folders: Sequence[str], mark: str) -> list[str]:
-    """Around the Python server: nothing in there can be written, and /proc is out of reach for all but its first process."""
+    """The arguments for the Python server. Nothing inside can be written, and only its first process can reach /proc."""
     proc = f"{_CLOSED}/proc"
     return [
         *_walls(owner, python, folders, mark),
@@ -73,7 +73,13 @@ def _walls(owner: int | None, python: str, folders: Sequence[str], mark: str) ->
         *drop,
         *("bwrap", "--unshare-all", "--as-pid-1", "--new-session", "--cap-drop", "ALL"),
         *("--uid", "1000", "--gid", "1000", "--hostname", "box", "--clearenv"),
-        *("--setenv", "TURNWISE_MARK", mark, "--unsetenv", "TURNWISE_MARK"),  # seen on this command line only
+        *(
+            "--setenv",
+            "TURNWISE_MARK",
+            mark,
+            "--unsetenv",
+            "TURNWISE_MARK",
+        ),  # stands on this command line and nowhere else
         *[part for name, value in variables.items() for part in ("--setenv", name, value)],
         *("--ro-bind", "/usr", "/usr", *system),
     ]
@@ -94,7 +100,7 @@ def _open_to_all(place: Path) -> bool:
 
 
 def refused(command: str) -> Outcome | None:
-    """The outcome of a text that no shell could be given; None where it is a command."""
+    """The outcome of a text that cannot be given to a shell; None where it can."""
     try:
         data = command.encode()
     except UnicodeEncodeError:

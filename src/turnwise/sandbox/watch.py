@@ -1,9 +1,9 @@
 """Watching a sandboxed command from outside: its output, its time, and what its processes use together.
 
 The kernel limits single processes and files (``ulimit``), the number of processes, and the size of each file system that a
-command can write to. Two things have no such limit for a user without rights: what processes hold in memory together, and how
-many files there are. They are compared with counts that the kernel keeps, forty times a second; no folder is read while a
-command runs.
+command can write to. For an ordinary user it does not limit the memory of several processes together or the number of files. The
+host therefore compares counts that the kernel keeps with these limits, forty times a second. It reads no folder while a command
+runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TICK = 0.025  # seconds
 class Running(Protocol):
     """A command that runs."""
 
-    pid: int  # gone when the command is over
+    pid: int  # of a process that ends with the command
     stdout: IO[bytes]
 
     def members(self) -> list[int]:
@@ -34,17 +34,17 @@ class Running(Protocol):
         ...
 
     def end(self) -> None:
-        """Return when no process of it is left.
+        """End the command; returns when none of its processes is left.
 
         Raises:
-            SandboxFault: one is.
+            SandboxFault: one does not end.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What a command wrote, cut at the limit, and the limit that ended it."""
+    """The output of a command, cut at the limit, and the limit that ended the command."""
 
     output: bytes
     stopped: Stop
@@ -59,7 +59,7 @@ def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watche
         disks: descriptors of the file systems that it can write to.
 
     Raises:
-        SandboxFault: what is killed does not end.
+        SandboxFault: a process that was killed does not end.
     """
     stream, most = process.stdout.fileno(), limits.output_kib << 10
     os.set_blocking(stream, False)
@@ -108,13 +108,13 @@ def _excess(members: list[int], limits: Limits, disks: Sequence[int]) -> Stop:
 
 
 def files(disk: int) -> int:
-    """Files, links and folders of a file system in memory, those included that have no name any more."""
+    """The number of files, links and folders of a file system in memory, with those that have no name any more."""
     found = os.fstatvfs(disk)
     return found.f_files - found.f_ffree - 1  # its root
 
 
 def children(pid: int) -> list[int]:
-    """The child processes of a process; none where it is gone. Where it or they change meanwhile, some may be missing."""
+    """The child processes of a process; none where it is gone. Some may be missing if they change meanwhile."""
     found: list[int] = []
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())

@@ -1,4 +1,4 @@
-"""How tool calls are written in a run: the reward and the judge read them in one format, which nobody has to name twice."""
+"""The format of a run's tool calls, in which both the reward and the judge read them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from turnwise.envs.base import worlds_of
 from turnwise.errors import InputError
 from turnwise.types import State
 
-FALLBACK: Format = "hermes"  # which most chat templates with tools write
+FALLBACK: Format = "hermes"  # most chat templates with tools write it
 SAMPLE = 32  # demonstrated actions that are read before a run begins
 
 
 def call_format(given: Format | None, environment: Any, from_file: bool, of_policy: Format | None = None) -> Format:
     """The format of the run's tool calls.
 
-    What was given (``reward.format``) counts. Without it the format is the environment's own where its experts wrote the
-    demonstrations, and what the policy's chat template writes where they come from a file.
+    A configured format (``reward.format``) decides. Without one the format is that of the environment if its experts wrote the
+    demonstrations, and that of the policy's chat template if they come from a file.
 
     Args:
-        given: the configured format; None: nobody chose one.
-        environment: whose ``format``, or ``calls``, says how its experts write; one made of others asks them.
-        from_file: the demonstrations are dialogues of a file (``data.file``).
-        of_policy: what the policy's chat template writes; None where that is not known.
+        given: the configured format; None: the user chose none.
+        environment: its ``format``, or ``calls``, is the format in which its experts write; a mixture has those of its parts.
+        from_file: whether the demonstrations are dialogues of a file (``data.file``).
+        of_policy: the format of the policy's chat template; None where that is not known.
 
     Raises:
         InputError: the parts of the environment write calls in different formats.
@@ -37,14 +37,14 @@ def call_format(given: Format | None, environment: Any, from_file: bool, of_poli
     if len(set(own.values())) > 1:
         told = ", ".join(f"{name} {form}" for name, form in sorted(own.items()))
         raise InputError(
-            f"reward.format: the environments write calls differently ({told}), and a reward reads one format; leave all but "
-            "one kind out, or choose reward=functional, which asks each environment"
+            f"reward.format: the environments write calls in different formats ({told}), and a reward reads one; leave out all "
+            "environments but those of one format, or choose reward=functional, which asks each environment"
         )
     return next(iter(own.values()), of_policy or FALLBACK)
 
 
 def _own_formats(environment: Any) -> dict[str, Format]:
-    """By name, of the environments that write calls in one of the formats."""
+    """Name of an environment -> its format of calls; environments that write no calls are left out."""
     found = {
         name: getattr(world, "format", None) or getattr(world, "calls", None)
         for name, world in worlds_of(environment).items()
@@ -53,17 +53,18 @@ def _own_formats(environment: Any) -> dict[str, Format]:
 
 
 def in_format(reward: Any, form: Format) -> Any:
-    """The reward, reading calls in ``form`` where it reads calls and was given no format; else as it is."""
+    """The reward with ``form`` as its format, if it reads calls and has no format yet; else the reward itself."""
     return replace(reward, format=form) if getattr(reward, "format", form) is None else reward
 
 
 def check_readable(reward: Any, candidates: Sequence[State]) -> None:
-    """Refuse demonstrations of which the reward's format reads no call at all, before anything is computed.
+    """Refuse demonstrations in which the reward's format reads no call at all, before anything is computed.
 
-    A few demonstrated actions, spread over all, are read; one call among them is enough, for a turn may do without any.
+    ``SAMPLE`` demonstrated actions, spread over all of them, are read. One call among them is enough, because some turns call
+    no tool.
 
     Raises:
-        InputError: there is none; the message names the format that would have read them, where there is one.
+        InputError: there is no call; the message names a format that reads some, if there is one.
     """
     form = getattr(reward, "format", None)
     if form is None or not len(candidates):

@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from turnwise.rollouts.collect import Experience
 from turnwise.types import RolloutTree
 
 PREFIX = "gate/"  # of the counters of a run
+_NAMES = ("groups", "cut", "looked", "unstopped", "open", "passed", "turns", "tokens")
 
 
-def gate_counts(experience: Experience, played: bool = True) -> dict[str, float]:
-    """Counts of one collection; those of several add up.
+def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[str, float]:
+    """Counts of groups that were played. The counts of several collections add up.
 
-    ``groups`` and ``cut`` are trees and stopped trees, ``looked`` those that the gate looked at, ``open`` the rollouts that were
-    under way when it stopped theirs. ``passed`` are rollouts that went on after the gate's last look at their tree, and
-    ``turns`` and ``tokens`` what they took from there to their end.
+    ``groups`` are all groups, ``looked`` those that the gate looked at, ``cut`` those that it decided to stop, and ``unstopped``
+    those that were played to their end whatever it decided. ``open`` are the rollouts that were under way when the gate decided
+    to stop their group. ``passed`` are rollouts that went on after the gate's last look at their group, and ``turns`` and
+    ``tokens`` are what these took from there to their end.
 
     Args:
-        experience: the collection.
-        played: whether its trees were played for it. Those of a frozen buffer are drawn again and again: nothing is saved anew.
+        trees: every group, with those that a refill replaced later.
+        to_the_end: whether groups that the gate decided to stop were played to their end all the same, as in a frozen buffer.
+            What the gate would have saved is then known, and estimated from no other group.
     """
-    counts = dict.fromkeys(("groups", "cut", "looked", "open", "passed", "turns", "tokens"), 0.0)
-    for tree in experience.trees:
+    counts = dict.fromkeys(_NAMES, 0.0)
+    for tree in trees:
         counts["groups"] += 1
+        counts["unstopped"] += to_the_end
         counts["cut"] += tree.stopped
         counts["looked"] += bool(tree.looks)
-        if tree.looks and played:
-            for name, value in _from_last_look(tree).items():
-                counts[name] += value
+        if not tree.looks or (to_the_end and not tree.stopped):
+            continue
+        if tree.stopped and not to_the_end:
+            counts["open"] += _under_way(tree)
+            continue
+        after = _after_last_look(tree)
+        counts["open"] += after["passed"] * to_the_end
+        for name, value in after.items():
+            counts[name] += value
     return {PREFIX + name: value for name, value in counts.items()}
 
 
-def _from_last_look(tree: RolloutTree) -> dict[str, float]:
+def _under_way(tree: RolloutTree) -> int:
+    """The rollouts of a stopped tree that would have gone on.
+
+    An observation's tokens are appended only to a rollout that goes on: not at its horizon, and not where its room is used up.
+    """
+    return sum(bool(tree.turns[leaf].observation_ids) for leaf in tree.leaves() if leaf not in tree.invalid)
+
+
+def _after_last_look(tree: RolloutTree) -> dict[str, int]:
     step = tree.looks[-1].step
     depth: list[int] = []  # turns from the root to each turn, itself included
     for turn in tree.turns:
         depth.append(1 + (depth[turn.parent] if turn.parent >= 0 else 0))
-    if tree.stopped:
-        # The observation's tokens are appended only where a rollout goes on: not at its horizon, nor where its room is used up.
-        return {"open": sum(bool(tree.turns[i].observation_ids) for i in tree.leaves() if i not in tree.invalid)}
     after = [turn for turn, at in zip(tree.turns, depth, strict=True) if at > step]
     return {
         "passed": depth.count(step + 1),
@@ -51,13 +65,13 @@ def _from_last_look(tree: RolloutTree) -> dict[str, float]:
 def gate_result(counters: Mapping[str, float]) -> dict[str, float]:
     """The gate's entry in a result, from the run's counters.
 
-    ``saved_turns`` and ``saved_tokens`` estimate what the stopped rollouts would have taken: as much as those that passed the
-    look took after it, on average. They are left out where a rollout was stopped and none passed, for nothing tells then.
+    ``saved_turns`` and ``saved_tokens`` estimate what the stopped rollouts would have taken: as much as the rollouts that passed
+    a look took after it, on average. Both are left out where a rollout was stopped and none passed a look, because there is
+    nothing to estimate them from. ``unstopped`` is left out where it is 0.
     """
-    at = {name: counters.get(PREFIX + name, 0.0) for name in ("groups", "cut", "looked", "open", "passed")}
+    at = {name: counters.get(PREFIX + name, 0.0) for name in _NAMES}
     result = {name: at[name] for name in ("groups", "looked", "cut")} | {"stopped_rollouts": at["open"]}
     if at["passed"] or not at["open"]:
         for name in ("turns", "tokens"):
-            each = counters.get(PREFIX + name, 0.0) / at["passed"] if at["passed"] else 0.0
-            result[f"saved_{name}"] = round(at["open"] * each)
-    return result
+            result[f"saved_{name}"] = round(at["open"] * (at[name] / at["passed"] if at["passed"] else 0.0))
+    return result | ({"unstopped": at["unstopped"]} if at["unstopped"] else {})

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from turnwise.evaluation.suites import repeat_rate
-from turnwise.rollouts.collect import Experience
+from turnwise.rollouts.collect import Experience, Played
 from turnwise.training.verdicts import domain_of
 
 
 def totals_of(experience: Experience) -> list[list[float]]:
-    """The rewards of each group that was played to its end, without those that failing worlds left out."""
-    played = [rewards for tree, rewards in zip(experience.trees, experience.rewards, strict=True) if not tree.stopped]
+    """The rewards of each group that was played to its end, without those of rollouts whose environment failed."""
+    return _totals(zip(experience.trees, experience.rewards, strict=True))
+
+
+def _totals(groups: Iterable[Played]) -> list[list[float]]:
+    played = [rewards for tree, rewards in groups if not tree.stopped]
     totals = [[r for r in rewards["total"] if r == r] for rewards in played if "total" in rewards]
     return [total for total in totals if total]
 
 
-def reward_metrics(experience: Experience) -> dict[str, float]:
+def reward_metrics(experience: Experience, most: float | None = None) -> dict[str, float]:
     """Means over the groups of one collection. A group is effective if its rewards disagree.
 
     The rewards of a group that a gate stopped are those of half an episode: they are in no mean.
+
+    Args:
+        most: the greatest reward that a rollout can earn; None where that is not known.
     """
     totals = totals_of(experience)
     metrics: dict[str, float] = {
         "train/groups": len(experience.trees),
-        "train/groups_refilled": experience.dropped,
+        "train/groups_refilled": len(experience.replaced),
         "train/groups_cut": sum(tree.stopped for tree in experience.trees),
     }
+    if most is not None:
+        solved = [min(total) >= most - 1e-6 for total in [*totals, *_totals(experience.replaced)]]
+        metrics["train/groups_solved"] = sum(solved)
     if totals:
         means = [sum(total) / len(total) for total in totals]
         stds = [

@@ -1,4 +1,4 @@
-"""Warnings of a run that trains on nothing: one of each kind, with the likely cause, and the end of a run that goes on so."""
+"""Warnings about updates that teach nothing, each kind once and with its likely cause; several in a row end the run."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from turnwise.training.lines import append_lines, cut_lines
 from turnwise.training.recorder import Recorder
 
 FILE = "warnings.jsonl"  # in the folder of a run: {"iteration", "kind", "text"}
-# Updates without a sample that end a run; iterations without spread, or without a readable action, that are warned of.
-IN_A_ROW = 3
+IN_A_ROW = 3  # so many updates without a sample end a run, and so many iterations without spread are warned of
 
 _KINDS = ("empty", "spread", "format", "truncated")
 
 
 class Health(Callback):
-    """Looks at each iteration's metrics. It stands behind the recorder, which has them, and before the checkpoint is written.
+    """Looks at the metrics of each iteration, after the recorder has them and before the checkpoint is written.
 
-    Counts and what has been told travel in the checkpoint, so that a resumed run neither tells twice nor begins to count again.
+    The counts and the warnings travel in the checkpoint, so that a resumed run warns of nothing twice and goes on counting.
 
     Args:
-        recorder: whose last metrics are looked at.
+        recorder: holds the metrics of the last iteration.
         folder: of the run; warnings are kept there.
         tell: says a line on the terminal.
-        allow_empty: go on however many updates in a row have no sample (``update.allow_empty``).
+        allow_empty: whether the run goes on however many updates in a row have no sample (``update.allow_empty``).
         writes: whether this process writes the run's files.
     """
 
@@ -56,21 +55,21 @@ class Health(Callback):
         self.warnings, self.told = list(state_dict["warnings"]), list(state_dict["told"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.writes:  # those of iterations that the checkpoint does not know are told again when they come again
+        if self.writes:  # iterations that the checkpoint does not know are made again, and so are their warnings
             cut_lines(self.path, lambda row: row["iteration"] < trainer.current_epoch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.look(trainer.current_epoch, self.recorder.last)
 
     def look(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Count and tell what the metrics of an iteration show.
+        """Count what the metrics of an iteration show, and warn of it.
 
         Raises:
             Stopped: ``IN_A_ROW`` updates in a row had no sample.
         """
         now = {
             "empty": metrics["train/samples"] == 0,
-            "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # absent where nothing is paid
+            "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # there is none where there is no reward
             "format": metrics.get("train/readable", 1.0) == 0,
             "truncated": metrics.get("train/truncated", 0.0) == 1,
         }
@@ -79,10 +78,10 @@ class Health(Callback):
         cause = likely_cause(metrics)
         texts = {
             "empty": f"iteration {iteration}: no sample of this update counts, so that it changes no weight; {cause}",
-            "spread": f"iteration {iteration}: in the last {IN_A_ROW} iterations every group earned the same reward for all of "
-            f"its rollouts, and advantages were 0; {cause}",
+            "spread": f"iteration {iteration}: in the last {IN_A_ROW} iterations all rollouts of a group earned the same reward, "
+            f"in every group, and advantages were 0; {cause}",
             "format": f"iteration {iteration}: in the last {IN_A_ROW} iterations no action could be read as a reply with tool "
-            "calls; likely the policy writes them otherwise than reward.format says, or replies are cut off "
+            "calls; probably the policy does not write them in reward.format, or its replies are cut off "
             "(rollout.sampling.max_tokens)",
             "truncated": f"iteration {iteration}: in the last {IN_A_ROW} iterations every action was cut off; raise "
             "rollout.sampling.max_tokens",
@@ -93,12 +92,12 @@ class Health(Callback):
         if self.in_a_row["empty"] >= IN_A_ROW and not self.allow_empty:
             raise Stopped(
                 f"{self.in_a_row['empty']} updates in a row had no sample that counts, and training would go on without "
-                f"learning; {cause}. The same command with update.allow_empty=true goes on all the same; other settings "
-                "need another name=..., or fresh=true"
+                f"learning; {cause}. The same command with update.allow_empty=true goes on to the end and writes the report; "
+                "other settings need another name=..., or fresh=true"
             )
 
     def closing(self, gate: Any) -> dict[str, Any]:
-        """Entries of the run's result: what the gate stopped, where one was in force, and the warnings, where there were any."""
+        """Entries of the run's result: what its gate stopped, if it had one, and its warnings, if there were any."""
         stopped = {} if gate is None or isinstance(gate, Never) else {"gate": gate_result(self.recorder.counters)}
         return stopped | ({"warnings": list(self.warnings)} if self.warnings else {})
 
@@ -113,27 +112,37 @@ class Health(Callback):
 def likely_cause(metrics: Mapping[str, float]) -> str:
     """Why the groups of an iteration teach nothing, as far as its metrics can tell, and what to do about it."""
     groups, mean = metrics.get("train/groups", 0.0), metrics.get("train/reward_mean")
+    played = groups + metrics.get("train/groups_refilled", 0.0)
+    if played and metrics.get("train/groups_solved") == played:
+        return (
+            "every rollout earned the full reward: the policy solves the tasks of this run and has nothing left to learn from "
+            "them; give it harder ones (another env= or data.file=), or keep it as it is"
+        )
     if not groups:
         return (
-            "every group that was played was left out or replaced; choose states of middling difficulty (states=pivots)"
+            "every group that was played was replaced or left out; choose states that the policy solves sometimes "
+            "(states=pivots)"
         )
     if metrics.get("train/groups_cut") == groups:
-        return f"the gate stopped all {groups:.0f} groups; lower gate.threshold, or set gate=never"
+        return (
+            f"the gate stopped all {groups:.0f} groups; have it stop less (gate=divergence: lower gate.threshold), or set "
+            "gate=never"
+        )
     if metrics.get("train/truncated") == 1:
         return "every action was cut off; raise rollout.sampling.max_tokens"
     if metrics.get("train/readable") == 0:
         return (
-            "no action could be read as reward.format says; correct reward.format, or begin with a policy that writes calls so "
+            "no action could be read in reward.format; correct reward.format, or begin with a policy that writes calls in it "
             "(method=sft, then policy.start=)"
         )
     if mean is None:
-        return "nothing was paid"
+        return "no reward was paid"
     if mean <= 0:
         return (
             "no rollout earned anything: the tasks are too hard for this policy, or it does not know the environment; begin "
             "with method=sft and policy.start=, or choose states=pivots or easier tasks"
         )
     return (
-        f"all rollouts of a group earned the same (the mean is {mean:.3g}): the tasks are too easy or too hard, or the rollouts "
-        "are too alike; raise rollout.sampling.temperature or allocator.group_size, or choose states=pivots"
+        f"all rollouts of a group earned the same (the mean is {mean:.3g}): each task is too easy or too hard, or the rollouts "
+        "are too much alike; raise rollout.sampling.temperature or allocator.group_size, or choose states=pivots"
     )

@@ -1,9 +1,10 @@
-"""Held-out dialogues of a person's file: measured before and after training, and compared. Rates are in points."""
+"""Measures a policy on the held-out dialogues of a person's file, before and after training, and compares the two. Rates are in
+points."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,9 +31,9 @@ class HeldOut:
     """The held-out dialogues of a run.
 
     Attributes:
-        states: every demonstrated reply of them.
-        tools_of: state id -> names of the tools that are called there.
-        digest: of what they say and how they are judged, for the cache of base evaluations.
+        states: one for every demonstrated reply of these dialogues.
+        tools_of: state id -> names of the tools that the demonstrated reply calls.
+        digest: of the dialogues and of how replies are judged, for the cache of base evaluations.
     """
 
     states: Sequence[State]
@@ -47,15 +48,17 @@ class HeldOut:
         attempts: int,
         advance: Callable[[int], None],
     ) -> list[Reply]:
-        """What the policy makes of ``states``, some of those of the run.
+        """Sample the policy's replies at ``states`` and judge them.
 
-        Replies may be as long as the longest demonstrated one, as far as the player's ``max_length`` has room behind the
-        histories beside which they are sampled.
+        A reply may be as long as the longest demonstrated one, unless the player's ``max_length`` leaves less room behind the
+        longest history that is sampled with it.
 
         Args:
-            player: its engine holds the policy's weights, its sampling is that of training.
-            nats: of each state, as :func:`negative_log_likelihood` gives them.
-            attempts: sampled replies a state; a greedy one is written as well.
+            states: those of the run that this process measures.
+            player: its engine holds the policy's weights, and its sampling is that of training.
+            nats: of each state, from :func:`negative_log_likelihood`.
+            attempts: sampled replies for each state; one greedy reply is added.
+            advance: is given the number of replies that were written.
         """
         sampled = replace(player.sampling, max_tokens=max(player.sampling.max_tokens, self.longest))
         verdicts: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {}
@@ -65,7 +68,7 @@ class HeldOut:
             verdicts[mode], said[mode] = {}, {}
             for start in range(0, len(states), CHUNK) if count else ():
                 part = states[start : start + CHUNK]
-                room = player.max_length - max(len(state.ids) for state in part)  # servers refuse what has none
+                room = player.max_length - max(len(state.ids) for state in part)  # servers refuse longer replies
                 acting = player.using(replace(how, max_tokens=min(how.max_tokens, room)), max_turns=1)
                 for tree in acting.play(part, Uniform(count), Never(), "held-out"):
                     infos = [turn.info for turn in tree.turns]
@@ -96,12 +99,12 @@ class HeldOut:
 
 
 def called_tools(step: Step) -> tuple[str, ...]:
-    """The names of the tools that a demonstrated reply calls, each once."""
+    """The names of the tools that a demonstrated reply calls, without repeats."""
     return tuple(dict.fromkeys(call.name for call in step.calls))
 
 
 def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, float]:
-    """State id -> nats of its demonstrated reply, end-of-turn token included, at temperature 1. No gradient is kept."""
+    """State id -> negative log-likelihood of its demonstrated reply in nats, at temperature 1, end-of-turn token included."""
     found: dict[str, float] = {}
     training = model.training
     model.eval()
@@ -127,7 +130,8 @@ def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, fl
 
 
 def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """``held_out`` of result.json: counts, and each figure before and after with its interval, of all and by tool and turn."""
+    """``held_out`` of result.json: the counts, and each figure before and after training with the interval of its change, for all
+    replies, for each tool and for each turn."""
     if not base.replies:
         return {}
     both = zip(groups(base.replies), groups(after.replies), strict=True)
@@ -149,7 +153,8 @@ def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """``in_domain`` of a run on dialogues: replies that the verifier accepts, sampled as in training; greedy ones beside it."""
+    """``in_domain`` of a run on dialogues: the share of replies that the verifier accepts, of those sampled as in training and of
+    greedy ones. The sampled share is the headline, if there is one."""
     modes = {
         mode: {**_compared(rate(base.replies, mode), rate(after.replies, mode), 100), "tasks": len(base.replies)}
         for mode in ("sampled", "greedy")
@@ -160,7 +165,7 @@ def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def held_out_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """Figures of one evaluation, as metrics."""
+    """The figures of one evaluation as metrics."""
     replies = evaluation.replies
     if not replies:
         return {}
@@ -171,11 +176,27 @@ def held_out_metrics(evaluation: Evaluation) -> dict[str, float]:
                 metrics[f"eval/held_out/{name}{suffix}"] = round(100 * pooled(counted), 2)
     by_tool, by_turn = groups(replies)
     for kind, parts in (("tool", by_tool), ("turn", by_turn)):
+        keys = metric_keys(parts)
         for name, part in parts.items():
             counted = rate(part, "sampled") or rate(part, "greedy")
-            key = re.sub(r"[^\w-]+", "_", name)
-            metrics[f"eval/held_out/{kind}/{key}"] = round(100 * pooled(counted), 2)
+            metrics[f"eval/held_out/{kind}/{keys[name]}"] = round(100 * pooled(counted), 2)
     return metrics
+
+
+def metric_keys(names: Iterable[str]) -> dict[str, str]:
+    """Each name as a part of a metric's key: all but letters, digits, ``_`` and ``-`` becomes ``_``.
+
+    Names that would share a key get a number behind it, in their order. A name that is a key as it stands keeps it.
+    """
+    plain = {name: re.sub(r"[^\w-]+", "_", name) for name in names}
+    keys: dict[str, str] = {}
+    for name in sorted(plain, key=lambda name: plain[name] != name):
+        number, key = 1, plain[name]
+        while key in keys.values():
+            number += 1
+            key = f"{plain[name]}_{number}"
+        keys[name] = key
+    return keys
 
 
 def _figures(before: Sequence[Reply], since: Sequence[Reply]) -> dict[str, Any]:
@@ -187,7 +208,7 @@ def _figures(before: Sequence[Reply], since: Sequence[Reply]) -> dict[str, Any]:
 
 
 def _compared(before: Counted, since: Counted, unit: float) -> dict[str, Any]:
-    """Both sides and their difference with its interval; nats stay nats, shares become points."""
+    """Both sides, and their difference with its interval. ``unit`` is 100 for shares, which become points, and 1 for nats."""
     digits = 2 if unit == 100 else 4
     change = paired_change(before, since, shares=unit == 100)
     sides = [round(unit * pooled(side), digits) for side in (before, since)]

@@ -1,9 +1,11 @@
-"""A run's judge: its score beside the reward, and the first question that shows whether it answers."""
+"""A run's judge: its score beside the reward, and the first question, which shows whether the judge answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from lightning import Callback
 
 from turnwise.data.chat import ChatTokens
 from turnwise.data.steps import Step
@@ -21,19 +23,40 @@ def judged_of(parts: Mapping[str, Any], steps: Mapping[str, Step], chat: ChatTok
     return Judged(parts["reward"], parts["judge"], steps, chat.written, form)
 
 
-def prove(judged: Judged | None, candidates: Sequence[State], ranks: Ranks, tell: Callable[[str], None]) -> None:
-    """Ask one question before anything is computed: a run whose judge never answers would be a run without one.
+class Proof(Callback):
+    """The first question to a judge, which shows that it answers before the run depends on it.
 
-    Raises:
-        InputError: there is no score; in every process of the run, for the others would wait for the one that asked.
+    A new run asks at once. A run that goes on asks when it begins to train, and not at all where no iteration is left. One
+    process asks, and all learn what came of it.
+
+    Args:
+        judged: the reward with the judge; None: there is nothing to ask.
+        candidates: the states of the run, whose first one the question is about.
+        tell: is given what a person should know of the answer.
     """
-    told = fault = None
-    if judged is not None and ranks.first and len(candidates):
-        try:
-            told = judged.prove(candidates[0])
-        except InputError as error:
-            fault = str(error)
-    if fault := ranks.tell(fault):
-        raise InputError(fault)
-    if told:
-        tell(told)
+
+    def __init__(
+        self, judged: Judged | None, candidates: Sequence[State], ranks: Ranks, tell: Callable[[str], None]
+    ) -> None:
+        self.judged, self.candidates, self.ranks, self.tell = judged, candidates, ranks, tell
+        self.asked = False
+
+    def on_train_start(self, *of_lightning: Any) -> None:
+        if not self.asked:
+            self.ask()
+
+    def ask(self) -> None:
+        """Raises:
+        InputError: there is no score. Every process raises it, because the others would wait for the one that asked.
+        """
+        self.asked = True
+        told = fault = None
+        if self.judged is not None and self.ranks.first and len(self.candidates):
+            try:
+                told = self.judged.prove(self.candidates[0])
+            except InputError as error:
+                fault = str(error)
+        if fault := self.ranks.tell(fault):
+            raise InputError(fault)
+        if told:
+            self.tell(told)

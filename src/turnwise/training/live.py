@@ -1,4 +1,4 @@
-"""The page and the status of a run that is under way: written at its start, as it goes on, and when it is interrupted."""
+"""Writes the page and the status of a run that is under way: at its start, while it runs, and when it is interrupted."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from turnwise.reports.status import NAME, Status, read_status, spent, write_stat
 logger = logging.getLogger(__name__)
 
 SECONDS = 5.0  # at least, between two pages
-SHARE = 50  # and so many times as long as the last page took: pages cost a run at most 2 % of its time
+SHARE = (
+    50  # the next page waits at least 50 times as long as the last one took, so that pages cost at most 2 % of the time
+)
 
 
 class Live:
-    """Is given the run's status by :class:`turnwise.training.progress.Phases`; nothing that goes wrong here ends a run.
+    """Writes each status that :class:`turnwise.training.progress.Phases` gives it. No error in here ends a run.
 
     Args:
-        folder: the run's.
-        command: starts the run again.
-        writes: whether this process is the one that writes.
+        folder: of the run.
+        command: the command line that resumes the run.
+        writes: whether this process writes the run's files.
         page: draws the run's page.
     """
 
@@ -41,7 +43,7 @@ class Live:
 
     @property
     def seconds(self) -> float:
-        """What the run took so far, its earlier starts included."""
+        """The time that the run has taken so far, with its earlier starts."""
         return self.status.before + time.time() - self.status.began
 
     def __enter__(self) -> Live:
@@ -86,7 +88,7 @@ class Live:
             if page:
                 self.page(self.folder, self.status)
         except Exception as error:
-            if not isinstance(error, OSError) and not self._warned:  # a full disk is told by what the run itself writes
+            if not isinstance(error, OSError) and not self._warned:  # of a full disk the run itself warns
                 logger.warning("%s: the page of the run under way is not written (%r)", self.folder, error)
                 self._warned = True
         took = time.monotonic() - began

@@ -12,7 +12,7 @@ from turnwise.reports.pages import write_pages
 from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
 from turnwise.states.lazy import LazyStates
-from turnwise.training.judging import judged_of, prove
+from turnwise.training.judging import Proof, judged_of
 from turnwise.training.live import Live
 from turnwise.training.loggers import started
 from turnwise.training.memory import memory_told
@@ -45,7 +45,9 @@ def run(cfg: DictConfig) -> None:
         phases.tell("\n".join(opening_lines(cfg, job.env)))
         with ranks.first_alone():
             candidates = job.candidates()
-        prove(judged_of(job.parts, job.steps, job.chat, job.format), candidates, ranks, phases.tell)
+        proof = Proof(judged_of(job.parts, job.steps, job.chat, job.format), candidates, ranks, phases.tell)
+        if not job.began:
+            proof.ask()
         for line in () if job.own else job.strange:
             phases.tell(line)
         if job.parts["allocator"] is not None:
@@ -54,7 +56,7 @@ def run(cfg: DictConfig) -> None:
             candidates = trainable(candidates, job.settings["rollout"], phases.tell)
         base = job.measured_base()
         job.recorder.write(0, "eval", summary(base))
-        job.fit(job.chosen(candidates))
+        job.fit(job.chosen(candidates), [proof])
         after = job.measure.named("after")
         job.recorder.write(job.module.version, "eval", summary(after))
         with phases.phase("report", 2) as advance:

@@ -1,4 +1,4 @@
-"""What a run says when it starts: what it will do, and how much of it."""
+"""What a run says at its start: what it will do, and how much work that is."""
 
 from __future__ import annotations
 
@@ -13,33 +13,39 @@ from turnwise.training.durations import duration_line
 
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
-    """Method, environment and policy; the work of training; the evaluations; and when the time that it takes is known."""
+    """The lines: method, environment and policy; the work of training; the evaluations; a file that the method does not read."""
     iterations, settings = int(cfg.trainer.max_epochs), cfg.eval
     file = OmegaConf.select(cfg, "data.file")
     at_starts = str(cfg.states["_target_"]).endswith("TaskStarts")
     reads = bool(file) and not at_starts
-    domain = Path(file).name if reads else environment.name  # dialogues of a file need not be of the environment
+    domain = Path(file).name if reads else environment.name  # dialogues of a file may belong to no environment
     source = f" Demonstrations: {file}." if reads else ""
-    plural = "s" if iterations != 1 else ""
     lines = [
-        f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: {iterations} iteration{plural} of "
-        f"{_iteration(cfg, environment)}.{source}"
+        f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: "
+        f"{_counted(iterations, 'iteration', 'iterations')} of {_iteration(cfg, environment)}.{source}"
     ]
     if file and at_starts:
         lines.append(
-            f"warning: data.file={file} is not read: method={cfg.method} begins at the tasks of the environment. The "
+            f"warning: data.file={file} is not read, because method={cfg.method} starts at tasks of the environment. The "
             "methods that read a file are sft, local, pivotrl, toolrl, awpo and mixed."
         )
     if took := duration_line(cfg):
         lines.append(took)
-    if tasks := int(settings.tasks):
-        attempts = int(settings.attempts)
-        each = f"{tasks} held-out tasks{' or dialogues' if reads else ''}, {attempts + 1} episodes each"
-        between = f", every {settings.every} iterations" if 0 < int(settings.every) < iterations else ""
-        lines.append(
-            f"Evaluation before{between} and after training: {each}. The time left is shown from the first phase on."
-        )
+    answers = int(settings.attempts) + 1  # the sampled ones and the greedy one
+    if reads:
+        each = f"tasks or dialogues, {_counted(answers, 'episode or reply', 'episodes or replies')} each"
+    else:
+        each = f"tasks, {_counted(answers, 'episode', 'episodes')} each"
+    between = f", every {settings.every} iterations" if 0 < int(settings.every) < iterations else ""
+    lines.append(
+        f"Evaluation before{between} and after training: {settings.tasks} held-out {each}. The time left is shown as soon as it "
+        "can be estimated."
+    )
     return lines
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
 
 
 def _iteration(cfg: DictConfig, environment: Any) -> str:
@@ -56,7 +62,7 @@ def _iteration(cfg: DictConfig, environment: Any) -> str:
 
 
 def _rollouts(allocator: Mapping[str, Any], states: int) -> float | None:
-    """Of one iteration, in whole rollouts; None where the allocator does not say so beforehand."""
+    """The rollouts of one iteration, a continuation counting one half; None where the allocator decides it during play."""
     if "group_size" in allocator and "budget" not in allocator:
         return float(allocator["group_size"]) * (allocator.get("prompts") or states)
     if "budget" in allocator:

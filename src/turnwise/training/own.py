@@ -1,9 +1,9 @@
-"""Trajectories of a person's file on their way into a run: which are dialogues that no environment plays, how the chat template
-shows them, and which of them are held out.
+"""Reads the trajectories of a person's file: finds the dialogues that no environment plays, renders them with the chat template,
+and decides which of them are held out.
 
-Dialogues are held out by a hash of how they begin (all that is said before the first reply), so that the same file always gives
-the same ones, and several trajectories of one task, or one record for each turn of a dialogue, stand on one side. Where too many
-begin alike, the hash is of all that is said.
+Whether a dialogue is held out is decided by a hash of its beginning, which is everything before the first reply. The same file
+thus always gives the same split, and several trajectories of one task, or one record for each turn of a dialogue, stand on the
+same side of it. Where too many dialogues begin alike, the hash is of the whole dialogue.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from turnwise.errors import InputError
 from turnwise.settings import Data
 from turnwise.types import Trajectory
 
-FLOOR, PART = 8, 4  # at least so many dialogues are held out, of small files one in so many
-_PLAYED = 2.0  # stands for a trajectory that the environment plays; dialogues have a number in [0, 1)
+FLOOR, PART = 8, 4  # at least 8 dialogues are held out, but of a small file no more than a quarter
+_PLAYED = 2.0  # marks a trajectory that the environment plays; a dialogue has a number in [0, 1)
 
 
 def dialect_for(data: Data, source: str, chat: ChatTokens, form: Format | None) -> Dialect | None:
-    """How the chat template shows the dialogues of a run's file; None where it reads none.
+    """How the chat template renders the dialogues of a run's file; None where the run reads no file.
 
     Args:
-        source: of the states: ``expert`` where they are turns of trajectories.
-        form: ``reward.format``, or ``data.format`` where the reward says none.
+        source: where the states of the run come from: ``expert`` if they are turns of trajectories.
+        form: ``reward.format``, or ``data.format`` where the reward has none.
     """
     if data.file is None or source != "expert":
         return None
@@ -45,8 +45,8 @@ class OwnFile:
     """Takes the trajectories of a file one at a time.
 
     Args:
-        demonstrations: where they go.
-        dialect: how the chat template shows dialogues.
+        demonstrations: receives them.
+        dialect: how the chat template renders dialogues.
         data: of the run.
         worlds: names of the environments that the run plays. A trajectory whose task names none of them is a dialogue.
     """
@@ -55,17 +55,17 @@ class OwnFile:
     dialect: Dialect
     data: Data
     worlds: Collection[str]
-    # of each trajectory, by which it is held out or not: from its beginning, and from all that is said
+    # a number for each trajectory, which decides whether it is held out: from its beginning, and from all of it
     draws: array[float] = field(default_factory=lambda: array("d"))
     whole: array[float] = field(default_factory=lambda: array("d"))
     alike: bool = False  # whether too many dialogues begin alike
-    strange: Counter[str] = field(default_factory=Counter)  # environments that are named and not played
-    folded: int = 0
-    as_text: int = 0
-    silenced: int = 0  # dialogues in which the template leaves out what is said beside calls
+    strange: Counter[str] = field(default_factory=Counter)  # environments that the file names and the run does not play
+    folded: int = 0  # dialogues whose system turn is folded into the first user message
+    as_text: int = 0  # dialogues whose tools and calls are written as text
+    silenced: int = 0  # dialogues in which the template leaves out the text beside calls
 
     def __call__(self, trajectory: Trajectory) -> None:
-        """Put a trajectory behind the others.
+        """Add a trajectory to the demonstrations.
 
         Raises:
             UnusableError: the chat template cannot show it, or its id was used before.
@@ -109,14 +109,14 @@ class OwnFile:
         if lost:
             raise UnusableError(
                 lost,
-                "use a chat template that shows it, set data.format to how calls are written, or data.tools_as_text=true",
+                "use a chat template that shows it, set data.format to the format of the calls, or data.tools_as_text=true",
                 "lost by the chat template",
             )
 
     # -- what was read -------------------------------------------------------------------------------------------------
 
     def lines(self) -> list[str]:
-        """What a person should know of how the dialogues are shown and judged."""
+        """What a person should know about how the dialogues are rendered and judged."""
         count = self.dialogues
         if not count:
             return []
@@ -125,7 +125,7 @@ class OwnFile:
         ]
         if self.as_text:
             lines.append(
-                f"{self.dialect.lost_tools}: in {self.as_text} dialogues the tools are listed in the system turn and calls are "
+                f"{self.dialect.lost_tools}: in {self.as_text} dialogues the tools are listed in the system turn, and calls are "
                 f"written as text ({self.dialect.format})"
             )
         if self.folded:
@@ -134,18 +134,18 @@ class OwnFile:
             )
         if self.silenced:
             lines.append(
-                f"the chat template leaves out what replies say beside their calls, in {self.silenced} dialogues; "
+                f"the chat template leaves out the text that replies have beside their calls, in {self.silenced} dialogues; "
                 "data.tools_as_text=true keeps it"
             )
         if self.alike:
             lines.append(
-                "many dialogues begin alike, so that they are held out by all that is said in them: several trajectories of one "
-                "task may stand on both sides"
+                "many dialogues begin alike, so that a hash of the whole dialogue decides which are held out: of several "
+                "trajectories of one task, some may be held out and others trained on"
             )
         for name, number in self.strange.items():
             if number:
                 lines.append(
-                    f"{number} of them name the environment {name!r}, which this run does not play: to act in it, set env={name}"
+                    f"{number} of them name the environment {name!r}, which this run does not play; env={name} would act in it"
                 )
         return lines
 
@@ -169,7 +169,7 @@ class OwnFile:
         return self.dialogues == len(self.draws)
 
     def held_out(self) -> list[int]:
-        """Numbers of the trajectories that are never trained on, those of the smallest hashes first.
+        """Numbers of the trajectories that are never trained on, ordered by their hashes.
 
         Raises:
             InputError: the file has a single dialogue, or copies of one, so that none is left to train on.
@@ -190,7 +190,7 @@ class OwnFile:
         end = min(wanted, most)
         while end < count and draws[order[end]] == draws[order[end - 1]]:
             end += 1  # copies of a dialogue stand on one side
-        if end > most:  # those of the last one are all that would be left to train on
+        if end > most:  # the copies of the last dialogue are all that would be left: they are trained on
             end = next(place for place, number in enumerate(order) if draws[number] == draws[order[-1]])
         if not end:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Whether a run's folder is still the one that the run began in."""
+"""Checks that a run's folder is still the one in which the run began."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.errors import Stopped
 
 
 class StillThere(Callback):
-    """Ends the run at the next iteration where its folder was removed or replaced: what it wrote since would be a part of a run.
+    """Ends the run at the next iteration if its folder was removed or replaced, because the new folder would hold half a run.
 
     Args:
         folder: of the run.
@@ -24,8 +24,8 @@ class StillThere(Callback):
         """Raises Stopped."""
         if self.identity is not None and _identity(self.folder) != self.identity:
             raise Stopped(
-                f"{self.folder} was removed or replaced while the run wrote to it; what it held is gone, and the same command "
-                "begins again"
+                f"{self.folder} was removed or replaced while the run wrote to it, and its content is gone; the same command "
+                "begins the run again"
             )
 
 

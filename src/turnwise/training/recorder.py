@@ -34,7 +34,7 @@ class Recorder(Callback):
 
     The counters travel in the checkpoint. After a resume, lines of iterations that the checkpoint does not know are cut off,
     so that a run that was killed and one that was not leave the same files. Every process of a run has one and counts the
-    whole run; only one of them ``writes``.
+    whole run; only one of them ``writes``. ``most`` is the greatest reward that a rollout can earn, where that is known.
     """
 
     def __init__(
@@ -45,9 +45,10 @@ class Recorder(Callback):
         trees: int = 4,
         writes: bool = True,
         loggers: Sequence[Logger] = (),
+        most: float | None = None,
     ) -> None:
         self.folder, self.messages, self.writes, self.loggers = folder, messages, writes, loggers
-        self.rollouts_every, self.trees = rollouts_every, trees
+        self.rollouts_every, self.trees, self.most = rollouts_every, trees, most
         self.counters: dict[str, float] = {
             "turns": 0,
             "tokens": 0,
@@ -107,8 +108,11 @@ class Recorder(Callback):
 
     def paid(self, cost: Mapping[str, float]) -> None:
         """Count what was played before the first iteration. A start that goes on from a checkpoint finds it counted there."""
-        for name, value in cost.items():
-            self.counters[name] += value
+        self._add(cost)
+
+    def _add(self, counts: Mapping[str, float]) -> None:
+        for name, value in counts.items():
+            self.counters[name] = self.counters.get(name, 0) + value
 
     def collected(
         self,
@@ -133,21 +137,19 @@ class Recorder(Callback):
             waited: those of them in which nothing else was done; None: all.
             cpu_began: the process's CPU clock (``time.process_time``) when the iteration began; None: now.
         """
-        for name, value in cost.items():
-            self.counters[name] += value
-        for name, value in gate_counts(experience, played=cost["turns"] > 0).items():
-            self.counters[name] = self.counters.get(name, 0) + value
+        self._add(cost)
+        if cost["turns"]:  # groups of a frozen buffer are drawn, not played: they were counted when it was recorded
+            self._add(gate_counts([*experience.trees, *(tree for tree, _ in experience.replaced)]))
         for name, value in judge.items():
             if name not in NOT_SUMS:
                 self.counters[JUDGE + name] = self.counters.get(JUDGE + name, 0) + value - self._judge.get(name, 0)
         self._judge = dict(judge)
         verdicts = count_verdicts(experience)
-        for name, count in verdicts.items():
-            self.counters[VERIFIER + name] = self.counters.get(VERIFIER + name, 0) + count
+        self._add({VERIFIER + name: count for name, count in verdicts.items()})
         self.counters["trajectories"] += sum(map(trajectories, experience.trees)) if cost["turns"] else 0.0
         self.counters["rollout_seconds"] += seconds if waited is None else waited
         self._pending = {
-            **reward_metrics(experience),
+            **reward_metrics(experience, self.most),
             **branch_metrics(experience),
             **verifier_metrics(verdicts),
             **learned,
@@ -216,14 +218,18 @@ class Recorder(Callback):
                 )
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
-        """Append one line to ``metrics.jsonl``, and log it. An evaluation that stands there already is not written again."""
+        """Append one line to ``metrics.jsonl``, and hand it to the loggers.
+
+        An evaluation that stands there already was logged by an earlier start, or in the middle of training, and is neither
+        written nor logged again.
+        """
         path = self.folder / "metrics.jsonl"
         if not self.writes:
             return
-        for log in self.loggers:
-            log.log_metrics(dict(metrics), step=iteration)
         if phase == "eval" and any((row["phase"], row["iteration"]) == (phase, iteration) for row in each_line(path)):
             return
+        for log in self.loggers:
+            log.log_metrics(dict(metrics), step=iteration)
         row = {"iteration": iteration, "phase": phase, "time": round(time.time(), 3), **metrics}
         append_lines(path, [row])
 

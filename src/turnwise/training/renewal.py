@@ -114,5 +114,5 @@ def mixed_share(experience: Experience) -> float | None:
     A group that a gate stopped is not counted: its rewards are those of half an episode.
     """
     totals = totals_of(experience)
-    groups = len(totals) + experience.dropped
+    groups = len(totals) + len(experience.replaced)
     return sum(statistics.pstdev(total) > STD_TOLERANCE for total in totals) / groups if groups else None

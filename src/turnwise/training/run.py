@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
+from lightning import Callback
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
@@ -30,6 +31,7 @@ from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
+from turnwise.training.gate_savings import gate_counts
 from turnwise.training.health import Health
 from turnwise.training.judging import judged_of
 from turnwise.training.measure import Measure, base_key
@@ -59,6 +61,7 @@ class Run:
     ) -> None:
         self.cfg, self.phases, self.ranks = cfg, phases, ranks or Ranks()
         self.folder, self.seed = Path(cfg.paths.out), int(cfg.seed)
+        self.began = any((self.folder / "checkpoints").glob("*.ckpt"))  # an earlier start has trained
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
         named = ("data", "rollout", "update", "policy", "eval", "predictor")
@@ -108,8 +111,10 @@ class Run:
         self.opening = openings(self.env, self.chat)
         self.demonstrations: Demonstrations | None = None
         self.steps: Mapping[str, Step] = {}  # for the judge
-        trees = self.settings["rollout"].recorded
-        self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=self.ranks.first, loggers=loggers)
+        trees, most = self.settings["rollout"].recorded, getattr(self.parts["reward"], "most", None)
+        self.recorder = Recorder(
+            self.folder, self.messages, trees=trees, writes=self.ranks.first, loggers=loggers, most=most
+        )
         self.health = Health(self.recorder, self.folder, phases.tell, update.allow_empty, self.ranks.first)
         suites = self.settings["eval"]
         self.measure = Measure(
@@ -202,23 +207,22 @@ class Run:
             self.module.to(self.device)
             begin = partial(self.module.hand_to, self.engine)
             buffer = record(self.player, picked, *parts, folder, key, begin, self.ranks, advance)
-        self.recorder.paid(buffer.cost)
+        self.recorder.paid({**buffer.cost, **gate_counts(buffer.trees.values(), to_the_end=True)})
         return buffer
 
-    def fit(self, states: Sequence[State]) -> None:
-        """Lightning's Trainer over iterations; goes on from the last checkpoint if there is one."""
+    def fit(self, states: Sequence[State], first: Sequence[Callback] = ()) -> None:
+        """Lightning's Trainer over iterations, with ``first`` before other callbacks; goes on from the last checkpoint."""
         frozen = self.frozen(states)
         folder = self.folder / "checkpoints"
         checkpoint = self.ranks.tell(newest(folder, self.phases.tell) if self.ranks.first else None)
         epochs = int(self.cfg.trainer.max_epochs)
         every = self.settings["eval"].every
-        callbacks = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
+        chosen = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
         kept = spooled(self.player, self.cfg, self.ranks, self.phases.tell)
         with self.phases.phase("train", epochs) as advance, kept as player:
-            bar = Advance(advance, self.recorder)
             learners = [self.predictor] if self.predictor else []
-            remembering = [self.renewal] if self.renewal else []
-            watching = [StillThere(self.folder), self.recorder, self.health]
+            callbacks = [*first, StillThere(self.folder), self.recorder, self.health, *learners]
+            callbacks += [*([self.renewal] if self.renewal else []), *chosen, Advance(advance, self.recorder)]
             collection = Collection(
                 states,
                 self.parts,
@@ -235,12 +239,11 @@ class Run:
                 self.renewal,
                 frozen,
             )
-            data = Rollouts(
-                collection, lambda: self.evaluate_during(collection), collection, self.settings["update"].steps
-            )
+            steps = self.settings["update"].steps
+            data = Rollouts(collection, lambda: self.evaluate_during(collection), collection, steps)
             trainer = instantiate(
                 self.cfg.trainer,
-                callbacks=[*watching, *learners, *remembering, *callbacks, bar, *own_signals(self.ranks.world)],
+                callbacks=[*callbacks, *own_signals(self.ranks.world)],
                 logger=[*self.recorder.loggers] or False,
                 plugins=[WholeCheckpointIO(), *environments()],
                 use_distributed_sampler=False,  # what is whose is decided by the collection

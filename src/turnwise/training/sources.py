@@ -1,4 +1,4 @@
-"""The states that a run may act in: expert trajectories read from a file, or the openings of tasks."""
+"""The states in which a run may act: turns of expert trajectories, or the openings of tasks."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ from turnwise.types import State, Task
 
 Report = Callable[[int, int], None]
 
-_NEAR = 64  # trajectories whose states are kept at hand: neighbours are asked for together
+_NEAR = 64  # trajectories whose states are cached: states that lie near each other are asked for together
 
 
 class Experts(NamedTuple):
-    """The trajectories of a run, what could not be used, and how a person's file was read (None: the experts' own)."""
+    """The trajectories of a run, the problems of those that were left out, and the reader of a person's file.
+
+    ``own`` is None where the run has no such file, and the environment's experts wrote the trajectories.
+    """
 
     demonstrations: Demonstrations
     problems: tuple[Problem, ...]
@@ -50,11 +53,11 @@ def read_experts(
     progress: Report | None = None,
     dialect: Dialect | None = None,
 ) -> Experts:
-    """The run's expert trajectories. Without a file the environment's experts write one first.
+    """The run's expert trajectories. If there is no ``data.file``, the environment's experts write one first.
 
     Args:
-        folder: where files lie that several runs share; the demonstrations lie on the same disk as long as the run goes on.
-        dialect: how the chat template shows the dialogues of ``data.file``.
+        folder: of files that several runs share. The demonstrations lie on the same disk while the run goes on.
+        dialect: how the chat template renders the dialogues of ``data.file``.
 
     Raises:
         DataError: no usable trajectory, or a bad one under ``data.strict``.
@@ -68,7 +71,7 @@ def read_experts(
 
 
 class Turns(LazyStates):
-    """Every assistant turn of every trajectory (PivotRL Eq. 3). Those of one trajectory are made together."""
+    """Every assistant turn of every trajectory (PivotRL Eq. 3). The turns of one trajectory are built together."""
 
     def __init__(self, demonstrations: Demonstrations) -> None:
         self.demonstrations = demonstrations
@@ -100,7 +103,7 @@ class Turns(LazyStates):
         return begin + int(turn) if int(turn) < end - begin else None
 
     def of(self, numbers: Iterable[int]) -> Sequence[State]:
-        """The turns of the trajectories with these numbers; of all of them, these turns themselves."""
+        """The turns of the trajectories with these numbers; ``self`` if these are all trajectories."""
         starts, wanted = self.demonstrations.starts, sorted(numbers)
         if len(wanted) == len(self.demonstrations):
             return self
@@ -118,7 +121,7 @@ class Turns(LazyStates):
 
 
 class Steps(Mapping[str, Step]):
-    """The demonstrated steps by the ids of their states, for a judge."""
+    """State id -> the demonstrated step, for a judge."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -147,8 +150,9 @@ def hold_out(
     """The turns of a person's file to train on, and the held-out dialogues that the run is judged on.
 
     Args:
-        most: dialogues that are measured; held out are all that their hashes say.
-        sampled: whether the run learns from what it samples, which must have room for what was demonstrated.
+        most: how many of the held-out dialogues are measured.
+        sampled: whether the run learns from sampled replies, which should have room for the demonstrated ones.
+        tell: is given each line that a person should read.
 
     Raises:
         InputError: rollouts are longer than one reply.
@@ -156,14 +160,16 @@ def hold_out(
     if sampled and rollout.turns != 1:
         raise InputError(
             f"rollout.turns={'null' if rollout.turns is None else rollout.turns}: {own.dialogues} trajectories of "
-            f"{own.data.file} are dialogues that no environment plays, so that nothing answers a reply: set rollout.turns=1"
+            f"{own.data.file} are dialogues that no environment plays, so that no reply gets an answer: set rollout.turns=1"
         )
     numbers = own.held_out()
     kept = turns.of(set(range(len(turns.demonstrations))).difference(numbers))
     for line in own.lines():
         tell(line)
     if not numbers:
-        tell(f"none of them is held out (data.held_out={own.data.held_out:g}): the run is not judged on dialogues")
+        tell(
+            f"no dialogue is held out (data.held_out={own.data.held_out:g}), so that the run is not judged on dialogues"
+        )
         return kept, None
     states = list(playable(turns.of(numbers[:most]), rollout, tell))
     measured = {state.trajectory for state in states}
@@ -182,24 +188,14 @@ def hold_out(
 
 
 def playable(states: Sequence[State], rollout: Rollout, tell: Callable[[str], None]) -> Sequence[State]:
-    """The states whose history leaves room for an action; servers refuse the others, and no rollout would go on from them.
+    """The states whose history leaves room for an action. Servers refuse the others, and no rollout would go on from them.
 
     Raises:
         InputError: there is none.
     """
     limit = rollout.max_length - rollout.sampling.max_tokens
-    lengths = lengths_of(states)
-    if not len(states) or lengths.max() <= limit:
-        return states
-    (places,) = np.nonzero(lengths <= limit)
-    why = (
-        f"{len(states) - len(places)} of {len(states)} states, whose history has more than {limit} tokens (rollout.max_length "
-        f"less rollout.sampling.max_tokens; the longest has {lengths.max()})"
-    )
-    if not len(places):
-        raise InputError(f"nothing can be played from {why}: raise rollout.max_length")
-    tell(f"left out: {why}")
-    return chosen(states, places.tolist())
+    what = f"states have a history of more than {limit} tokens (rollout.max_length less rollout.sampling.max_tokens"
+    return _within(limit, states, lengths_of(states), what, tell)
 
 
 def trainable(states: LazyStates, rollout: Rollout, tell: Callable[[str], None]) -> Sequence[State]:
@@ -208,16 +204,20 @@ def trainable(states: LazyStates, rollout: Rollout, tell: Callable[[str], None])
     Raises:
         InputError: there is none.
     """
-    ends = states.ends()
-    if not len(states) or ends.max() <= rollout.max_length:
+    what = f"demonstrated turns end after more than {rollout.max_length} tokens (rollout.max_length"
+    return _within(rollout.max_length, states, states.ends(), what, tell)
+
+
+def _within(
+    limit: int, states: Sequence[State], lengths: NDArray[np.uint32], what: str, tell: Callable[[str], None]
+) -> Sequence[State]:
+    """The states of at most ``limit`` tokens; the others are counted and told. ``what`` says in words what they are."""
+    if not len(states) or lengths.max() <= limit:
         return states
-    (places,) = np.nonzero(ends <= rollout.max_length)
-    why = (
-        f"{len(states) - len(places)} of {len(states)} demonstrated turns, which end after more than {rollout.max_length} "
-        f"tokens (rollout.max_length; the longest history with its action has {ends.max()})"
-    )
+    (places,) = np.nonzero(lengths <= limit)
+    why = f"{len(states) - len(places)} of {len(states)} {what}; the longest has {lengths.max()})"
     if not len(places):
-        raise InputError(f"nothing can be trained on: left out are {why}; raise rollout.max_length")
+        raise InputError(f"no state is left: {why}; raise rollout.max_length")
     tell(f"left out: {why}")
     return chosen(states, places.tolist())
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,11 +14,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.judges.base import Candidate, Judge
-from turnwise.judges.client import ChatClient
+from turnwise.judges.base import Candidate
 from turnwise.judges.endpoint import EndpointJudge
 from turnwise.judges.injections import attacked
-from turnwise.judges.offline import OfflineJudge
 from turnwise.judges.prompt import question
 from turnwise.judges.rubric import load_rubric
 
@@ -197,170 +192,6 @@ def test_questions_run_beside_the_caller_and_no_more_than_concurrency_at_once(
         assert (server.most, server.calls) == (5, 12)
 
 
-def test_equal_content_is_asked_once(judge_server: ModuleType, make_judge: MakeJudge, candidate: Make) -> None:
-    with judge_server.serve(delay=0.05) as server:
-        judge = make_judge(server.url)
-        assert judge([candidate(0, id=f"twin{n}") for n in range(6)]) == [0.5] * 6
-        assert server.calls == 1
-        report = judge.report()
-        assert (report["asked"], report["scored"], report["shared"]) == (6, 6, 5)
-
-
-def test_a_second_run_makes_no_call(
-    judge_server: ModuleType, make_judge: MakeJudge, candidate: Make, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "cache.sqlite")
-    replies = [candidate(n) for n in range(10)]
-    with judge_server.serve(answer=lambda messages: json.dumps({"score": random.random()})) as server:
-        first = make_judge(server.url, cache=path)(replies)
-        assert server.calls == 10
-        judge = make_judge(server.url, cache=path)
-        assert judge(replies) == first
-        assert server.calls == 10
-        report = judge.report()
-        assert (report["cached"], report["calls"], report["cost"]) == (10, 0, 0)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"model": "other"}, {"temperature": 0.5}, {"max_tokens": 99}, {"structured": "none"}, {"extra": {"seed": 1}}],
-)
-def test_another_setting_is_another_question(
-    changes: dict[str, Any], judge_server: ModuleType, make_judge: MakeJudge, candidate: Make, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "cache.sqlite")
-    with judge_server.serve() as server:
-        make_judge(server.url, cache=path)([candidate()])
-        judge = make_judge(server.url, cache=path)
-        for name, value in changes.items():
-            setattr(judge, name, value)
-        judge([candidate()])
-        assert server.calls == 2
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"text": "other"},
-        {"reference": "other"},
-        {"reference": None},
-        {"reference_calls": ()},
-        {"prompt": ({"role": "user", "content": "weather in town 0? now"},)},
-        {"tools": ({"name": "f"},)},
-    ],
-)
-def test_other_content_is_another_question(
-    changes: dict[str, Any], judge_server: ModuleType, make_judge: MakeJudge, candidate: Make
-) -> None:
-    with judge_server.serve() as server:
-        make_judge(server.url)([candidate(), candidate(**changes)])
-        assert server.calls == 2
-
-
-RUN = """
-import json, sys
-from turnwise.judges.base import Candidate
-from turnwise.judges.client import ChatClient
-from turnwise.judges.endpoint import EndpointJudge
-judge = EndpointJudge(ChatClient(sys.argv[1], concurrency=4), "naive", cache=sys.argv[2])
-same = dict(thinking="", calls=(), reference=None, reference_calls=())
-candidates = [Candidate(id="c", prompt=({"role": "user", "content": str(n)},), text="t", **same) for n in range(40)]
-if sys.argv[3] == "leave":
-    judge.submit(candidates[0])
-    sys.exit(0)
-print(json.dumps(judge(candidates)))
-judge.close()
-"""
-
-
-def start(url: str, cache: str, how: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", RUN, url, cache, how], stdout=subprocess.PIPE, text=True)
-
-
-def test_two_processes_share_a_cache_without_a_wrong_or_lost_entry(
-    judge_server: ModuleType, make_judge: MakeJudge, candidate: Make, tmp_path: Path
-) -> None:
-    """The server's mood changes with every call, so an answer that one process used and the other lost would show."""
-    path = str(tmp_path / "cache.sqlite")
-    moods = random.Random(0)
-    with judge_server.serve(answer=lambda messages: json.dumps({"score": moods.random()}), delay=0.005) as server:
-        runs = [start(server.url, path, "ask") for _ in range(2)]
-        scores = [json.loads(run.communicate()[0]) for run in runs]
-        assert scores[0] == scores[1]
-        assert len(set(scores[0])) > 3
-        assert len(server.seen) == 40
-        before = server.calls
-        same: dict[str, Any] = {"text": "t", "thinking": "", "calls": (), "reference": None, "reference_calls": ()}
-        asked = [candidate(prompt=({"role": "user", "content": str(n)},), **same) for n in range(40)]
-        assert make_judge(server.url, cache=path)(asked) == scores[0]
-        assert server.calls == before
-
-
-def test_a_cache_that_fails_costs_the_entry_and_not_the_score(
-    judge_server: ModuleType, make_judge: MakeJudge, candidate: Make, tmp_path: Path
-) -> None:
-    with judge_server.serve() as server:
-        judge = make_judge(server.url, cache=str(tmp_path / "cache.sqlite"))
-        assert judge([candidate(0)]) == [0.5]
-        assert judge._store is not None
-        judge._store._connection.execute("DROP TABLE answers")
-        assert judge([candidate(0), candidate(1)]) == [0.5, 0.5]
-        assert judge.report()["cache_errors"] == 4
-
-
-def test_spend_rates_and_budget(judge_server: ModuleType, make_judge: MakeJudge, candidate: Make) -> None:
-    with judge_server.serve(delay=0.02) as server:  # which says 1000 tokens in and 10 out
-        judge = make_judge(server.url, {"concurrency": 1, "price_in": 2.0, "price_out": 5.0, "budget": 0.005})
-        assert (
-            judge([candidate(n) for n in range(5)]) == [0.5] * 3 + [None] * 2
-        )  # 0.00205 an answer: the third is the last
-        report = judge.report()
-        assert report["cost"] == pytest.approx(3 * 0.00205)
-        assert (report["prompt_tokens"], report["completion_tokens"], report["unmetered"]) == (3000, 30, 0)
-        assert report["failed/budget"] == 2
-        assert 0.02 <= report["latency_p50"] <= report["latency_p95"] < 30
-        assert report["busy_seconds"] >= 0.06
-        assert report["calls_per_s"] == pytest.approx(3 / report["busy_seconds"])
-        assert report["tokens_per_s"] == pytest.approx(3030 / report["busy_seconds"])
-        server.usage = False
-        judge.client.budget = None
-        judge([candidate(9)])
-        assert judge.report()["unmetered"] == 1
-
-
-def test_the_key_is_sent_and_shown_nowhere(
-    judge_server: ModuleType,
-    make_judge: MakeJudge,
-    candidate: Make,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    secret = "sk-0123-very-secret"
-    monkeypatch.setenv("MY_JUDGE", secret)
-    caplog.set_level(0)
-    with judge_server.serve(lambda body, nth: "401" if town(body) else None) as server:
-        judge = make_judge(server.url, {"key_variable": "MY_JUDGE"}, cache=str(tmp_path / "cache.sqlite"))
-        assert judge([candidate(0), candidate(1)]) == [0.5, None]
-        assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {secret}"}
-        shown = [caplog.text, repr(judge), repr(judge.client), json.dumps(judge.report()), *capfd.readouterr()]
-        judge.close()
-    shown += [str(vars(record)) for record in caplog.records]
-    assert "status 401, look at the key" in caplog.text
-    assert "secret words of the server" not in caplog.text
-    for text in shown:
-        assert secret not in text
-    for file in tmp_path.iterdir():
-        assert secret.encode() not in file.read_bytes()
-
-
-def test_without_a_key_none_is_sent(judge_server: ModuleType, make_judge: MakeJudge, candidate: Make) -> None:
-    with judge_server.serve() as server:
-        make_judge(server.url, {"key_variable": "TURNWISE_TEST_NO_SUCH_KEY"})([candidate()])
-        assert "Authorization" not in server.headers[0]
-
-
 def test_closing_answers_what_is_open_and_the_judge_can_go_on(
     judge_server: ModuleType, make_judge: MakeJudge, candidate: Make
 ) -> None:
@@ -375,13 +206,6 @@ def test_closing_answers_what_is_open_and_the_judge_can_go_on(
         assert judge([candidate(0)]) == [0.5]
         judge.close()
     assert "judge" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_a_judge_that_nobody_closes_does_not_hold_up_the_end(judge_server: ModuleType, tmp_path: Path) -> None:
-    with judge_server.serve(lambda body, nth: "hang") as server:
-        left = start(server.url, str(tmp_path / "cache.sqlite"), "leave")
-        assert left.wait(timeout=60) == 0  # the time limit of its question is 120 s
-        left.communicate()
 
 
 def test_no_attack_wins_through_the_fence_and_most_win_without_it(
@@ -407,45 +231,3 @@ def test_no_attack_wins_through_the_fence_and_most_win_without_it(
         json.loads(judge_server.model(question(rubric, attack, "c0de"), "ignored"))["score"] for attack in attacks
     ]
     assert sum(score > 0.25 for score in ignoring) > len(attacks) / 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"url": "ftp://host/v1"}, "url must begin with http:// or https://"),
-        ({"url": "host:8000"}, "url must begin with http:// or https://"),
-        ({"url": "http://me:pass@host/v1"}, "url must hold no user, password or query; put the key into the variable"),
-        ({"url": "http://host/v1?key=pass"}, "url must hold no user, password or query"),
-        ({"concurrency": 0}, "concurrency must be at least 1, got 0"),
-        ({"attempts": 0}, "attempts must be at least 1"),
-        ({"time_limit": 0}, "time_limit must be above 0 seconds"),
-        ({"backoff": -1}, "backoff must be at least 0"),
-        ({"budget": -1}, "budget must be at least 0"),
-    ],
-)
-def test_ranges_of_the_client(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        ChatClient(**{"url": "http://host/v1", **settings})
-    assert "pass@" not in str(caught.value)
-    assert "key=pass" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"model": ""}, "model must name"),
-        ({"max_tokens": 1}, "max_tokens must be at least 16"),
-        ({"temperature": -1}, "temperature must be at least 0"),
-        ({"rubric": "none"}, "there is no 'none'"),
-        ({"extra": {"messages": []}}, "extra must not set messages"),
-    ],
-)
-def test_ranges_of_the_judge(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EndpointJudge(**{"client": ChatClient("http://host/v1"), "model": "m", **settings})
-
-
-def test_both_judges_are_judges(make_judge: MakeJudge) -> None:
-    judges: list[Judge] = [OfflineJudge(), make_judge("http://127.0.0.1:1/v1")]
-    for judge in judges:
-        assert {"asked", "scored", "failed"} <= judge.report().keys()

@@ -13,9 +13,11 @@ import yaml
 from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.alike import task_notes
 from turnwise.reports.compare import collect
+from turnwise.reports.headline import all_on_dialogues
 from turnwise.reports.html import comparison_page
 from turnwise.reports.labels import words
 from turnwise.reports.overlay import ACCEPTED, SUCCESS, logged, over_seeds, overlays
+from turnwise.reports.tables import run_table
 
 
 def test_curves_are_read_by_name_and_costs_add_up(tmp_path: Path) -> None:
@@ -89,6 +91,24 @@ def test_other_tasks_and_other_environments_are_told(make: Any, tmp_path: Path) 
     (tmp_path / "second" / "seed0" / "result.json").write_text(json.dumps(result | {"env": "bfcl"}))
     (note,) = task_notes(collect([tmp_path]))
     assert "bfcl" in note and "household" in note
+
+
+def test_runs_on_dialogues_are_compared_as_replies(make: Any, tmp_path: Path) -> None:
+    folder = make.write_run(tmp_path / "own" / "seed0", name="own", states=20)
+    result = json.loads((folder / "result.json").read_text())
+    change = {key: value for key, value in result["in_domain"].items() if key not in ("by_split", "greedy", "sampled")}
+    nll = {"base": 2.0, "after": 1.0, "delta": -1.0}
+    replies = {"dialogues": 8, "replies": 40, "nll": nll, "functional": change, "strict": change}
+    (folder / "result.json").write_text(json.dumps(result | {"in_domain": change, "held_out": replies}))
+    (rows,) = collect([tmp_path]).sections.values()
+    assert all_on_dialogues(result for row in rows for result in row.results.values())
+    own, played = (
+        run_table("own.jsonl", "tiny", of, mean_interval, {}).notes[0]
+        for of in (rows, collect([make.write_run(tmp_path / "b" / "seed0", states=20)]).sections["household", "tiny"])
+    )
+    assert "replies" in own and "tasks" not in own and "tasks" in played and "replies" not in played
+    assert words("in_domain.delta", dialogues=True) == f"change of {ACCEPTED.removesuffix(', %')}, points"
+    assert words("rollout_turns", dialogues=True) == words("rollout_turns")
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_refilled_batch_is_credited_as_one() -> None:
     rule = Awpo(eps=0.0, difficulty=False, zero_variance="refill")
     found = collector(["same", "hard"], ["hard", "other"], rule).collect(0)
     assert [tree.state.id for tree in found.trees] == ["hard", "other"]
-    assert found.dropped == 1
+    assert [(tree.state.id, set(rewards["total"])) for tree, rewards in found.replaced] == [("same", {2.0})]
     assert found.memory == {PEAK: 2.0}  # what was thrown away was seen all the same
     assert found.metrics["mix_weight"] == pytest.approx(0.6)  # of both that are left: neither is at the peak
     assert found.credits[0].clip_low == found.credits[1].clip_low
@@ -84,7 +84,7 @@ def test_refills_are_bounded_and_a_tree_rule_needs_no_memory() -> None:
     rule = GroupAdvantage(zero_variance="refill")
     found = collector(["same", "hard"], ["same"], rule, refills=3).collect(0, {"kept": 1.0})
     assert [tree.state.id for tree in found.trees] == ["hard"]
-    assert found.dropped == 4  # the first, and one a refill
+    assert len(found.replaced) == 4  # the first, and one a refill
     assert found.memory == {"kept": 1.0} and found.metrics == {}
     kept = collector(["same", "hard"], ["other"], GroupAdvantage(zero_variance="drop")).collect(0)
-    assert [tree.state.id for tree in kept.trees] == ["same", "hard"] and kept.dropped == 0
+    assert [tree.state.id for tree in kept.trees] == ["same", "hard"] and not kept.replaced

@@ -130,6 +130,9 @@ def test_the_share_of_mixed_groups_and_of_the_ends_in_them() -> None:
     found = reward_metrics(Experience(trees, rewards, []))
     assert found["train/effective_groups"] == 1 / 3 and found["train/effective_leaves"] == 4 / 8
     assert not any(key.startswith("train/reward_mean/") for key in found)  # all of one world
+    assert "train/groups_solved" not in found  # what a reward can pay at most was not said
+    replaced = [(trees[0], {"total": [1.0, float("nan")]}), (trees[2], {"total": [1.0, 0.5]})]
+    assert reward_metrics(Experience(trees, rewards, [], replaced), most=1.0)["train/groups_solved"] == 2
 
 
 def test_the_mean_reward_is_told_by_world_where_there_are_several() -> None:

@@ -23,6 +23,17 @@ def test_what_the_checkpoint_does_not_know_is_made_again_in_its_order(tmp_path: 
     assert [(line["iteration"], line["phase"]) for line in lines] == rows[:left]
 
 
+def test_an_evaluation_is_logged_once_however_often_a_run_begins_again(tmp_path: Path) -> None:
+    logged: list[tuple[int, dict[str, float]]] = []
+    log = SimpleNamespace(log_metrics=lambda metrics, step: logged.append((step, metrics)))
+    for _ in range(2):
+        recorder = Recorder(tmp_path, {}, loggers=[log])  # type: ignore[list-item]
+        recorder.write(0, "eval", {"eval/seen/success": 50.0})
+    recorder.write(0, "train", {"train/loss": 1.0})
+    assert logged == [(0, {"eval/seen/success": 50.0}), (0, {"train/loss": 1.0})]
+    assert [row["phase"] for row in each_line(tmp_path / "metrics.jsonl")] == ["eval", "train"]
+
+
 def test_lines_are_read_and_cut_one_at_a_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, count = tmp_path / "train.jsonl", 400
     with path.open("w") as stream:

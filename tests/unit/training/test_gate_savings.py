@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from turnwise.reports.headline import gate_sentence
 from turnwise.reports.result import Result
 from turnwise.rollouts.collect import Experience
 from turnwise.training.gate_savings import PREFIX, gate_counts, gate_result
-from turnwise.types import Look, RolloutTree, State, Task, Turn
+from turnwise.training.recorder import Recorder
+from turnwise.types import Credit, Look, RolloutTree, State, Task, Turn
 
 
 def rollouts(*lengths: int, ended: bool = True) -> RolloutTree:
@@ -34,9 +37,10 @@ SHORT = rollouts(1, 1)  # ended before the gate looked
 
 
 def test_the_saving_is_what_rollouts_that_passed_took_after_the_look() -> None:
-    counts = gate_counts(Experience(trees=[PASSED, CUT, SHORT]))
+    counts = gate_counts([PASSED, CUT, SHORT])
     assert counts == {f"{PREFIX}{name}": value for name, value in
-                      {"groups": 3, "cut": 1, "looked": 2, "open": 3, "passed": 2, "turns": 4, "tokens": 8}.items()}  # fmt: skip
+                      {"groups": 3, "cut": 1, "looked": 2, "unstopped": 0, "open": 3, "passed": 2, "turns": 4,
+                       "tokens": 8}.items()}  # fmt: skip
     assert gate_result(counts) == {
         "groups": 3,
         "looked": 2,
@@ -51,22 +55,35 @@ def test_rollouts_that_had_ended_or_failed_were_not_stopped() -> None:
     tree = looked(rollouts(2, 1, 2, ended=False), step=2, stop=True)
     tree.turns[2].done, tree.turns[2].observation_ids = True, []  # the one of a single turn
     tree.invalid = {4}
-    assert gate_counts(Experience(trees=[tree]))[f"{PREFIX}open"] == 1
+    assert gate_counts([tree])[f"{PREFIX}open"] == 1
 
 
 def test_rollouts_without_room_had_ended_and_those_that_began_again_had_not() -> None:
     tree = looked(rollouts(2, 1, 2, ended=False), step=2, stop=True)
     tree.turns[4].observation_ids = []  # its horizon or its room was used up: the world did not end it
-    assert gate_counts(Experience(trees=[tree]))[f"{PREFIX}open"] == 2  # the one behind had begun again
+    assert gate_counts([tree])[f"{PREFIX}open"] == 2  # the one behind had begun again
 
 
-def test_a_buffer_that_is_drawn_again_saves_nothing_anew() -> None:
-    counts = gate_counts(Experience(trees=[PASSED, CUT]), played=False)
-    assert counts[f"{PREFIX}cut"] == 1 and counts[f"{PREFIX}open"] == counts[f"{PREFIX}turns"] == 0
+def test_a_frozen_buffer_is_counted_with_what_was_played_after_the_decision() -> None:
+    decided = looked(rollouts(4, 3, 2), step=2, stop=True)  # played to its end: two rollouts went on, for 2 and 1 turns
+    counts = gate_counts([PASSED, decided, SHORT], to_the_end=True)
+    found = gate_result(counts)
+    assert (found["groups"], found["looked"], found["cut"], found["unstopped"]) == (3, 2, 1, 3)
+    assert (found["stopped_rollouts"], found["saved_turns"], found["saved_tokens"]) == (2, 3, 6)
+
+
+def test_groups_that_a_refill_replaced_are_counted_and_those_of_a_buffer_are_not(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, lambda state: [], trees=0)
+    refilled = Experience(trees=[CUT], rewards=[{}], credits=[Credit([0.0] * 6, [0.0] * 6)], replaced=[(PASSED, {})])
+    cost = {"turns": 16.0, "tokens": 32.0, "faults": 0.0, "retries": 0.0}
+    recorder.collected(0, refilled, [], cost, 1.0, {})
+    assert recorder.counters["gate/groups"] == 2 and recorder.counters["gate/passed"] == 2
+    recorder.collected(1, refilled, [], dict.fromkeys(cost, 0.0), 1.0, {})  # drawn from a buffer: nothing was played
+    assert recorder.counters["gate/groups"] == 2
 
 
 def test_nothing_is_estimated_where_no_rollout_passed() -> None:
-    found = gate_result(gate_counts(Experience(trees=[CUT])))
+    found = gate_result(gate_counts([CUT]))
     assert found["stopped_rollouts"] == 3 and "saved_turns" not in found
 
 
@@ -79,6 +96,10 @@ def test_nothing_is_estimated_where_no_rollout_passed() -> None:
             ["2", "10", "25", "20.0 %", "100"],
         ),
         ({"groups": 10, "looked": 10, "cut": 10, "stopped_rollouts": 80}, ["10"]),
+        (
+            {"groups": 10, "looked": 6, "cut": 2, "saved_turns": 25, "saved_tokens": 100, "unstopped": 10},
+            ["would", "25 turns, 25.0 %"],
+        ),
     ],
 )
 def test_the_sentence_has_the_counts(gate: dict[str, float], numbers: list[str]) -> None:

@@ -97,6 +97,9 @@ def test_imitation_has_no_reward_and_nothing_is_told(tmp_path: Path, told: list[
         ({"train/groups": 4.0, "train/readable": 0.0}, "reward.format"),
         ({"train/groups": 4.0, "train/reward_mean": 0.0}, "policy.start"),
         ({"train/groups": 4.0, "train/reward_mean": 1.0}, "rollout.sampling.temperature"),
+        ({"train/groups": 4.0, "train/groups_solved": 4.0, "train/reward_mean": 1.0}, "data.file"),
+        ({"train/groups": 4.0, "train/groups_solved": 3.0, "train/reward_mean": 0.9}, "rollout.sampling.temperature"),
+        ({"train/groups": 0.0, "train/groups_refilled": 6.0, "train/groups_solved": 6.0}, "data.file"),
     ],
 )
 def test_the_likely_cause_names_the_key_that_changes_it(metrics: dict[str, float], named: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.training.judging import prove
+from turnwise.training.judging import Proof
 
 
 class Process:
@@ -30,4 +31,16 @@ def test_a_dead_judge_ends_every_process(first: bool) -> None:
     judged: Any = Dead()
     ranks: Any = Process(first, "no score")
     with pytest.raises(InputError, match="no score"):
-        prove(judged, [object()], ranks, lambda line: None)  # type: ignore[list-item]
+        Proof(judged, [object()], ranks, lambda line: None).ask()  # type: ignore[list-item]
+
+
+def test_a_run_that_asked_at_its_start_does_not_ask_when_it_trains() -> None:
+    told: list[str] = []
+    judged: Any = SimpleNamespace(prove=lambda state: "from its cache")
+    ranks: Any = Process(True, None)
+    proof = Proof(judged, [object()], ranks, told.append)  # type: ignore[list-item]
+    proof.ask()
+    proof.on_train_start(None, None)
+    assert told == ["from its cache"]
+    Proof(judged, [object()], ranks, told.append).on_train_start(None, None)  # type: ignore[list-item]
+    assert len(told) == 2

@@ -46,7 +46,7 @@ def test_evaluations_are_told_where_there_are_any() -> None:
     env = build(cfg, "env")
     assert "128 held-out tasks, 3 episodes each" in opening_lines(cfg, env)[1]
     greedy = compose_config(["eval.attempts=0"], CONF)
-    assert "1 episodes each" in opening_lines(greedy, env)[1]
+    assert "1 episode each" in opening_lines(greedy, env)[1]
 
 
 def test_a_run_whose_time_was_measured_names_it_whatever_its_seed(

@@ -103,5 +103,8 @@ def test_the_measure_by_hand() -> None:
     nan = float("nan")  # of a leaf whose world failed
     rewards = [{"total": [0.0, 1.0]}, {"total": [0.0, 1.0]}, {"total": [1.0, nan, 1.0]}, {"total": [nan, nan]}]
     assert mixed_share(Experience(trees, rewards)) == 1 / 2
-    assert mixed_share(Experience(trees, rewards, dropped=2)) == 1 / 4  # a refill replaced groups that were all alike
-    assert mixed_share(Experience(dropped=2)) == 0
+    alike = [(trees[0], rewards[2])] * 2
+    assert (
+        mixed_share(Experience(trees, rewards, replaced=alike)) == 1 / 4
+    )  # a refill replaced groups that were all alike
+    assert mixed_share(Experience(replaced=alike)) == 0

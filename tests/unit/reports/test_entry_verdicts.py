@@ -1,0 +1,253 @@
+"""An entry's verdict as its runs come in: claims, costs, seeds, other configurations and damaged runs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.reports.test_verdict import SWEEP, save
+
+from turnwise.errors import InputError
+from turnwise.evaluation.stats import mean_interval, paired_mean_difference
+from turnwise.papers.jobs import ask
+from turnwise.reports.entry_tables import entry_tables, summary_table
+from turnwise.reports.measured import Measured
+from turnwise.reports.summary import as_json, counted, read_entry
+from turnwise.reports.tables import to_markdown
+from turnwise.reports.verdict import Decision, entry_verdict
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    (tmp_path / "conf" / "sweep" / "p_tab1.yaml").write_text(SWEEP)
+    return tmp_path / "conf"
+
+
+def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
+    outputs = tmp_path / "outputs"
+
+    def entry():
+        return read_entry(ask(["sweep=p_tab1"], conf), [outputs], mean_interval, paired_mean_difference, None)
+
+    assert entry().verdict == "not_run"
+    assert counted([entry()]) == {"P": {"holds": 0, "fails": 0, "undecided": 0, "not_run": 1}}
+    for seed in range(3):
+        save(outputs / f"p/tab1/base/seed{seed}", [0] * 40)
+    assert entry().verdict == "not_run"  # the other side is missing
+    for seed in range(3):
+        save(outputs / f"p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+    found = entry()
+    assert [(d.verdict, d.cannot) for d in found.decisions] == [("holds", False), ("not_run", True)]
+    assert found.verdict == "holds"  # what cannot be run here is left out
+    assert counted([found])["P"]["holds"] == 1
+    text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
+    assert "| P, Table 1 | p_tab1 | holds | 1 holds, 1 not_run | 6 |" in text
+    assert "| Ours | 0, 1, 2 | 75.0 +- 0.0 | 20 |" in text
+    assert "| Ours | 0, 1, 2 | 100 | 0 | - | - | - |" in text  # what training cost
+    assert "Not run at scale=tiny: big (one size is shipped)." in text
+    (outputs / "p/tab1/ours/seed0/result.json").write_text("{")
+    assert "result.json: not JSON" in entry().notes[0]
+
+
+def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> None:
+    sweep = conf / "sweep" / "p_tab1.yaml"
+    sweep.write_text(sweep.read_text() + "also: {in_domain.after: [base > ours]}\n")
+    for seed in range(3):
+        save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
+        save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    assert [(d.verdict, d.claim.ours) for d in found.decisions] == [
+        ("holds", False),
+        ("not_run", False),
+        ("fails", True),
+    ]
+    assert found.verdict == "holds"
+    text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
+    assert "| holds | 1 holds, 1 not_run |" in text and "| fails, our claim |" in text
+
+
+def test_a_claim_is_asked_at_its_own_scale_alone(tmp_path: Path, conf: Path) -> None:
+    sweep = conf / "sweep" / "p_tab1.yaml"
+    sweep.write_text(sweep.read_text().replace("directions:", "directions:\n  ood.after: [ours > 90 at paper]"))
+    text = sweep.read_text()
+    assert "at paper" in text
+    for seed in range(3):
+        save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
+        save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+
+    def decision(scale: str) -> Decision:
+        asked = replace(ask(["sweep=p_tab1"], conf), scale=scale)  # type: ignore[arg-type]
+        entry = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+        return next(d for d in entry.decisions if d.claim.at)
+
+    told = decision("tiny")
+    assert (told.verdict, told.cannot, told.why) == ("not_run", True, "a claim of scale=paper")
+    assert decision("paper").why != "a claim of scale=paper"
+    entry = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    assert entry.verdict == "holds"  # it is left out
+
+
+def test_rows_that_are_asked_for_are_told_alone(tmp_path: Path, conf: Path) -> None:
+    save(tmp_path / "outputs/p/tab1/ours/seed0", [2] * 40)
+    asked = ask(["sweep=p_tab1", "rows=ours"], conf)
+    found = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    assert list(found.rows) == ["ours"] and found.decisions == []
+    assert "Base" not in to_markdown(entry_tables(found, mean_interval))
+
+
+def test_costs_are_means_over_seeds(tmp_path: Path, conf: Path) -> None:
+    for seed, (turns, cpu) in enumerate([(100, 8.0), (300, 12.0)]):
+        folder = tmp_path / f"outputs/p/tab1/ours/seed{seed}"
+        save(folder, [2] * 4)
+        result = json.loads((folder / "result.json").read_text())
+        changed = {"rollout_turns": turns, "rollout_tokens": 10 * turns, "cpu_seconds": cpu}
+        (folder / "result.json").write_text(json.dumps(result | changed))
+        rows = [{"rollout/trajectories": t, "cpu/iteration": cpu / 2, "cpu/predictor": cpu / 10} for t in (4.0, 8.0)]
+        lines = [json.dumps({"phase": "train"} | row) + "\n" for row in rows]
+        (folder / "metrics.jsonl").write_text("".join(lines))
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    text = to_markdown(entry_tables(found, mean_interval))
+    assert "| Ours | 0, 1 | 200 | 2,000 | 8 | 10 | 20.0 |" in text
+
+
+def test_a_claim_that_waits_leaves_an_entry_open(tmp_path: Path, conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace(", needs: {tiny: one size is shipped}", ""))
+    for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
+        save(tmp_path / f"outputs/p/tab1/{row}/seed0", wins)
+    asked = ask(["sweep=p_tab1"], conf)
+    found = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    assert [d.verdict for d in found.decisions] == ["holds", "not_run"]
+    assert found.verdict == "undecided"
+    assert entry_verdict([]) == "not_run"
+
+
+def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("[ours > base, big > ours]", "[ours > base, ours < base]"))
+
+    def entry():
+        places = [tmp_path / "outputs"]
+        return read_entry(ask(["sweep=p_tab1"], conf), places, mean_interval, paired_mean_difference, None)
+
+    save(tmp_path / "outputs/p/tab1/base/seed0", [0] * 40)
+    for seed in range(3):
+        save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+    found = entry()
+    assert [(d.verdict, d.one_seed, d.seeds) for d in found.decisions] == [
+        ("holds", True, (0,)),
+        ("fails", True, (0,)),
+    ]
+    assert found.decisions[0].sides == {"ours": (0, 1, 2), "base": (0,)}
+    text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
+    assert "| fails (one seed) | 1 holds (1 on one seed), 1 fails (1 on one seed) | 4 |" in text
+    assert "| ours 0, 1, 2; base 0 | 40 | holds (one seed) |" in text
+    assert "b - a" in text and "nothing is corrected for the number of claims" in text
+    told = as_json(found)
+    assert (told["verdict"], told["one_seed"]) == ("fails", True)
+    assert told["claims"][0]["seeds_of"] == {"ours": [0, 1, 2], "base": [0]}
+    assert told["rows"]["ours"]["seeds"] == [0, 1, 2]
+    json.dumps(told)
+    for seed in (1, 2):
+        save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
+    text = to_markdown([summary_table([entry()]), *entry_tables(entry(), mean_interval)])
+    assert "| fails | 1 holds, 1 fails | 6 |" in text and "| 0, 1, 2 | 40 | holds |" in text
+
+
+def test_what_is_never_trained_needs_one_seed(tmp_path: Path, conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("overrides: method=", "trains: false, overrides: method="))
+    for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
+        save(tmp_path / f"outputs/p/tab1/{row}/seed0", wins)
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    assert (found.decisions[0].verdict, found.decisions[0].one_seed) == ("holds", False)
+
+
+def test_runs_of_another_configuration_are_told(tmp_path: Path, conf: Path) -> None:
+    for seed in range(2):
+        folder = tmp_path / f"outputs/p/tab1/ours/seed{seed}"
+        save(folder, [2] * 4)
+        result = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps({**result, "config_hash": f"old{seed}"}))
+
+    def now(job):
+        if job.row == "base":
+            raise InputError("base: no key 'x'\nsecond line")
+        return f"old{job.seed}" if job.seed == 0 else "new"
+
+    save(tmp_path / "outputs/p/tab1/base/seed0", [0] * 4)
+    asked = ask(["sweep=p_tab1"], conf)
+    found = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None, now)
+    assert [(c.row, c.seed, c.kept, c.now) for c in found.changed] == [
+        ("base", 0, "", "base: no key 'x'"),
+        ("ours", 1, "old1", "new"),
+    ]
+    told = f"row ours is now: {tmp_path / 'outputs/p/tab1/ours'}, seed 1 (`old1`, now `new`)"
+    assert told in to_markdown(entry_tables(found, mean_interval))
+    assert told in to_markdown([summary_table([found])])
+    assert as_json(found)["changed"][1]["now"] == "new"
+
+
+@pytest.mark.parametrize("name", ["evaluation/after.jsonl.gz", "evaluation/after.jsonl", "metrics.jsonl"])
+def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: str) -> None:
+    for row, wins in (("base", [0] * 40), ("ours", [2] * 40)):
+        for seed in range(2):
+            save(tmp_path / f"outputs/p/tab1/{row}/seed{seed}", wins)
+    folder = tmp_path / "outputs/p/tab1/ours/seed0"
+    if name.endswith(".gz"):
+        whole = (folder / name.removesuffix(".gz")).read_bytes()
+        (folder / name.removesuffix(".gz")).unlink()
+        (folder / name).write_bytes(gzip.compress(whole)[:-20])
+    else:
+        (folder / name).write_text('{"split": "se')
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    assert sorted(found.rows["ours"]) == [1] and sorted(found.rows["base"]) == [0, 1]
+    (note,) = found.notes
+    assert note.startswith(f"left out: {folder / name}")
+    assert (found.decisions[0].verdict, found.decisions[0].seeds) == ("holds", (1,))
+    assert note in to_markdown(entry_tables(found, mean_interval))
+
+
+def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, conf: Path) -> None:
+    for row, more in (
+        ("base", {"seconds": {"rollouts": 5.0}}),
+        ("ours", {"seconds": {"rollouts": 5.0, "profile": 7.0}, "verifier": {"toy": {"profile": {"judged": 40}}}}),
+    ):
+        folder = tmp_path / f"outputs/p/tab1/{row}/seed0"
+        save(folder, [2] * 4)
+        result = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps({**result, **more}))
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    text = to_markdown(entry_tables(found, mean_interval))
+    assert "| Ours | 0 | 100 | 0 | - | - | 40 | - | 7 | - |" in text
+    assert "| Base | 0 | 100 | 0 | - | - | - | - | - | - |" in text
+    assert "did not write down a profile's CPU seconds: Ours." in text
+    base, ours = (found.rows[row][0] for row in ("base", "ours"))
+    assert (base.value("sampled_turns"), base.value("sampling_seconds")) == (100, 5)
+    assert (ours.value("sampled_turns"), ours.value("sampling_seconds")) == (140, 12)
+    assert ours.value("in_domain.delta / sampled_turns") == pytest.approx(50 / 140)
+
+    def other(**of) -> Measured:
+        return Measured(ours.folder, ours.result.model_copy(update=of))
+
+    assert other(profile_turns=41).value("sampled_turns") == 141  # what was counted goes before
+    silent = other(verifier={})  # a profile of which nothing tells but its seconds
+    assert silent.value("sampled_turns") is None and silent.value("sampling_seconds") == 12
+    elsewhere = other(seconds={"rollouts": 5.0})  # made by an earlier start
+    assert elsewhere.value("sampled_turns") == 140 and elsewhere.value("sampling_seconds") is None
+    (ours.folder / "metrics.jsonl").write_text('{"phase": "train", "states/profiles": 2}\n')
+    assert other().value("sampled_turns") is None  # of two profiles one was counted
+
+
+def test_what_dapo_throws_away_is_told_of_its_rows(tmp_path: Path, conf: Path) -> None:
+    for row, rule in (("base", "drop"), ("ours", "refill")):
+        save(tmp_path / f"outputs/p/tab1/{row}/seed0", [2] * 4)
+        config = f"advantage: {{zero_variance: {rule}}}\n"
+        (tmp_path / f"outputs/p/tab1/{row}/seed0/config.yaml").write_text(config)
+    found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+    text = to_markdown(entry_tables(found, mean_interval))
+    assert "Ours: turns, tokens and CPU seconds count what DAPO's filter threw away" in text
