@@ -215,8 +215,7 @@ class Run:
         frozen = self.frozen(states)
         folder = self.folder / "checkpoints"
         checkpoint = self.ranks.tell(newest(folder, self.phases.tell) if self.ranks.first else None)
-        epochs = int(self.cfg.trainer.max_epochs)
-        every = self.settings["eval"].every
+        epochs, every = int(self.cfg.trainer.max_epochs), self.settings["eval"].every
         chosen = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
         kept = spooled(self.player, self.cfg, self.ranks, self.phases.tell)
         with self.phases.phase("train", epochs) as advance, kept as player:
@@ -239,8 +238,8 @@ class Run:
                 self.renewal,
                 frozen,
             )
-            steps = self.settings["update"].steps
-            data = Rollouts(collection, lambda: self.evaluate_during(collection), collection, steps)
+            steps, evaluate = self.settings["update"].steps, partial(self.evaluate_during, collection)
+            data = Rollouts(collection, evaluate, collection, steps)
             trainer = instantiate(
                 self.cfg.trainer,
                 callbacks=[*callbacks, *own_signals(self.ranks.world)],
