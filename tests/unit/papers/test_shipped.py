@@ -69,7 +69,7 @@ def test_a_sweeps_metrics_are_explained(name: str) -> None:
 @pytest.mark.parametrize(("name", "scale"), product(NAMES, SCALES))
 def test_every_row_composes_and_has_a_folder_of_its_own(name: str, scale: str) -> None:
     asked = Asked(find_sweep(name, CONF), CONF, scale)  # type: ignore[arg-type]
-    sweep, folders, hashes = asked.sweep, set(), {}
+    sweep, folders, hashes, worlds = asked.sweep, set(), {}, {}
     own = [row for row, made in sweep.rows.items() if made.overrides is not None]
     for row in own:
         cfg = compose_config(job_of(asked, row, sweep.seeds[0]).overrides, CONF)
@@ -78,7 +78,10 @@ def test_every_row_composes_and_has_a_folder_of_its_own(name: str, scale: str) -
         assert sweep.rows[row].trains == (cfg.trainer.max_epochs > 0)
         folders.add(cfg.paths.out)
         hashes[row] = config_hash(cfg)
+        worlds[row] = cfg.env._target_
     assert len(folders) == len(own)
+    compared = [claim.rows for claim in sweep.claims("in_domain.after") if set(claim.rows) <= worlds.keys()]
+    assert all(len({worlds[row] for row in rows}) == 1 for rows in compared), worlds
     # a row that cannot run at the tiny scale may be another's twin there, as sizes are where one policy stands for all
     runnable = [row for row in own if scale == "paper" or not sweep.rows[row].needs.get(scale)]
     assert len({hashes[row] for row in runnable}) == len(runnable)

@@ -1,0 +1,60 @@
+"""The page of a run on dialogues of a file: its held-out curve, and its table of replies on a phone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.reports.chromium import Page
+
+from turnwise.reports.figures import success
+from turnwise.reports.html import write_report
+from turnwise.reports.run import read_run
+
+HELD_OUT = {0: (10.5, 1.5), 8: (20.0, 2.5), 16: (44.5, 3.5)}  # iteration -> replies accepted and the same, %
+
+
+@pytest.fixture
+def folder(make: Any, tmp_path: Path) -> Path:
+    """A run that was judged on held-out replies of forty tools, and evaluated three times."""
+    folder = make.write_run(tmp_path / "own", states=20)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["phase"] != "eval"] + [
+        {"iteration": i, "phase": "eval", "eval/held_out/functional": accepted, "eval/held_out/strict": same}
+        for i, (accepted, same) in HELD_OUT.items()
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = json.loads((folder / "result.json").read_text())
+    change = {"base": 10.5, "after": 44.5, "delta": 34.0, "delta_ci95": [12.25, 55.75]}
+    nll = {"base": 2.5, "after": 1.125, "delta": -1.375, "delta_ci95": [-1.625, -1.0625]}
+    replies = {"replies": 1234, "functional": change, "strict": change, "nll": nll}
+    tools = {f"a_tool_with_a_name_that_is_long_{i}": replies for i in range(40)}
+    result["in_domain"] = change | {"tasks": 1234, "decoding": "sampled"}
+    result["held_out"] = replies | {"dialogues": 200, "by_tool": tools, "by_turn": {"1": replies}}
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def test_the_curve_is_that_of_the_held_out_replies(folder: Path) -> None:
+    figure = success(read_run(folder))
+    assert figure is not None
+    for before, after in zip(HELD_OUT[0], HELD_OUT[16], strict=True):
+        assert f"from {before} to {after} %" in figure.alt
+    assert figure.svg in write_report(folder).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_phone_shows_every_number_of_the_replies(folder: Path, chromium: Any) -> None:
+    with Page(chromium, write_report(folder), viewport={"width": 360, "height": 740}, has_touch=True) as page:
+        outside = page.tab.evaluate(
+            """[...document.querySelectorAll('[aria-label="Held-out replies"] :is(td, tbody th)')].filter(cell => {
+            const box = cell.getBoundingClientRect(); return !box.width || box.left < 0 || box.right > innerWidth;
+            }).map(cell => cell.innerText)"""
+        )
+        assert outside == []
+        rows = page.tab.locator('[aria-label="Held-out replies"] tbody tr')
+        assert rows.count() == 42
+        for number in ("1,234", "10.5 %", "44.5 %", "+34.0", "[+12.2, +55.8]", "2.500", "1.125", "-1.375"):
+            assert number in rows.last.inner_text()
