@@ -24,6 +24,7 @@ from turnwise.config_values import strange_name, unusable_values
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 _UNSET = "???"
+_NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy", "engine", "trainer", "eval")
 
 
 def check_config(cfg: DictConfig) -> None:
@@ -62,11 +63,14 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _strange(tree: Mapping[str, Any]) -> list[str]:
-    """Appended keys (``+key=``) that nothing reads: at the root, and among the loggers and callbacks."""
+    """Appended keys (``+key=``) that nothing reads, at the root and among loggers and callbacks; and parts that are missing."""
     known = {field.name for field in fields(RunConfig)}
     extra = [str(key) for key in tree if key not in known]
     own = {str(key): value for key, value in tree.items() if key in known}
     mistakes = [f"{key}: there is no key '{key}'{meant(key, own)}" for key in extra]
+    mistakes += [
+        f"{key}: every run needs it; leave out ~{key} or {key}=null" for key in _NEEDED if own.get(key, "") is None
+    ]
     for group in ("logger", "callbacks"):
         for name, part in (own.get(group) or {}).items():
             if part and not (isinstance(part, Mapping) and "_target_" in part):

@@ -15,6 +15,7 @@ _WHOLE = 2**53  # floating point cannot represent every whole number above this 
 _WAYS = ("none", "partial", "object", "all")  # of Hydra's _convert_
 _FROM_RUN = ("allocator", "gate", "engine")  # parts that take some of their arguments from the run
 _SEVERAL = ("callbacks", "logger")  # groups of which a run may choose several
+_OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups of which a run may choose none
 
 
 def unusable_values(node: Mapping[str, Any], path: str) -> Iterator[str]:
@@ -79,6 +80,8 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
     elif equals and (is_group or not key) and re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower()):
         yield f"{key}={value}: a group takes the name of one of its files, and no number"
     elif is_group and value == "null":
-        yield f"{key}=null: a group that is not wanted is left out with ~{key}"
+        off = next((name for name in ("none", "never") if (folder / key / f"{name}.yaml").is_file()), None)
+        remedy = f"a run without one has {key}={off}" if off else "a run needs one; choose one of its files"
+        yield f"{key}=null: {f'a run without any is given ~{key}' if key in _OPTIONAL else remedy}"
     elif is_group and key not in _SEVERAL and re.fullmatch(r"\[.*,.*\]", value, re.DOTALL):
         yield f"{key}: a run has one {key}, and a list names several; choose one"

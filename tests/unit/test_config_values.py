@@ -74,11 +74,20 @@ def test_several_choices_of_one_group_are_refused(argument: str) -> None:
 
 def test_a_group_set_to_null_is_told_how_to_be_left_out() -> None:
     with pytest.raises(ConfigError) as caught:
-        refuse_overrides(["seed=1", "logger=null", "gate=null", "data.file=null", "--multirun"], CONF)
-    assert [mistake.split(":")[0] for mistake in caught.value.mistakes] == ["logger=null", "gate=null"]
-    for mistake in caught.value.mistakes:
+        refuse_overrides(["seed=1", "logger=null", "gate=null", "debug=null", "data.file=null", "env=null", "-m"], CONF)
+    told = [mistake.split(":")[0] for mistake in caught.value.mistakes]
+    assert told == ["logger=null", "gate=null", "debug=null", "env=null"]
+    for mistake in caught.value.mistakes[:3]:
         check_config(compose_config([mistake.split()[-1]], CONF))
     refuse_overrides(["~logger", "data.file=null", "gate=never", f"{'x' * 300}=null"], CONF)
+
+
+@pytest.mark.parametrize("override", ["~env", "~engine", "~gate", "~trainer", "rollout=null", "update=null"])
+def test_a_part_that_every_run_needs_cannot_be_left_out(override: str) -> None:
+    key = override.strip("~").removesuffix("=null")
+    with pytest.raises(ConfigError) as refused:
+        check_config(compose_config([override], CONF))
+    assert [mistake for mistake in refused.value.mistakes if mistake.startswith(f"{key}:")]
 
 
 def test_a_part_that_the_run_completes_is_refused_by_its_key(tmp_path: Path) -> None:

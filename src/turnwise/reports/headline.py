@@ -150,7 +150,7 @@ def cost_sentence(result: Result) -> str:
     )
     lost, retries = result.faults.get("lost", 0), result.faults.get("retries", 0)
     if lost or retries:
-        text += f" The world failed: {count(retries)} rollouts begun again, {count(lost)} lost."
+        text += f" The environment failed: {count(retries)} rollouts were begun again, {count(lost)} lost."
     return text
 
 
