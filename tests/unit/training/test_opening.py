@@ -44,9 +44,9 @@ def test_a_file_that_the_method_does_not_read_is_told() -> None:
 def test_evaluations_are_told_where_there_are_any() -> None:
     cfg = compose_config([], CONF)
     env = build(cfg, "env")
-    assert "128 held-out tasks, 3 episodes each" in opening_lines(cfg, env)[1]
+    assert "128 held-out tasks, 3 episodes each" in "\n".join(opening_lines(cfg, env))
     greedy = compose_config(["eval.attempts=0"], CONF)
-    assert "1 episode each" in opening_lines(greedy, env)[1]
+    assert "1 episode each" in "\n".join(opening_lines(greedy, env))
 
 
 def test_a_run_whose_time_was_measured_names_it_whatever_its_seed(
