@@ -18,7 +18,7 @@ def duration_line(cfg: DictConfig) -> str | None:
     minutes = measured["minutes"].get(hash_at_seed_0(cfg))
     if minutes is None:
         return None
-    return f"The whole run took about {max(round(minutes), 1)} min on {measured['machine']}."
+    return f"The whole run takes about {max(round(minutes), 1)} min on {measured['machine']}."
 
 
 def hash_at_seed_0(cfg: DictConfig) -> str:
