@@ -1,8 +1,8 @@
 """How conversations are rendered by a chat template that cannot show all parts of them.
 
 Some templates have no system turn (Gemma), some show neither tools nor tool calls, and some move or drop the system turn later
-in the conversation (Mistral). A run finds out what its template loses once, by rendering short conversations. A lost system turn
-is folded into the first user message. Lost tools and calls are written as text, in the JSON form that the Hermes models use.
+in the conversation (Mistral). At its start a run renders short conversations to find out what its template loses. A lost system
+turn is folded into the first user message. Lost tools and calls are written as text, in the JSON form that the Hermes models use.
 """
 
 from __future__ import annotations

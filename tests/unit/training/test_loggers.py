@@ -89,7 +89,7 @@ def test_an_online_run_sends_them_to_the_service(
     with serving() as service:
         monkeypatch.setenv("WANDB_BASE_URL", service.url)
         monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
-        cfg = config(tmp_path / "run", "logger.wandb.offline=false", "logger.wandb.rollouts=0")  # it takes no artifacts
+        cfg = config(tmp_path / "run", "logger.wandb.offline=false")
         logged(cfg, finished)
         first = service.operations["UpsertBucket"][0]["name"]
         logged(cfg, finished)  # as a run that is resumed
@@ -104,6 +104,15 @@ def test_an_online_run_sends_them_to_the_service(
     told = [json.loads(one["config"]) for one in sent if one.get("config")][-1]
     assert told["loss"]["value"]["clip_high"] == 0.28
     assert 1.25 in [row.get("train/reward_mean") for row in service.streamed["wandb-history.jsonl"]]
+    tables = [
+        json.loads(body) for path, body in service.uploaded.items() if path.startswith("/put/media/table/rollouts")
+    ]
+    assert tables and "CommitArtifact" in service.operations  # the file of the run, and the artifact of the table
+    for table in [*tables, json.loads(service.uploaded["/put/artifact/rollouts.table.json"])]:
+        assert (
+            len(table["data"]) == cfg.logger.wandb.rollouts
+            and table["data"][0][table["columns"].index("iteration")] == 39
+        )
 
 
 def test_the_variable_is_stronger_than_the_configuration(
