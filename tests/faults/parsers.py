@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from samples import (
+from outside_texts import (
     CALLS,
     CARDS,
     CHAT,
@@ -31,6 +31,7 @@ from samples import (
     TOOLS,
     TRAJECTORY,
 )
+
 from turnwise.analysis.recorded import read_recorded
 from turnwise.analysis.released import FEATURES, read_features
 from turnwise.data.foreign.convert import Importer
