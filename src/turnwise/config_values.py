@@ -65,6 +65,8 @@ def refuse_several(arguments: Sequence[str], folder: Path) -> None:
         raise ConfigError([f"{deep[0][:40]}...: nested too deeply to be read; write it flat, or into a file"])
     if any(argument.lstrip("+").startswith("hydra.run.dir=") for argument in arguments):
         raise ConfigError(["hydra.run.dir: a run makes its folder itself; name it with paths.out=..."])
+    if plugin := [argument for argument in arguments if re.match(r"\+*hydra\.(launcher|sweeper)\._target_=", argument)]:
+        raise ConfigError([f"{plugin[0]}: Hydra's plugins are chosen as groups: hydra/launcher=NAME"])
     for key, equals, value in (argument.lstrip("+").partition("=") for argument in arguments):
         number = re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower())
         if equals and number and (not key or (folder / key).is_dir()):

@@ -65,6 +65,7 @@ class Run:
         self.settings = {name: build(cfg, name) for name in named}
         names = ("states", "reward", "judge", "advantage", "loss")
         self.parts = {name: build(cfg, name) for name in names}
+        self.callbacks = [build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node]
         self.env = build(cfg, "env")
         check_ready(self.env)
         self.format = call_format(OmegaConf.select(cfg, "reward.format"), self.env, bool(self.settings["data"].file))
@@ -212,7 +213,6 @@ class Run:
         checkpoint = self.ranks.tell(newest(folder, self.phases.tell) if self.ranks.first else None)
         epochs = int(self.cfg.trainer.max_epochs)
         every = self.settings["eval"].every
-        callbacks = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
         kept = spooled(self.player, self.cfg, self.ranks, self.phases.tell)
         with self.phases.phase("train", epochs) as advance, kept as player:
             bar = Advance(advance, self.recorder)
@@ -240,7 +240,7 @@ class Run:
             )
             trainer = instantiate(
                 self.cfg.trainer,
-                callbacks=[*watching, *learners, *remembering, *callbacks, bar, *own_signals(self.ranks.world)],
+                callbacks=[*watching, *learners, *remembering, *self.callbacks, bar, *own_signals(self.ranks.world)],
                 logger=[*self.recorder.loggers] or False,
                 plugins=[WholeCheckpointIO(), *environments()],
                 use_distributed_sampler=False,  # what is whose is decided by the collection
