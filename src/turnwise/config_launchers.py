@@ -50,7 +50,7 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
 
 
 def took_no_job(error: BaseException) -> bool:
-    """Whether Slurm refused what submitit handed it: a cluster that does not answer, an account or a partition that is not there."""
+    """Whether Slurm refused what submitit handed it: no cluster that answers, or no such account or partition."""
     return type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
 
 

@@ -53,9 +53,7 @@ def lost_checkpoints(cfg: Mapping[str, Any]) -> list[str]:
         if key in node and (node[key] != value or type(node[key]) is not type(value))
     ]
     if node.get("dirpath") != f"{(cfg.get('paths') or {}).get('out')}/checkpoints":
-        mistakes.append(
-            "callbacks.checkpoint.dirpath: a run looks for its checkpoint in ${paths.out}/checkpoints; leave it there"
-        )
+        mistakes.append("callbacks.checkpoint.dirpath: a run looks for it in ${paths.out}/checkpoints; leave it there")
     every = node.get("every_n_epochs", 1)
     if not _whole(every, 1):
         mistakes.append(
