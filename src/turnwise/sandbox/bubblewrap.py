@@ -32,6 +32,7 @@ REMEDY = (
     f"Debian and Ubuntu install bubblewrap with '{INSTALL}', Fedora with 'dnf install bubblewrap'; a container has to allow user "
     "namespaces"
 )
+_LIBRARY = ctypes.CDLL(None)  # setfsuid is of a thread, and a user who is not 0 has no rights over others' files
 _START = 30.0  # seconds until a bwrap that has not come to its command is given up
 
 
@@ -246,16 +247,13 @@ def _acting_as(owner: int | None) -> Iterator[None]:
     if owner is None:
         yield
         return
-    library = ctypes.CDLL(
-        None
-    )  # these two calls are of a thread, and a user who is not 0 has no rights over others' files
-    library.setfsgid(owner)
-    library.setfsuid(owner)
+    _LIBRARY.setfsgid(owner)
+    _LIBRARY.setfsuid(owner)
     try:
         yield
     finally:
-        library.setfsuid(0)
-        library.setfsgid(0)
+        _LIBRARY.setfsuid(0)
+        _LIBRARY.setfsgid(0)
 
 
 def _pipe_of(data: bytes) -> int:
