@@ -22,7 +22,7 @@ from yaml import YAMLError
 from turnwise.config import register
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain
-from turnwise.config_launchers import launchers, refuse_launcher
+from turnwise.config_launchers import launchers, refuse_launcher, took_no_job
 from turnwise.config_machine import check_machine
 from turnwise.config_secrets import refuse_secrets
 from turnwise.config_values import refuse_overrides
@@ -123,7 +123,9 @@ def main() -> None:
     except Exception as error:
         if not type(error).__module__.startswith("submitit.") or _developer():
             raise
-        _stop(f"Slurm took no job: {' '.join(str(error).split())}", 2)
+        refused = took_no_job(error)
+        told = "Slurm took no job" if refused else "a job ended without a result"
+        _stop(f"{told}: {' '.join(str(error).split())}", 2 if refused else 1)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,11 @@ from omegaconf.errors import OmegaConfBaseException
 from turnwise.config import ConfigError, RunConfig, build_node, first_line
 from turnwise.config_execution import impossible_execution
 from turnwise.config_hints import meant
-from turnwise.config_machine import impossible_trainer
 from turnwise.config_rules import impossible_combinations
 from turnwise.config_secrets import secrets_in
 from turnwise.config_signature import Signature, TargetError, signature_of
+from turnwise.config_sizes import too_large
+from turnwise.config_trainer import impossible_trainer, lost_checkpoints
 from turnwise.config_values import strange_name, unusable_values
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
@@ -47,7 +48,8 @@ def check_config(cfg: DictConfig) -> None:
     mistakes += [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
     mistakes += _walk(tree, "")
     told = {mistake.split(":")[0] for mistake in mistakes}
-    later = impossible_trainer(tree) + impossible_combinations(tree) + impossible_execution(tree)
+    later = impossible_trainer(tree) + lost_checkpoints(tree) + too_large(tree) + impossible_combinations(tree)
+    later += impossible_execution(tree)
     mistakes += [mistake for mistake in later if mistake.split(":")[0] not in told]
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))  # two checks may tell the same mistake

@@ -49,6 +49,11 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
         )
 
 
+def took_no_job(error: BaseException) -> bool:
+    """Whether Slurm refused what submitit handed it: no cluster that answers, or no such account or partition."""
+    return type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
+
+
 def launchers(folder: Path) -> str:
     """The launchers of ``conf/hydra/launcher`` in one line, for ``--help``."""
     return ", ".join(sorted(path.stem for path in (folder / "hydra" / "launcher").glob("*.yaml")))

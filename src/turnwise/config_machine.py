@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config import ConfigError
+from turnwise.config_trainer import ON_GPU, places
 from turnwise.errors import InputError
 from turnwise.models.hub import at_hand
 from turnwise.tiny.load import BASES
 
-_ON_GPU = ("gpu", "cuda")
-_ACCELERATORS = ("cpu", *_ON_GPU, "auto")
+_PROCESSES = 16  # that any machine may start
 _LONGEST = 255  # bytes of a file's name
-
-
-def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
-    """Values of a resolved configuration's ``trainer`` that no machine can use, and that Lightning refuses with a traceback."""
-    trainer = cfg.get("trainer")
-    if not isinstance(trainer, Mapping):
-        return []
-    mistakes = []
-    accelerator, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
-    if accelerator not in _ACCELERATORS:
-        mistakes.append(f"trainer.accelerator: a run computes on {', '.join(_ACCELERATORS)}; got {accelerator!r}")
-    elif accelerator == "cpu" and devices != "auto" and not _whole(devices, 1):
-        mistakes.append(f"trainer.devices: processes of a machine, at least 1; got {devices!r}")
-    elif devices not in ("auto", -1) and not _whole(devices, 1) and not _places(devices):
-        mistakes.append(
-            f"trainer.devices: a number of GPUs from 1 up, -1 or auto for all, or a list of their places; got {devices!r}"
-        )
-    for name, least, meaning in (
-        ("num_nodes", 1, "machines of the run"),
-        ("max_epochs", 0, "iterations, and 0 measures the base policy alone"),
-        ("log_every_n_steps", 0, "optimiser steps between two lines of a log"),
-    ):
-        if name in trainer and not _whole(trainer[name], least):
-            mistakes.append(f"trainer.{name}: {meaning}: a whole number from {least} up; got {trainer[name]!r}")
-    return mistakes
 
 
 def check_machine(cfg: DictConfig) -> None:
@@ -54,14 +28,14 @@ def check_machine(cfg: DictConfig) -> None:
     Raises:
         ConfigError: with every mistake found.
     """
-    mistakes = [*_gpus(cfg), *_folders(cfg), *_models(cfg)]
+    mistakes = [*_gpus(cfg), *_cores(cfg), *_folders(cfg), *_models(cfg)]
     if mistakes:
         raise ConfigError(mistakes)
 
 
 def _gpus(cfg: DictConfig) -> list[str]:
     accelerator, devices = (OmegaConf.select(cfg, f"trainer.{name}") for name in ("accelerator", "devices"))
-    if accelerator not in _ON_GPU:
+    if accelerator not in ON_GPU:
         return []
     import torch  # heavy, and only needed here
 
@@ -73,9 +47,19 @@ def _gpus(cfg: DictConfig) -> list[str]:
     started = any(
         name in os.environ for name in ("LOCAL_RANK", "SLURM_PROCID")
     )  # its launcher may show it one GPU alone
-    needed = devices if isinstance(devices, int) else 1 + max(devices, default=0) if _places(devices) else 0
+    needed = devices if isinstance(devices, int) else 1 + max(devices, default=0) if places(devices) else 0
     there = torch.cuda.device_count()
     return [f"trainer.devices={devices}: this machine has {there}"] if needed > there and not started else []
+
+
+def _cores(cfg: DictConfig) -> Iterator[str]:
+    """Processes that compute: more of them than cores only wait for each other, and each takes memory."""
+    most = max(_PROCESSES, os.cpu_count() or 1)
+    on_cpu = OmegaConf.select(cfg, "trainer.accelerator") == "cpu"
+    for key in (*(["trainer.devices"] if on_cpu else []), "engine.lanes"):
+        given = OmegaConf.select(cfg, key)
+        if isinstance(given, int) and given > most:
+            yield f"{key}: at most {most} processes compute side by side on this machine; got {given}"
 
 
 def _folders(cfg: DictConfig) -> list[str]:
@@ -94,6 +78,14 @@ def _folders(cfg: DictConfig) -> list[str]:
                 mistakes.append(f"{key}={given}: {path} is not a folder; remove it, or name another place")
             elif not os.access(path, os.W_OK | os.X_OK):
                 mistakes.append(f"{key}={given}: nothing can be written to {path}; name another place")
+    if mistakes:
+        return mistakes
+    out, cache = (Path(os.path.realpath(str(OmegaConf.select(cfg, f"paths.{name}")))) for name in ("out", "cache"))
+    if cache.is_relative_to(out):
+        mistakes.append(
+            f"paths.cache={cache}: lies in the run's own folder, which may be put aside or emptied; runs share it, so give "
+            "it a place beside them"
+        )
     return mistakes
 
 
@@ -105,11 +97,3 @@ def _models(cfg: DictConfig) -> Iterator[str]:
                 at_hand(model, key)
             except InputError as error:
                 yield str(error)
-
-
-def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _places(value: Any) -> bool:
-    return isinstance(value, Sequence) and bool(value) and all(_whole(item, 0) for item in value)

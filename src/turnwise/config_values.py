@@ -77,6 +77,8 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
         yield f"{argument[:40]}...: nested too deeply to be read; write it flat, or into a file"
     elif key == "hydra.run.dir" and equals:
         yield "hydra.run.dir: a run makes its folder itself; name it with paths.out=..."
+    elif re.fullmatch(r"hydra\.(launcher|sweeper)\._target_", key) and equals:
+        yield f"{argument}: Hydra's plugins are chosen as groups: hydra/launcher=NAME"
     elif equals and (is_group or not key) and re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower()):
         yield f"{key}={value}: a group takes the name of one of its files, and no number"
     elif is_group and value == "null":

@@ -8,8 +8,7 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.config import ConfigError, compose_config
-from turnwise.config_check import check_config
+from turnwise.config import ConfigError
 from turnwise.config_machine import check_machine
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -26,35 +25,6 @@ def config(folder: Path, **changes: object) -> DictConfig:
     for key, value in changes.items():
         OmegaConf.update(cfg, key.replace("__", "."), value)
     return cfg
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        *("trainer.max_epochs=-1", "trainer.max_epochs=null", "trainer.devices=0", "trainer.devices=-1"),
-        *("trainer.num_nodes=0", "trainer.accelerator=tpu", "trainer.log_every_n_steps=-3", "trainer.devices=[0]"),
-    ],
-)
-def test_numbers_that_no_trainer_can_carry_out(override: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        check_config(compose_config(["method=sft", override], CONF))
-    (mistake,) = refused.value.mistakes
-    key, _, value = override.partition("=")
-    assert mistake.startswith(f"{key}: ")
-    assert value.replace("null", "None") in mistake
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["trainer.max_epochs=0"],
-        ["trainer=gpu", "trainer.devices=[0,1]"],
-        ["trainer=gpu", "trainer.devices=-1"],
-        ["trainer=fsdp", "trainer.num_nodes=2"],
-    ],
-)
-def test_numbers_that_a_trainer_takes(overrides: list[str]) -> None:
-    check_config(compose_config(["method=sft", *overrides], CONF))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of machines without a GPU")
@@ -96,3 +66,19 @@ def test_a_model_that_is_nowhere_is_told_in_seconds(tmp_path: Path, monkeypatch:
     assert first.startswith("policy.model=somebody/some-model-of-theirs: ")
     assert "hf download somebody/some-model-of-theirs" in first
     assert second.startswith("predictor.model=./not/a/folder: ")
+
+
+def test_the_cache_of_all_runs_lies_in_no_run(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    for given in ("run", "run/cache", "link/cache"):
+        with pytest.raises(ConfigError, match=r"paths\.cache"):
+            check_machine(config(tmp_path, paths__cache=str(tmp_path / given)))
+    check_machine(config(tmp_path, paths__cache=str(tmp_path / "run2")))
+
+
+def test_more_processes_than_a_machine_should_start(tmp_path: Path) -> None:
+    for key in ("trainer.devices", "engine.lanes"):
+        with pytest.raises(ConfigError, match=key):
+            check_machine(config(tmp_path, **{key.replace(".", "__"): 100_000}))
+    check_machine(config(tmp_path, trainer__devices=4, engine__lanes=2))

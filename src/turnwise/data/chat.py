@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from turnwise.data.encoding import ChatTemplateError, encoded
 from turnwise.data.markers import disarming
 from turnwise.data.spines import EACH, Spine, compared
-from turnwise.data.templates import checked_text, rendering
-from turnwise.errors import InputError
+from turnwise.data.templates import TemplateLimitError, checked_text, rendering
 from turnwise.types import Message
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ _ASKED = {"role": "user", "content": "u"}  # opens the dummy conversations from 
 _SPOKEN = "turnwise-action"  # stands for an action there: no template rewrites it
 _ANSWER = {"role": "user", "content": "v"}
 _KEPT = 16384  # entries of each cache
-
-
-class ChatTemplateError(InputError):
-    """The chat template is missing, refuses these messages, or rewrites turns that the policy has already written."""
 
 
 class ChatTokens:
@@ -57,7 +53,7 @@ class ChatTokens:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
         self._options = dict(options or {})
-        self._disarmed = disarming(tokenizer)
+        self._disarmed, self._disarmed_tools = disarming(tokenizer)
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not tokenizer.chat_template:
             raise ChatTemplateError(
@@ -67,6 +63,21 @@ class ChatTokens:
         self._eos: Any = tokenizer.eos_token_id  # one id or none; the library's own annotation is wider
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | set(tokenizer.all_special_ids)
+        try:
+            with rendering():
+                self._try_out()
+        except TemplateLimitError as error:
+            raise ChatTemplateError(f"{self.name}: the chat template refuses to be tried out: {error}") from error
+        self._warned = False
+        # Worlds say the same few things, and so do those who act in them.
+        self._bridge = lru_cache(maxsize=_KEPT)(self._bridge_uncached)
+        self._body = lru_cache(maxsize=_KEPT)(self._body_uncached)
+        self._encode_after = lru_cache(maxsize=_KEPT)(self._encode_after_uncached)
+        self._encode_action = lru_cache(maxsize=_KEPT)(self._encode_action_uncached)
+
+    def _try_out(self) -> None:
+        """Find what the template writes around messages. All renders of this together have one limit."""
+        tokenizer = self.tokenizer
         self._opening = self._render([_ASKED])
         if _SPOKEN not in self._render([{"role": "user", "content": _SPOKEN}]):
             raise ChatTemplateError(f"{self.name}: the chat template does not show the text of user messages")
@@ -80,12 +91,6 @@ class ChatTokens:
                 f"conversation but with {tail[: len(self._closing)]!r} in its middle; use a template that does not"
             )
         self.stop_ids = (self.end_id,) if self._eos in (None, self.end_id) else (self.end_id, self._eos)
-        self._warned = False
-        # Worlds say the same few things, and so do those who act in them.
-        self._bridge = lru_cache(maxsize=_KEPT)(self._bridge_uncached)
-        self._body = lru_cache(maxsize=_KEPT)(self._body_uncached)
-        self._encode_after = lru_cache(maxsize=_KEPT)(self._encode_after_uncached)
-        self._encode_action = lru_cache(maxsize=_KEPT)(self._encode_action_uncached)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
         """Ids of the history, ending with the generation prompt: the place where the policy writes next."""
@@ -195,7 +200,7 @@ class ChatTokens:
             with rendering():
                 text = self.tokenizer.apply_chat_template(
                     [dict(self._disarmed(m)) for m in messages],
-                    tools=list(tools) or None,
+                    tools=self._disarmed_tools(tools) or None,
                     tokenize=False,
                     add_generation_prompt=prompt,
                     **self._options,
@@ -267,7 +272,7 @@ class ChatTokens:
     # -- text as ids
 
     def _encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return encoded(self.tokenizer, text)
 
     def _encode_after_uncached(self, text: str) -> tuple[int, ...]:
         """Ids of text that follows an end-of-turn token (some tokenizers treat the start of a text apart)."""

@@ -12,6 +12,7 @@ from turnwise.text import parse_json
 from turnwise.types import Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")
+MOST = 20_000  # messages of a trajectory: far more than any context holds, and few enough to be rendered in seconds
 SPLITS = ("train", "seen", "unseen")
 
 
@@ -88,6 +89,8 @@ def _task(task: Any) -> Task | None:
 def _messages(messages: Any, tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     if not isinstance(messages, list) or not messages:
         raise UnusableError("messages must be a non-empty list", "put the conversation under 'messages'", "no messages")
+    if len(messages) > MOST:
+        raise UnusableError(f"{len(messages)} messages, more than {MOST}", "split it into several", "too many messages")
     checked = tuple(_message(message, place, tools) for place, message in enumerate(messages))
     _check_turns(checked)
     return checked

@@ -26,5 +26,5 @@ def compared(count: int) -> set[int]:
     found, turn = set(range(min(count, EACH))), float(EACH)
     while turn < count:
         found.add(int(turn))
-        turn *= 1.1
+        turn *= 1.5
     return found | {count - 1}

@@ -23,13 +23,35 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers.utils import chat_template_utils
 
-SECONDS = 4.0  # of processor time for one render
+SECONDS = 4.0  # of processor time for one render, and for all those together by which a template is tried out
 GROWTH = 4 * 2**30  # bytes by which the process may grow meanwhile
 LONGEST = 2**26  # characters of a text
+_LONG = 2**22  # characters of a text that a function works through
 _NUMBER = 10**6  # an argument of a function
 _DATE = 200  # characters of the form of a date
 _BITS = 4096  # of a number
 _LOOK = 0.1  # s between two looks
+_GONE = {"urlize", "wordwrap", "pprint", "xmlattr"}  # filters for pages, slow on long texts
+_QUICK = {  # functions whose time is that of copying a text; macros have no name here
+    *(
+        "",
+        "count",
+        "d",
+        "default",
+        "e",
+        "endswith",
+        "escape",
+        "first",
+        "format",
+        "join",
+        "last",
+        "length",
+        "lower",
+        "lstrip",
+    ),
+    *("raise_exception", "replace", "rstrip", "safe", "startswith", "string", "strip", "tojson", "trim", "upper"),
+}
+_AT_ONCE = {"count", "d", "default", "first", "last", "length"}  # which look at no part of a list
 
 
 class TemplateLimitError(RuntimeError):
@@ -56,6 +78,30 @@ class _Generator(CodeGenerator):
             self.write(", ")
         self.write("))")
 
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
+        self._held(super().visit_List, node, frame)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
+        self._held(super().visit_Dict, node, frame)
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
+        if node.ctx == "load":
+            self._held(super().visit_Tuple, node, frame)
+        else:  # names that are assigned to
+            super().visit_Tuple(node, frame)
+
+    def _held(self, visit: Callable[[Any, Frame], None], node: nodes.Node, frame: Frame) -> None:
+        self.write("environment.held(")
+        visit(node, frame)
+        self.write(")")
+
+
+class _Filters(dict[str, Callable[..., Any]]):
+    """Also those that are added later."""
+
+    def __setitem__(self, name: str, known: Callable[..., Any]) -> None:
+        super().__setitem__(name, _bounded_filter(name, known))
+
 
 class _Bounded(ImmutableSandboxedEnvironment):
     intercepted_binops: ClassVar[frozenset[str]] = frozenset({"+", "*", "**", "%"})  # type: ignore[misc]
@@ -63,7 +109,14 @@ class _Bounded(ImmutableSandboxedEnvironment):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.filters = {name: _bounded_filter(name, known) for name, known in self.filters.items()}
+        known, self.filters = self.filters, _Filters()
+        for name in known.keys() - _GONE:
+            self.filters[name] = known[name]
+
+    def held(self, value: Any) -> Any:
+        """``value``, a list or mapping that the template wrote, back."""
+        _unfolded(value, {})
+        return value
 
     def joined(self, parts: tuple[Any, ...]) -> str:
         return checked_text("".join(map(str, parts)))
@@ -100,6 +153,13 @@ def _check(name: str, *values: Any) -> None:
     if any(isinstance(value, int | float) and abs(value) > _NUMBER for value in values):
         raise TemplateLimitError(f"it calls {name} with a number above {_NUMBER}")
     texts = [value for value in values if isinstance(value, str)]
+    if name not in _QUICK and any(len(text) > _LONG for text in texts):
+        raise TemplateLimitError(f"it calls {name} with a text of more than {_LONG} characters")
+    if name not in _AT_ONCE:
+        for value in values:
+            _unfolded(value, {})
+    if name == "sum" and any(isinstance(value, list | tuple) for value in values[1:]):
+        raise TemplateLimitError("it adds up lists, which takes the square of their number")
     if name == "strftime_now" and any(len(text) > _DATE for text in texts):
         raise TemplateLimitError(f"it writes a date in more than {_DATE} characters")
     if name in ("format", "format_map"):
@@ -114,6 +174,18 @@ def _check(name: str, *values: Any) -> None:
         longest = max(len(text) for text in texts)
         if count * longest > LONGEST:
             raise TemplateLimitError("it joins beyond all bounds")
+
+
+def _unfolded(value: Any, known: dict[int, int]) -> int:
+    """How many values would be written for one: a list may stand in another one twice, and that one in the next."""
+    if not isinstance(value, list | tuple | dict):
+        return 1
+    if id(value) not in known:
+        parts = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_unfolded(part, known) for part in parts)
+    if known[id(value)] > LONGEST:
+        raise TemplateLimitError("it nests lists beyond all bounds")
+    return known[id(value)]
 
 
 def _check_format(text: str, values: tuple[Any, ...]) -> None:
@@ -146,10 +218,13 @@ class _Watch:
         self._process = 0
 
     @contextmanager
-    def render(self) -> Iterator[None]:
-        """The block ends with :class:`TemplateLimitError` where it takes too much."""
+    def rendering(self) -> Iterator[None]:
+        """The block ends with :class:`TemplateLimitError` where it takes too much; a block inside another one counts there."""
         me = threading.get_ident()
         self._start()
+        if me in self._under_way:
+            yield
+            return
         with self._lock:
             self._under_way[me] = (time.thread_time(), _resident())
         self._some.set()
@@ -199,5 +274,5 @@ def _resident() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-rendering = _Watch().render
+rendering = _Watch().rendering
 chat_template_utils.ImmutableSandboxedEnvironment = _Bounded

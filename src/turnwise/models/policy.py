@@ -15,16 +15,14 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrai
 from transformers.utils import logging as hf_logging
 
 from turnwise.errors import InputError
+from turnwise.models.adapters import ADAPTER, check_adapter
 from turnwise.models.attention import use_tree_attention
+from turnwise.models.vocabulary import check_patterns, check_special, check_tokenizer, check_vocabulary
 from turnwise.models.weights import (
-    ADAPTER,
     WeightsError,
-    check_adapter,
     check_embeddings,
     check_finite,
     check_loaded,
-    check_tokenizer,
-    check_vocabulary,
     tensor_names,
     weight_files,
 )
@@ -178,6 +176,7 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
 def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]:
     try:
         weight_files(model)
+        check_patterns(model)
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)  # said, or a terminal is asked
         with _quiet():
             weights, info = kind.from_pretrained(
@@ -191,6 +190,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
         check_finite(weights.named_parameters())
         embeddings = weights.get_input_embeddings().weight
         check_vocabulary(tokenizer, embeddings.shape[0])
+        check_special(model, embeddings.shape[0])
         check_tokenizer(tokenizer)
         check_embeddings(embeddings.detach())
     except (MemoryError, torch.OutOfMemoryError):

@@ -1,8 +1,7 @@
-"""Are the files of a model or adapter what they claim to be? Checked when they are loaded, before anything is trained on them."""
+"""Are the files of a model what they claim to be? Checked when they are loaded, before anything is trained on them."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -15,31 +14,17 @@ from safetensors import safe_open
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.utils import cached_file
 
-from turnwise.files import whole
-
 INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
-_BASE = "base.json"  # beside an adapter: which weights it was trained on
+ADAPTER_CONFIG = "adapter_config.json"
 _FILE = re.compile(r"[\w-][\w.-]*\.safetensors")  # in the model's own folder
 _NAME = re.compile(r"[\x21-\x7e]{1,500}")  # of a tensor: it is printed in reports and messages
-_SAMPLED = 16  # values of each tensor that tell one base from another
-_REPEATS = 5  # in a pattern that peft matches with the names of modules
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
-_RANK, _ALPHA = 2**13, 2**20  # of an adapter, at most
 _SCALES = {  # ends of keys in config.json -> what their numbers lie between
     r"(^|_)eps(ilon)?$": (1e-20, 0.1),
     r"rope_theta$": (1.0, 1e15),
     r"^factor$": (1e-3, 1e6),
     r"dropout$|_pdrop$": (0.0, 0.999),
 }
-_TRIED = "open the door and go in"  # any tokenizer of a language model gives it back
-# Keys of adapter_config.json that may differ from their defaults; others load code, or change the base.
-_ADAPTER_KEYS = """
-    alpha_pattern auto_mapping base_model_name_or_path bias ensure_weight_tying exclude_modules fan_in_fan_out
-    inference_mode init_lora_weights layers_pattern layers_to_transform lora_alpha lora_bias lora_dropout modules_to_save
-    peft_type peft_version r rank_pattern revision target_modules target_parameters task_type trainable_token_indices
-    use_dora use_rslora
-"""
 
 
 class WeightsError(ValueError):
@@ -53,15 +38,15 @@ def weight_files(model: str | Path) -> list[Path]:
         WeightsError: an index names other files, a configuration claims what the files do not hold, or a file is damaged.
         OSError: there is no such model.
     """
-    config = _found(model, "config.json")
-    about = _json(config) if config is not None else {}
+    config = found(model, "config.json")
+    about = read_json(config) if config is not None else {}
     if about.get("transformers_weights"):
         raise WeightsError("config.json names its own file of weights (transformers_weights), which is not read")
-    if _found(model, ADAPTER_CONFIG) is not None:
+    if found(model, ADAPTER_CONFIG) is not None:
         raise WeightsError(f"{ADAPTER_CONFIG} lies there: an adapter belongs in policy.start, its base in policy.model")
     names = [WHOLE]
-    if _found(model, WHOLE) is None and (index := _found(model, INDEX)) is not None:
-        named = _json(index).get("weight_map")
+    if found(model, WHOLE) is None and (index := found(model, INDEX)) is not None:
+        named = read_json(index).get("weight_map")
         if not isinstance(named, Mapping) or not named:
             raise WeightsError(f"{INDEX} has no weight_map")
         names = sorted(set(map(str, named.values())))
@@ -69,7 +54,7 @@ def weight_files(model: str | Path) -> list[Path]:
             raise WeightsError(f"{INDEX} names {strange[0]!r}, and only safetensors in the model's own folder are read")
     files = []
     for name in names:
-        if (file := _found(model, name)) is None:
+        if (file := found(model, name)) is None:
             raise WeightsError(f"{name} is missing; other formats than safetensors are not read")
         files.append(file)
     count = sum(len(tensor_names(file)) for file in files)
@@ -156,29 +141,6 @@ def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
             raise WeightsError(f"{name} holds values that are not finite")
 
 
-def check_vocabulary(tokenizer: Any, rows: int) -> None:
-    """Every id that the tokenizer may give has a row.
-
-    Raises:
-        WeightsError: one has none.
-    """
-    highest = max(tokenizer.get_vocab().values(), default=-1)
-    if not 0 <= highest < rows:
-        raise WeightsError(f"the tokenizer has ids up to {highest}, and the model's vocabulary has {rows} rows")
-
-
-def check_tokenizer(tokenizer: Any) -> None:
-    """A tokenizer without its files, or with a damaged one, drops or replaces what it is given.
-
-    Raises:
-        WeightsError: it does not give an ordinary text back.
-    """
-    ids = tokenizer.encode(_TRIED, add_special_tokens=False)
-    back = tokenizer.decode(ids[: 10 * len(_TRIED)], clean_up_tokenization_spaces=False)
-    if back.lower().split() != _TRIED.split():
-        raise WeightsError(f"the tokenizer's files are missing or damaged: it reads {_TRIED!r} as {back[:60]!r}")
-
-
 def check_embeddings(weight: torch.Tensor) -> None:
     """Weights that were never filled are all one value.
 
@@ -189,92 +151,8 @@ def check_embeddings(weight: torch.Tensor) -> None:
         raise WeightsError("the embeddings of its vocabulary are all one value: the weights were never filled")
 
 
-def check_adapter(folder: Path, base: str | Path) -> None:
-    """An adapter's configuration and tensors, and whether it belongs to ``base``.
-
-    Raises:
-        WeightsError: it cannot be used, or was trained on another base.
-    """
-    about = _json(folder / ADAPTER_CONFIG)
-    if about.get("peft_type") != "LORA":
-        raise WeightsError(
-            f"{ADAPTER_CONFIG} says peft_type={about.get('peft_type')!r}, and LORA is what can be merged"
-        )
-    for key in sorted(set(about) - set(_ADAPTER_KEYS.split())):
-        if about[key] and (key, about[key]) not in (("megatron_core", "megatron.core"), ("qalora_group_size", 16)):
-            raise WeightsError(f"{ADAPTER_CONFIG} sets {key}, which is not supported here")
-    for key, pattern, most in (("r", "rank_pattern", _RANK), ("lora_alpha", "alpha_pattern", _ALPHA)):
-        given = about.get(pattern) or {}
-        if not isinstance(given, Mapping):
-            raise WeightsError(f"{ADAPTER_CONFIG} says {pattern}={given!r}, and it must be an object")
-        for name, value in {key: about.get(key), **given}.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-                raise WeightsError(f"{ADAPTER_CONFIG} says {name}={value!r}, and it must be above 0 and at most {most}")
-    for pattern in _patterns(about):
-        if len(pattern) > 2000 or re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > _REPEATS:
-            raise WeightsError(f"{ADAPTER_CONFIG} holds a pattern that may take for ever ({pattern[:60]!r})")
-    tensor_names(folder / ADAPTER)
-    with safe_open(folder / ADAPTER, "pt") as stream:
-        for name in stream.keys():  # noqa: SIM118 - it is no mapping
-            if not (kind := stream.get_slice(name).get_dtype()).startswith(("F", "BF")):
-                raise WeightsError(f"{name} is of type {kind}, and an adapter's weights are floating-point numbers")
-            check_finite([(name, stream.get_tensor(name))])
-    _check_base(folder, base, about.get("base_model_name_or_path"))
-
-
-def note_base(folder: Path, base: str | Path) -> None:
-    """Write beside an adapter which base it was trained on."""
-    with whole(folder / _BASE) as part:
-        part.write_text(json.dumps({"base": str(base), "sampled": fingerprint(weight_files(base))}), encoding="utf-8")
-
-
-def fingerprint(files: Sequence[Path]) -> str:
-    """Digest of the names and shapes of all tensors and of a few values of each: enough to tell one model from another."""
-    digest = hashlib.sha256()
-    found = {name: file for file in files for name in tensor_names(file)}
-    for file in sorted(set(found.values())):
-        with safe_open(file, "pt") as stream:
-            for name in sorted(name for name, place in found.items() if place == file):
-                part = stream.get_slice(name)
-                shape = part.get_shape()
-                digest.update(f"{name} {shape}\n".encode())
-                if shape:
-                    first = part[(*(slice(0, 1) for _ in shape[:-1]), slice(0, _SAMPLED))]
-                    digest.update(bytes(first.contiguous().view(torch.uint8).flatten().tolist()))
-    return digest.hexdigest()
-
-
-def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:
-    if (folder / _BASE).exists():
-        noted = _json(folder / _BASE)
-        if noted.get("sampled") != fingerprint(weight_files(base)):
-            raise WeightsError(f"it was trained on other weights, of {noted.get('base')}")
-    elif isinstance(recorded, str) and recorded and _short(recorded) != _short(str(base)):
-        raise WeightsError(
-            f"it was trained on {recorded}; where that is the same model, correct base_model_name_or_path in its "
-            f"{ADAPTER_CONFIG}"
-        )
-
-
-def _short(model: str) -> str:
-    """The name of a model without its owner or folder; of a snapshot of the hub's cache its repository's."""
-    parts = Path(model).parts
-    if len(parts) > 2 and parts[-2] == "snapshots":
-        return parts[-3].rpartition("--")[2].lower()
-    return parts[-1].lower() if parts else ""
-
-
-def _patterns(about: Mapping[str, Any]) -> list[str]:
-    """What peft reads as regular expressions."""
-    found = [about.get(key) for key in ("target_modules", "exclude_modules", "layers_pattern", "target_parameters")]
-    lists = [value for value in found if isinstance(value, list)]
-    texts = [*found, *(text for value in lists for text in value)]
-    texts += [*(about.get("rank_pattern") or {}), *(about.get("alpha_pattern") or {})]
-    return [text for text in texts if isinstance(text, str)]
-
-
-def _found(model: str | Path, name: str) -> Path | None:
-    """A file of a model: of its folder, or of the hub."""
+def found(model: str | Path, name: str) -> Path | None:
+    """A file of a model: of its folder, or of the hub; None where there is none."""
     if Path(model).is_dir():
         path = Path(model) / name
         return path if path.is_file() else None
@@ -283,7 +161,12 @@ def _found(model: str | Path, name: str) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object of a JSON file.
+
+    Raises:
+        WeightsError: it is damaged, or holds something else.
+    """
     try:
         if path.exists() and not path.is_file():
             raise OSError("it is no file")

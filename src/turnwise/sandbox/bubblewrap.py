@@ -32,6 +32,7 @@ REMEDY = (
     f"Debian and Ubuntu install bubblewrap with '{INSTALL}', Fedora with 'dnf install bubblewrap'; a container has to allow user "
     "namespaces"
 )
+_LIBRARY = ctypes.CDLL(None)
 _START = 30.0  # seconds after which a bwrap that has not started its command is given up
 
 
@@ -247,14 +248,13 @@ def _acting_as(owner: int | None) -> Iterator[None]:
     if owner is None:
         yield
         return
-    library = ctypes.CDLL(None)
-    library.setfsgid(owner)  # both calls hold for this thread alone
-    library.setfsuid(owner)
+    _LIBRARY.setfsgid(owner)  # both calls hold for this thread alone
+    _LIBRARY.setfsuid(owner)
     try:
         yield
     finally:
-        library.setfsuid(0)
-        library.setfsgid(0)
+        _LIBRARY.setfsuid(0)
+        _LIBRARY.setfsgid(0)
 
 
 def _pipe_of(data: bytes) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from turnwise.sandbox.base import BOX, Limits, Outcome
@@ -50,13 +51,7 @@ def server_walls(owner: int | None, python: str, folders: Sequence[str], mark: s
 
 def _walls(owner: int | None, python: str, folders: Sequence[str], mark: str) -> list[str]:
     drop = ["setpriv", f"--reuid={owner}", f"--regid={owner}", "--clear-groups"] if owner else []
-    system: list[str] = []
-    for name in _SYSTEM:
-        path = Path("/", name)
-        if path.is_symlink():
-            system += ["--symlink", str(path.readlink()), str(path)]
-        elif path.exists():
-            system += ["--ro-bind", str(path), str(path)]
+    system = [*_system()]
     for place in ("/etc/alternatives", "/etc/ld.so.cache"):
         system += ["--ro-bind-try", place, place]
     for place in folders:
@@ -83,6 +78,18 @@ def _walls(owner: int | None, python: str, folders: Sequence[str], mark: str) ->
         *[part for name, value in variables.items() for part in ("--setenv", name, value)],
         *("--ro-bind", "/usr", "/usr", *system),
     ]
+
+
+@cache
+def _system() -> tuple[str, ...]:
+    """Arguments for the host's folders of programs and libraries, which on most systems are links into /usr."""
+    found: list[str] = []
+    for path in (Path("/", name) for name in _SYSTEM):
+        if path.is_symlink():
+            found += ["--symlink", str(path.readlink()), str(path)]
+        elif path.exists():
+            found += ["--ro-bind", str(path), str(path)]
+    return tuple(found)
 
 
 def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:

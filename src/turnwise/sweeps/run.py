@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from turnwise.config import ConfigError
 from turnwise.config_check import check_config
 from turnwise.config_errors import explain
+from turnwise.config_launchers import took_no_job
 from turnwise.console import Terminal
 from turnwise.papers.jobs import Asked, Job, jobs, played
 from turnwise.sweeps.state import Standing, standing, states_table
@@ -34,6 +35,7 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     Raises:
         InputError: a row's configuration is refused; nothing is run then.
         RowsFailed: after all others have run.
+        FailedJobError: of submitit, where Slurm takes no job.
     """
     asked = played(asked)
     sweep = asked.sweep
@@ -52,6 +54,8 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
         for wave in waves(todo):
             launch([one.job.overrides for one in wave])
     except Exception as error:  # a launcher's own: a cluster's job that was killed
+        if took_no_job(error):
+            raise
         trouble = f"the launcher said: {type(error).__name__}: {error}"
     standings = survey(found, configs)
     console.print(states_table(title, standings))

@@ -28,7 +28,7 @@ class Document:
 
 def encode(messages: Sequence[Message], tokenizer: Any, other: float) -> Document:
     """Assistant text and its end-of-turn token have weight 1, everything else ``other``; ids as ``ChatTokens`` gives them."""
-    disarmed = disarming(tokenizer)
+    disarmed, _ = disarming(tokenizer)
     ids: list[int] = []
     weights: list[float] = []
     for message in messages:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.files import writing
+from turnwise.models.adapters import note_base
 from turnwise.models.policy import plain_copy
-from turnwise.models.weights import note_base
 from turnwise.settings import Policy
 from turnwise.tiny.load import weights_of
 from turnwise.training.sharding import Whole, is_sharded

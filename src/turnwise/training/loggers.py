@@ -51,6 +51,8 @@ class Wandb(WandbLogger):
         offline: bool = True,
         rollouts: int = 200,
     ) -> None:
+        if rollouts < 0:
+            raise ValueError(f"rollouts: leaves of a table, at least 0, got {rollouts}")
         mode: Any = os.environ.get("WANDB_MODE") or ("offline" if offline else "online")
         if mode not in LOCAL and not logged_in():
             raise InputError(

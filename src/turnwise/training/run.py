@@ -68,6 +68,7 @@ class Run:
         self.settings = {name: build(cfg, name) for name in named}
         names = ("states", "reward", "judge", "advantage", "loss")
         self.parts = {name: build(cfg, name) for name in names}
+        self.callbacks = [build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node]
         self.env = build(cfg, "env")
         check_ready(self.env)
         self.format = call_format(OmegaConf.select(cfg, "reward.format"), self.env, bool(self.settings["data"].file))
@@ -216,12 +217,11 @@ class Run:
         folder = self.folder / "checkpoints"
         checkpoint = self.ranks.tell(newest(folder, self.phases.tell) if self.ranks.first else None)
         epochs, every = int(self.cfg.trainer.max_epochs), self.settings["eval"].every
-        chosen = [instantiate(callback) for callback in (self.cfg.callbacks or {}).values() if callback]
         kept = spooled(self.player, self.cfg, self.ranks, self.phases.tell)
         with self.phases.phase("train", epochs) as advance, kept as player:
             learners = [self.predictor] if self.predictor else []
             callbacks = [*first, StillThere(self.folder), self.recorder, self.health, *learners]
-            callbacks += [*([self.renewal] if self.renewal else []), *chosen, Advance(advance, self.recorder)]
+            callbacks += [*([self.renewal] if self.renewal else []), *self.callbacks, Advance(advance, self.recorder)]
             collection = Collection(
                 states,
                 self.parts,

@@ -16,6 +16,8 @@ from transformers import AutoTokenizer
 
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.messages import MOST, parse_trajectory
+from turnwise.data.records import UnusableError
 from turnwise.data.trajectories import DataError, Problem, each_trajectory, read_trajectories
 from turnwise.envs.math.public import read_problems
 from turnwise.envs.search.public import read_pages, read_questions
@@ -105,3 +107,10 @@ def test_a_question_file_with_a_broken_record_is_refused(read: Any, name: str, t
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=name):
         read(tmp_path / name, "env.files.train")
+
+
+def test_more_messages_than_any_context_holds_are_a_problem(tmp_path: Path) -> None:
+    messages = [{"role": role, "content": "x"} for role in ("user", "assistant")] * (MOST // 2)
+    assert len(parse_trajectory({"messages": messages}, "f:1").messages) == MOST
+    with pytest.raises(UnusableError, match="messages"):
+        parse_trajectory({"messages": [*messages, {"role": "user", "content": "x"}]}, "f:1")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from turnwise.data.chat import ChatTemplateError, ChatTokens
+from turnwise.data.encoding import encoded
 
 ONE_PIECE = ["chatml", "llama3", "inst", "qwen3"]  # templates that keep history and close a turn with a special token
 EPISODE = [
@@ -224,3 +225,17 @@ def test_a_generation_prompt_that_past_turns_lack(build_byte_level):
     assert read(tokenizer, chat.bridge(EPISODE[3])).endswith("<|im_start|>assistant\n<think>\n")
     with pytest.raises(ChatTemplateError, match="generation prompt adds nothing"):
         chat.action("look")
+
+
+def test_a_tokenizer_that_fails_on_a_text_is_one_message():
+    class PanicException(BaseException):  # as the tokenizers library raises it
+        pass
+
+    class Failing:
+        name_or_path = "broken"
+
+        def encode(self, text, add_special_tokens):
+            raise PanicException("retry-limit-in-match over")
+
+    with pytest.raises(ChatTemplateError, match=r"broken.*retry-limit"):
+        encoded(Failing(), "a" * 30)

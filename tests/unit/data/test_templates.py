@@ -38,6 +38,13 @@ BOMBS = {
     "a long text": "{% set t = 'x' * 1000000 %}{% for a in range(100) %}{{ t }}{% endfor %}",
     "doubling a list": "{% set n = namespace(v=[1]) %}{% for a in range(99) %}{% set n.v = n.v + n.v %}{% endfor %}",
     "a date": "{{ strftime_now('%Y' * 1000000) }}",
+    "lists in lists": "{% set n = namespace(v=[1]) %}{% for a in range(60) %}{% set n.v = [n.v, n.v] %}{% endfor %}{{ n.v }}",
+    "mappings in mappings": "{% set n = namespace(v=1) %}{% for a in range(60) %}{% set n.v = dict(a=n.v, b=n.v) %}{% endfor %}",
+    "a list in batches": "{% set n = namespace(v=[1]) %}{% for a in range(60) %}{% set n.v = (n.v * 2) | batch(2) | list %}"
+    "{% endfor %}{{ n.v | tojson }}",
+    "adding up lists": "{{ ([[1] * 1000] * 60000) | sum(start=[]) | length }}",
+    "a long text in words": "{{ ('x ' * 30000000) | title }}",
+    "a long text in slices": "{{ ('x' * 60000000) | slice(9) | list }}",
     "recursion": "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
 }
 
@@ -61,6 +68,25 @@ def test_a_template_without_end_is_one_message(name: str, tokenizer: Any, quick:
         ChatTokens(tokenizer)
     assert time.process_time() - began < 5
     assert sum(range(1000)) == 499500  # what was on its way has arrived
+
+
+def test_all_trials_of_a_template_have_one_limit(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer.chat_template = (
+        "{% for a in range(9) %}{% for b in range(99999) %}{% endfor %}{% endfor %}" + tokenizer.chat_template
+    )
+    began = time.thread_time()
+    tokenizer.apply_chat_template([{"role": "user", "content": "u"}], tokenize=False)
+    one = time.thread_time() - began
+    monkeypatch.setattr(templates, "SECONDS", 3 * one)  # each by itself stays below it
+    with pytest.raises(ChatTemplateError, match="it takes more than"):
+        ChatTokens(tokenizer)
+
+
+def test_templates_write_lists_and_mappings_as_ever(tokenizer: Any) -> None:
+    written = "{% set a, b = [1, {'x': (2, 3)}], messages[:1] + [messages[0]] %}{{ a }}{{ b | length }}{{ a | tojson }}"
+    tokenizer.chat_template = written + tokenizer.chat_template
+    text = ChatTokens(tokenizer).text([{"role": "user", "content": "u"}])
+    assert text.startswith("[1, {'x': (2, 3)}]2" + '[1, {"x": [2, 3]}]')
 
 
 def test_a_template_that_is_endless_for_some_conversations_is_stopped_in_any_thread(

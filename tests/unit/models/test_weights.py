@@ -15,8 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from turnwise.models.adapters import note_base
 from turnwise.models.policy import PolicyError, load_backbone, load_policy
-from turnwise.models.weights import check_finite, note_base
+from turnwise.models.weights import check_finite
 from turnwise.tiny.load import tiny_path
 
 Damage = Callable[[Path], None]
@@ -125,6 +126,18 @@ MODELS: dict[str, tuple[Damage, str]] = {
         config("tokenizer.json", normalizer={"type": "Replace", "pattern": {"Regex": "."}, "content": ""}),
         "tokenizer",
     ),
+    "a pattern that fails on long texts": (
+        config("tokenizer.json", normalizer={"type": "Replace", "pattern": {"Regex": r"(d+)+$"}, "content": "d"}),
+        "pattern",
+    ),
+    "a pattern that takes for ever": (
+        config("tokenizer.json", normalizer={"type": "Replace", "pattern": {"Regex": "x*x*y|x"}, "content": "x"}),
+        "pattern",
+    ),
+    "an end of turn beyond the vocabulary": (config(eos_token_id=10**6), "eos_token_id"),
+    "one of several ends": (config("generation_config.json", eos_token_id=[1, 10**6]), "eos_token_id"),
+    "a padding of its own": (config("generation_config.json", pad_token_id=-7), "pad_token_id"),
+    "a beginning in words": (config("generation_config.json", bos_token_id="<s>"), "bos_token_id"),
     "sliding windows": (
         config(use_sliding_window=True, sliding_window=8, layer_types=["sliding_attention"] * 9),
         "policy.model",
@@ -222,6 +235,8 @@ ADAPTERS: dict[str, tuple[Damage, str]] = {
         lambda folder: (folder / "base.json").unlink() or os.mkfifo(folder / "base.json"),
         r"base\.json",
     ),
+    "a start that changes the base": (config(ABOUT, init_lora_weights="pissa_niter_16"), "init_lora_weights"),
+    "a start by data": (config(ABOUT, init_lora_weights="eva"), "init_lora_weights"),
     "other kind": (config(ABOUT, peft_type="LOHA"), "LOHA"),
     "code": (config(ABOUT, megatron_config={"a": 1}, megatron_core="antigravity"), "megatron"),
     "endless pattern": (config(ABOUT, target_modules=r"(\w+\.?)+x"), "pattern"),

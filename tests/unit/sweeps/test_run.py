@@ -165,6 +165,17 @@ def test_a_launcher_that_dies_is_told_after_the_states(bench: Bench) -> None:
         bench("seed=0")
 
 
+def test_a_slurm_that_takes_no_job_is_no_failed_row(bench: Bench) -> None:
+    refusal = type("FailedJobError", (RuntimeError,), {"__module__": "submitit.core.utils"})
+
+    def refuse(batch: object) -> None:
+        raise refusal("sbatch: error: invalid partition")
+
+    bench.launch = refuse  # type: ignore[method-assign, assignment]
+    with pytest.raises(refusal):  # train.py tells it and ends with the status of bad input
+        bench()
+
+
 def test_every_row_is_checked_before_any_runs(bench: Bench) -> None:
     whole = bench.compose
 

@@ -47,12 +47,14 @@ class Encyclopaedia:
         countries: how many; None takes the level's own number.
 
     Raises:
-        ValueError: the level is unknown, or there are fewer than two countries.
+        ValueError: the level is unknown, the edition is negative, or there are fewer than two countries.
     """
 
     def __init__(self, level: Level = "full", edition: int = 0, countries: int | None = None) -> None:
         if level not in SCHEMAS:
             raise ValueError(f"level must be one of {', '.join(SCHEMAS)}, got {level!r}")
+        if edition < 0:
+            raise ValueError(f"edition: a number from 0 up, got {edition}")
         self.schema = SCHEMAS[level]
         count = self.schema.countries if countries is None else countries
         if count < 2:

@@ -23,6 +23,11 @@ def all_questions(book: Encyclopaedia) -> dict[str, list[Question]]:
     return {split: book.questions(split, 0) for split in SPLITS}
 
 
+def test_an_edition_is_a_number_from_0_up() -> None:
+    with pytest.raises(ValueError, match="edition"):
+        Encyclopaedia("tiny", edition=-1)
+
+
 def test_splits_share_no_question_and_unseen_shares_no_page(book: Encyclopaedia) -> None:
     found = all_questions(book)
     texts = {split: {q.text for q in questions} for split, questions in found.items()}

@@ -1,0 +1,73 @@
+"""Numbers of a configuration that are far too large: a run with them would not end, or would take the machine's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_MOST = {  # dotted key, or its last part wherever it stands -> the most that it may be
+    "rollout.states": 10**6,
+    "rollout.frozen": 10**7,
+    "rollout.turns": 10**6,
+    "rollout.max_length": 2**24,
+    "rollout.max_refills": 1000,
+    "rollout.retries": 1000,
+    "rollout.world_threads": 1024,
+    "rollout.world_seconds": 10**6,
+    "rollout.sampling.max_tokens": 2**20,
+    "update.learning_rate": 10,
+    "update.weight_decay": 100,
+    "update.max_skips": 10**6,
+    "predictor.learning_rate": 10,
+    "predictor.weight_decay": 100,
+    "predictor.epochs": 1000,
+    "predictor.batch": 2**16,
+    "loss.clip_high": 1000,
+    "loss.kl_beta": 1000,
+    "loss.entropy_coef": 1000,
+    "eval.items": 10**6,
+    "eval.attempts": 10**4,
+    "data.trajectories": 10**7,
+    "states.k": 2**16,
+    "allocator.group_size": 2**16,
+    "allocator.budget": 10**7,
+    "allocator.expansion": 2**16,
+    "allocator.roots": 2**16,
+    "allocator.branches": 2**16,
+    "trainer.max_epochs": 10**7,
+    "trainer.num_nodes": 10**4,
+    "horizon": 10**5,
+    "steps": 10**5,
+    "countries": 10**5,
+    "results": 1000,
+    "workers": 1024,
+    "servers": 1024,
+    "concurrency": 2**16,
+    "attempts": 1000,
+    "restarts": 1000,
+    "timeout": 10**6,
+    "seconds": 10**5,
+    "attempt_limit": 10**5,
+    "time_limit": 10**5,
+    "backoff": 3600,
+    "longest_backoff": 3600,
+    "cooldown": 10**5,
+}
+
+
+def too_large(tree: Mapping[str, Any]) -> list[str]:
+    """Mistakes of a resolved configuration's numbers, each with its key and its bound."""
+    return [
+        f"{key}: set it to at most {most:,}; got {value:,}"
+        for key, value in _numbers(tree)
+        if (most := _MOST.get(key, _MOST.get(key.rpartition(".")[2]))) is not None and value > most
+    ]
+
+
+def _numbers(node: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+    for key, value in node.items():
+        place = f"{above}{key}"
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{place}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield place, value

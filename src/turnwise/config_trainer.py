@@ -1,0 +1,114 @@
+"""Arguments of Lightning's Trainer that a run cannot carry out, or that it gives the Trainer itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ON_GPU = ("gpu", "cuda")
+_ACCELERATORS = ("cpu", *ON_GPU, "auto")
+_PROFILERS = ("simple", "advanced", "pytorch", None)
+_FREE = """
+    accelerator strategy devices num_nodes precision max_epochs log_every_n_steps reload_dataloaders_every_n_epochs
+    num_sanity_val_steps deterministic benchmark detect_anomaly profiler sync_batchnorm
+"""  # what a configuration may set of the Trainer
+_ELSEWHERE = {  # where a run sets what the Trainer's other arguments would
+    "callbacks": "give one a name of its own, as callbacks.NAME={_target_: ...}",
+    "enable_checkpointing": "the run keeps a checkpoint of each iteration; callbacks.checkpoint has its settings",
+    "logger": "give one a name of its own, as logger.NAME={_target_: ...}, or leave the shipped one out with logger.wandb=null",
+    "default_root_dir": "set paths.out",
+    **dict.fromkeys(
+        ("check_val_every_n_epoch", "val_check_interval", "limit_val_batches"),
+        "set eval.every, the iterations from one evaluation to the next",
+    ),
+    **dict.fromkeys(
+        ("max_steps", "max_time", "min_epochs", "min_steps", "limit_train_batches", "overfit_batches", "fast_dev_run"),
+        "set trainer.max_epochs, the iterations of the run; debug=tiny is a short one",
+    ),
+    **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm"), "set update.clip_norm"),
+    "accumulate_grad_batches": "set update.batch_tokens, which changes no result",
+}
+_FIXED = {  # what else than this would change which weights act
+    "reload_dataloaders_every_n_epochs": (1, "each iteration collects anew"),
+    "num_sanity_val_steps": (0, "the base policy is measured before training anyway"),
+}
+
+
+_CHECKPOINT = {"filename": "last", "save_top_k": 1, "save_on_train_epoch_end": True, "enable_version_counter": False}
+_LIGHTNINGS = "lightning.pytorch.callbacks.ModelCheckpoint"
+
+
+def lost_checkpoints(cfg: Mapping[str, Any]) -> list[str]:
+    """Settings of ``callbacks.checkpoint`` under which the same command would not find the run's last checkpoint."""
+    node = (cfg.get("callbacks") or {}).get("checkpoint")
+    if node is None and cfg.get("trainer"):
+        return [
+            "callbacks.checkpoint: a run that was killed goes on from it; leave it as conf/callbacks/default.yaml has it"
+        ]
+    if not isinstance(node, Mapping) or node.get("_target_") != _LIGHTNINGS:
+        return []
+    mistakes = [
+        f"callbacks.checkpoint.{key}: must stay {value}, or a run that was killed would not go on; got {node[key]!r}"
+        for key, value in _CHECKPOINT.items()
+        if key in node and (node[key] != value or type(node[key]) is not type(value))
+    ]
+    if node.get("dirpath") != f"{(cfg.get('paths') or {}).get('out')}/checkpoints":
+        mistakes.append("callbacks.checkpoint.dirpath: a run looks for it in ${paths.out}/checkpoints; leave it there")
+    every = node.get("every_n_epochs", 1)
+    if not _whole(every, 1):
+        mistakes.append(
+            f"callbacks.checkpoint.every_n_epochs: iterations between two checkpoints, from 1 up; got {every!r}"
+        )
+    known = {*_CHECKPOINT, "dirpath", "every_n_epochs", "_target_"}
+    return mistakes + [
+        f"callbacks.checkpoint.{key}: a run keeps its last two checkpoints and no others; leave it out"
+        for key in map(str, node)
+        if key not in known
+    ]
+
+
+def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
+    """Mistakes of a resolved configuration's ``trainer``: numbers that no machine can carry out, of which Lightning would say
+    so in a traceback, and arguments that the run gives the Trainer itself, which would be ignored."""
+    trainer = cfg.get("trainer")
+    if not isinstance(trainer, Mapping):
+        return []
+    mistakes = [
+        f"trainer.{key}: the run decides this itself; {_ELSEWHERE.get(key, 'leave it out')}"
+        for key in map(str, trainer)
+        if not key.startswith("_") and key not in _FREE.split()
+    ]
+    mistakes += [
+        f"trainer.{key}: must stay {value}: {why}; got {trainer[key]!r}"
+        for key, (value, why) in _FIXED.items()
+        if key in trainer and (trainer[key] != value or isinstance(trainer[key], bool))
+    ]
+    profiler = trainer.get("profiler")
+    if not isinstance(profiler, Mapping) and profiler not in _PROFILERS:
+        mistakes.append(f"trainer.profiler: one of {', '.join(_PROFILERS[:-1])}, or null; got {profiler!r}")
+    accelerator, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
+    if accelerator not in _ACCELERATORS:
+        mistakes.append(f"trainer.accelerator: a run computes on {', '.join(_ACCELERATORS)}; got {accelerator!r}")
+    elif accelerator == "cpu" and devices != "auto" and not _whole(devices, 1):
+        mistakes.append(f"trainer.devices: processes of a machine, at least 1; got {devices!r}")
+    elif devices not in ("auto", -1) and not _whole(devices, 1) and not places(devices):
+        mistakes.append(
+            f"trainer.devices: a number of GPUs from 1 up, -1 or auto for all, or a list of their places; got {devices!r}"
+        )
+    for name, least, meaning in (
+        ("num_nodes", 1, "machines of the run"),
+        ("max_epochs", 0, "iterations, and 0 measures the base policy alone"),
+        ("log_every_n_steps", 0, "optimiser steps between two lines of a log"),
+    ):
+        if name in trainer and not _whole(trainer[name], least):
+            mistakes.append(f"trainer.{name}: {meaning}: a whole number from {least} up; got {trainer[name]!r}")
+    return mistakes
+
+
+def places(value: Any) -> bool:
+    """Whether ``value`` lists places of GPUs."""
+    return isinstance(value, Sequence) and bool(value) and all(_whole(item, 0) for item in value)
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

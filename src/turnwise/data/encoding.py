@@ -1,0 +1,29 @@
+"""Text as ids, by a tokenizer that may fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from turnwise.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class ChatTemplateError(InputError):
+    """The chat template is missing, refuses these messages, or rewrites turns that the policy has already written."""
+
+
+def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The ids of ``text`` alone.
+
+    Raises:
+        ChatTemplateError: the tokenizer fails on it, as a pattern of its own does that takes too many steps.
+    """
+    try:
+        return tokenizer.encode(text, add_special_tokens=False)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of the tokenizers library, which is no Exception
+            raise
+        name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
+        raise ChatTemplateError(f"{name}: it fails on a text of {len(text)} characters: {error}") from None

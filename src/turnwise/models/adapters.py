@@ -1,0 +1,119 @@
+"""Is an adapter what it claims to be, and does it belong to its base?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from turnwise.files import whole
+from turnwise.models.weights import ADAPTER_CONFIG, WeightsError, check_finite, read_json, tensor_names, weight_files
+
+ADAPTER = "adapter_model.safetensors"
+_BASE = "base.json"  # beside an adapter: which weights it was trained on
+_SAMPLED = 16  # values of each tensor that tell one base from another
+_REPEATS = 5  # in a pattern that peft matches with the names of modules
+_RANK, _ALPHA = 2**13, 2**20  # of an adapter, at most
+_INITS = (None, True, False, "gaussian", "orthogonal")  # ways to begin that leave the base's weights alone
+# Keys of adapter_config.json that may differ from their defaults; others load code, or change the base.
+_ADAPTER_KEYS = """
+    alpha_pattern auto_mapping base_model_name_or_path bias ensure_weight_tying exclude_modules fan_in_fan_out
+    inference_mode init_lora_weights layers_pattern layers_to_transform lora_alpha lora_bias lora_dropout modules_to_save
+    peft_type peft_version r rank_pattern revision target_modules target_parameters task_type trainable_token_indices
+    use_dora use_rslora
+"""
+
+
+def check_adapter(folder: Path, base: str | Path) -> None:
+    """An adapter's configuration and tensors, and whether it belongs to ``base``.
+
+    Raises:
+        WeightsError: it cannot be used, or was trained on another base.
+    """
+    about = read_json(folder / ADAPTER_CONFIG)
+    if about.get("peft_type") != "LORA":
+        raise WeightsError(
+            f"{ADAPTER_CONFIG} says peft_type={about.get('peft_type')!r}, and LORA is what can be merged"
+        )
+    for key in sorted(set(about) - set(_ADAPTER_KEYS.split())):
+        if about[key] and (key, about[key]) not in (("megatron_core", "megatron.core"), ("qalora_group_size", 16)):
+            raise WeightsError(f"{ADAPTER_CONFIG} sets {key}, which is not supported here")
+    if (start := about.get("init_lora_weights")) not in _INITS:
+        raise WeightsError(
+            f"{ADAPTER_CONFIG} says init_lora_weights={start!r}, which changes the base's weights when it is loaded; convert it "
+            "to a plain LoRA (peft: save_pretrained with path_initial_model_for_weight_conversion)"
+        )
+    for key, pattern, most in (("r", "rank_pattern", _RANK), ("lora_alpha", "alpha_pattern", _ALPHA)):
+        given = about.get(pattern) or {}
+        if not isinstance(given, Mapping):
+            raise WeightsError(f"{ADAPTER_CONFIG} says {pattern}={given!r}, and it must be an object")
+        for name, value in {key: about.get(key), **given}.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+                raise WeightsError(f"{ADAPTER_CONFIG} says {name}={value!r}, and it must be above 0 and at most {most}")
+    for pattern in _patterns(about):
+        if len(pattern) > 2000 or re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > _REPEATS:
+            raise WeightsError(f"{ADAPTER_CONFIG} holds a pattern that may take for ever ({pattern[:60]!r})")
+    tensor_names(folder / ADAPTER)
+    with safe_open(folder / ADAPTER, "pt") as stream:
+        for name in stream.keys():  # noqa: SIM118 - it is no mapping
+            if not (kind := stream.get_slice(name).get_dtype()).startswith(("F", "BF")):
+                raise WeightsError(f"{name} is of type {kind}, and an adapter's weights are floating-point numbers")
+            check_finite([(name, stream.get_tensor(name))])
+    _check_base(folder, base, about.get("base_model_name_or_path"))
+
+
+def note_base(folder: Path, base: str | Path) -> None:
+    """Write beside an adapter which base it was trained on."""
+    with whole(folder / _BASE) as part:
+        part.write_text(json.dumps({"base": str(base), "sampled": fingerprint(weight_files(base))}), encoding="utf-8")
+
+
+def fingerprint(files: Sequence[Path]) -> str:
+    """Digest of the names and shapes of all tensors and of a few values of each: enough to tell one model from another."""
+    digest = hashlib.sha256()
+    found = {name: file for file in files for name in tensor_names(file)}
+    for file in sorted(set(found.values())):
+        with safe_open(file, "pt") as stream:
+            for name in sorted(name for name, place in found.items() if place == file):
+                part = stream.get_slice(name)
+                shape = part.get_shape()
+                digest.update(f"{name} {shape}\n".encode())
+                if shape:
+                    first = part[(*(slice(0, 1) for _ in shape[:-1]), slice(0, _SAMPLED))]
+                    digest.update(bytes(first.contiguous().view(torch.uint8).flatten().tolist()))
+    return digest.hexdigest()
+
+
+def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:
+    if (folder / _BASE).exists():
+        noted = read_json(folder / _BASE)
+        if noted.get("sampled") != fingerprint(weight_files(base)):
+            raise WeightsError(f"it was trained on other weights, of {noted.get('base')}")
+    elif isinstance(recorded, str) and recorded and _short(recorded) != _short(str(base)):
+        raise WeightsError(
+            f"it was trained on {recorded}; where that is the same model, correct base_model_name_or_path in its "
+            f"{ADAPTER_CONFIG}"
+        )
+
+
+def _short(model: str) -> str:
+    """The name of a model without its owner or folder; of a snapshot of the hub's cache its repository's."""
+    parts = Path(model).parts
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        return parts[-3].rpartition("--")[2].lower()
+    return parts[-1].lower() if parts else ""
+
+
+def _patterns(about: Mapping[str, Any]) -> list[str]:
+    """What peft reads as regular expressions."""
+    found = [about.get(key) for key in ("target_modules", "exclude_modules", "layers_pattern", "target_parameters")]
+    lists = [value for value in found if isinstance(value, list)]
+    texts = [*found, *(text for value in lists for text in value)]
+    texts += [*(about.get("rank_pattern") or {}), *(about.get("alpha_pattern") or {})]
+    return [text for text in texts if isinstance(text, str)]

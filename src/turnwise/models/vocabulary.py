@@ -1,0 +1,124 @@
+"""Does a model's tokenizer fit its weights, give ordinary text back, and read any text in time?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from turnwise.models.weights import WeightsError, found, read_json
+
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+_TRIED = "open the door and go in"  # any tokenizer of a language model gives it back
+_SECONDS = 4  # of processor time for all texts of a trial
+_PATIENCE = 60  # s until a trial is given up that gets no processor
+_WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_KNOWN = {  # patterns that were tried: of the shipped bases, Qwen and Llama
+    r"\n| ?\p{N}{1,2}| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s",
+    _WORD + r"\p{N}" + _REST,
+    _WORD + r"\p{N}{1,3}" + _REST,
+}
+_TRIAL = """
+import json, resource, sys
+given = json.load(sys.stdin)
+resource.setrlimit(resource.RLIMIT_CPU, (given["seconds"], given["seconds"]))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+from tokenizers import Tokenizer
+tokenizer = Tokenizer.from_str(json.dumps(given["tokenizer"]))
+for text in given["texts"]:
+    tokenizer.encode(text)
+"""
+
+
+def check_vocabulary(tokenizer: Any, rows: int) -> None:
+    """Every id that the tokenizer may give has a row.
+
+    Raises:
+        WeightsError: one has none.
+    """
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    if not 0 <= highest < rows:
+        raise WeightsError(f"the tokenizer has ids up to {highest}, and the model's vocabulary has {rows} rows")
+
+
+def check_special(model: str | Path, rows: int) -> None:
+    """The ids of special tokens that a model's configurations name have a row each. An id of padding may be -1, which is none.
+
+    Raises:
+        WeightsError: one has none.
+    """
+    for name in ("config.json", "generation_config.json"):
+        if (file := found(model, name)) is None:
+            continue
+        about = read_json(file)
+        for part in [about, *(value for value in about.values() if isinstance(value, Mapping))]:
+            for key in _TOKENS:
+                given = part.get(key)
+                for number in given if isinstance(given, list) else [given]:
+                    whole_number = isinstance(number, int) and not isinstance(number, bool) and number < rows
+                    least = -1 if key == "pad_token_id" else 0
+                    if number is not None and not (whole_number and number >= least):
+                        raise WeightsError(f"{name} says {key}={given!r}, and the model's vocabulary has {rows} rows")
+
+
+def check_patterns(model: str | Path) -> None:
+    """Regular expressions of ``tokenizer.json`` can take for ever, where nothing can stop them any more. Those that are not
+    known are tried out in another process, on long runs of each character that they name and of some others.
+
+    Raises:
+        WeightsError: they took too long, or failed.
+    """
+    file = found(model, "tokenizer.json")
+    about = read_json(file) if file is not None else {}
+    parts = {key: about.get(key) for key in ("normalizer", "pre_tokenizer")}
+    patterns = set(_patterns(parts)) - _KNOWN
+    if not patterns:
+        return
+    letters = sorted({*"aA0 \n.'_é中", *(letter for pattern in patterns for letter in pattern[:200])})
+    texts = [run + end for letter in letters for run in (letter * 30, letter * 2000) for end in ("", "\0")]
+    plain = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"x": 0}, "unk_token": "x"}}
+    given = {"seconds": _SECONDS, "tokenizer": {**plain, **parts}, "texts": texts}
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", _TRIAL],
+            check=False,
+            input=json.dumps(given),
+            text=True,
+            capture_output=True,
+            timeout=_PATIENCE,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        ended = -1
+    if ended:
+        why = f"took more than {_SECONDS} s" if ended < 0 else "failed"
+        raise WeightsError(
+            f"tokenizer.json splits or replaces text by a pattern ({min(patterns, key=len)[:60]!r}), which {why} for texts of "
+            "2,000 characters"
+        )
+
+
+def _patterns(part: Any) -> Iterator[str]:
+    if isinstance(part, Mapping):
+        if isinstance(part.get("Regex"), str):
+            yield part["Regex"]
+        for value in part.values():
+            yield from _patterns(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from _patterns(value)
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """A tokenizer without its files, or with a damaged one, drops or replaces what it is given.
+
+    Raises:
+        WeightsError: it does not give an ordinary text back.
+    """
+    ids = tokenizer.encode(_TRIED, add_special_tokens=False)
+    back = tokenizer.decode(ids[: 10 * len(_TRIED)], clean_up_tokenization_spaces=False)
+    if back.lower().split() != _TRIED.split():
+        raise WeightsError(f"the tokenizer's files are missing or damaged: it reads {_TRIED!r} as {back[:60]!r}")
