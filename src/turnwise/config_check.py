@@ -24,6 +24,7 @@ from turnwise.config_values import strange_name, unusable_values
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 _UNSET = "???"
+_ALWAYS = ("env", "data", "states", "rollout", "update", "policy", "engine", "trainer", "eval")  # parts of every run
 
 
 def check_config(cfg: DictConfig) -> None:
@@ -62,11 +63,13 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _strange(tree: Mapping[str, Any]) -> list[str]:
-    """Keys that were appended (``+key=``) where nothing reads them: at the root, and among the loggers and callbacks."""
+    """Keys that were appended (``+key=``) where nothing reads them: at the root, and among the loggers and callbacks. Parts that
+    were taken out and that no run can do without."""
     known = {field.name for field in fields(RunConfig)}
     extra = [str(key) for key in tree if key not in known]
     own = {str(key): value for key, value in tree.items() if key in known}
     mistakes = [f"{key}: there is no key '{key}'{meant(key, own)}" for key in extra]
+    mistakes += [f"{key}: every run needs one; leave ~{key} out" for key in _ALWAYS if key in own and own[key] is None]
     for group in ("logger", "callbacks"):
         for name, part in (own.get(group) or {}).items():
             if part and not (isinstance(part, Mapping) and "_target_" in part):

@@ -237,5 +237,5 @@ def test_a_tokenizer_that_fails_on_a_text_is_one_message():
         def encode(self, text, add_special_tokens):
             raise PanicException("retry-limit-in-match over")
 
-    with pytest.raises(ChatTemplateError, match="broken.*retry-limit"):
+    with pytest.raises(ChatTemplateError, match=r"broken.*retry-limit"):
         encoded(Failing(), "a" * 30)
