@@ -146,3 +146,10 @@ def test_types_are_put_in_words() -> None:
 def test_the_nearest_name_or_all_of_them() -> None:
     assert suggest("pivtorl", ["pivotrl", "sft"]) == "; did you mean 'pivotrl'?"
     assert suggest("zzz", ["b", "a"]) == "; it takes a, b"
+
+
+@pytest.mark.parametrize("part", ["env", "data", "states", "rollout", "update", "policy", "engine", "trainer", "eval"])
+def test_parts_that_no_run_can_do_without(part: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_config(compose_config(["method=sft", f"~{part}"], CONF))
+    assert any(mistake.startswith(f"{part}: ") for mistake in refused.value.mistakes)

@@ -13,6 +13,7 @@ from turnwise.types import Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")
 MOST = 20_000  # messages of a trajectory: far more than any context holds, and few enough to be rendered in seconds
+_TEXTS = ("name", "tool_call_id", "reasoning_content", "reasoning", "thinking")  # of a message, beside its content
 SPLITS = ("train", "seen", "unseen")
 
 
@@ -61,6 +62,11 @@ def _tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
     for tool in tools:
         if problem := check_tool(tool):
             raise UnusableError(problem, "correct 'tools'", "unusable tools")
+    named: dict[Any, Any] = {}
+    for function in map(function_of, tools):
+        if named.setdefault(function["name"], function) != function:
+            what = f"two tools have the name {function['name']!r}"
+            raise UnusableError(what, "give each its own", "unusable tools")
     return tuple(_without_nulls(tool) for tool in tools)
 
 
@@ -113,6 +119,10 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]]) -> di
             f"{where}.content must be text, got {kind}",
             "join its text parts; images are not supported",
             "content is no text",
+        )
+    if strange := [key for key in _TEXTS if not isinstance(message.get(key, ""), str)]:
+        raise UnusableError(
+            f"{where}.{strange[0]} must be text", "write it as text, or leave it out", "unusable message"
         )
     calls = message.pop("tool_calls", None) or []
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):

@@ -114,3 +114,19 @@ def test_more_messages_than_any_context_holds_are_a_problem(tmp_path: Path) -> N
     assert len(parse_trajectory({"messages": messages}, "f:1").messages) == MOST
     with pytest.raises(UnusableError, match="messages"):
         parse_trajectory({"messages": [*messages, {"role": "user", "content": "x"}]}, "f:1")
+
+
+@pytest.mark.parametrize("key", ["name", "tool_call_id", "reasoning_content", "reasoning", "thinking"])
+def test_what_a_template_writes_beside_the_content_is_text(key: str) -> None:
+    for value in (7, ["x"], {"a": 1}):
+        with pytest.raises(UnusableError, match=key):
+            parse_trajectory({"messages": [USER, {**REPLY, key: value}]}, "f:1")
+    parse_trajectory({"messages": [USER, {**REPLY, key: "x"}, {**USER, key: None}, REPLY]}, "f:1")
+
+
+def test_two_tools_of_one_name_are_a_problem() -> None:
+    tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in "aba"]
+    parse_trajectory({**GOOD, "tools": tools}, "f:1")  # the same tool twice is one
+    other = {"type": "function", "function": {"name": "a", "description": "another", "parameters": {"type": "object"}}}
+    with pytest.raises(UnusableError, match="two tools"):
+        parse_trajectory({**GOOD, "tools": [*tools, other]}, "f:1")
