@@ -97,13 +97,13 @@ def use_tree_attention(model: PreTrainedModel) -> PreTrainedModel:
 
 def backbone(model: nn.Module) -> nn.Module:
     """The transformer below the head, reached through a PEFT wrapper if there is one."""
-    return _unwrapped(model).base_model
+    return unwrapped(model).base_model
 
 
 def head_weight(model: nn.Module) -> Tensor:
     """The output embedding, (V, D)."""
-    return _unwrapped(model).get_output_embeddings().weight
+    return unwrapped(model).get_output_embeddings().weight
 
 
-def _unwrapped(model: Any) -> Any:
+def unwrapped(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -28,6 +28,7 @@ from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.choice import Choice
 from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
+from turnwise.training.exactness import check_backbone, check_policy
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
 from turnwise.training.health import Health
@@ -75,6 +76,7 @@ class Run:
         model, tokenizer = load_policy(
             self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, self.seed, policy.start
         )
+        check_policy(model, f"policy.model={policy.model}", Path(cfg.paths.cache))
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
         chosen = OmegaConf.select(cfg, "reward.format") or self.settings["data"].format
         self.dialect = dialect_for(self.settings["data"], self.parts["states"].source, self.chat, chosen)
@@ -123,7 +125,9 @@ class Run:
         if (settings := self.settings["predictor"]) is None:
             return None
         source = at_hand(weights_of(settings.model), "predictor.model")
-        return load_predictor(settings, source, self.tokenizer, self.seed, self.device)
+        found = load_predictor(settings, source, self.tokenizer, self.seed, self.device)
+        check_backbone(found.critic.backbone, f"predictor.model={settings.model}", Path(self.cfg.paths.cache))
+        return found
 
     # -- where to act --------------------------------------------------------------------------------------------------
 
