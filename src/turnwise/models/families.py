@@ -36,6 +36,7 @@ _SIZES = (  # pattern of a key, and its value in a small model; the first that f
     (r"^index_head_dim$", 16),
     (r"^(max_position_embeddings|n_positions|n_ctx|max_seq_len)$", 512),
 )
+_UNSET = {"kv_channels": 16, "num_experts_per_tok": 2}  # keys without a default
 _IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
@@ -64,6 +65,19 @@ def small_config(kind: str, **changes: Any) -> Any:
     return config
 
 
+def windowed(config: Any) -> dict[str, Any] | None:
+    """The changes that give layers a sliding window where a configuration can have one and has none; None where it cannot."""
+    text = config.get_text_config()
+    about = text.to_dict()
+    if "sliding_window" not in about:
+        return None
+    switched = "use_sliding_window" in about and not about["use_sliding_window"]
+    if about["sliding_window"] is not None and not switched:
+        return None
+    more = {"use_sliding_window": True, "max_window_layers": 2, "layer_types": None}
+    return {"sliding_window": 8} | {key: value for key, value in more.items() if key in about}
+
+
 def small_model(config: Any, seed: int = 0) -> Any:
     """A causal LM of ``config`` in float32 whose weights are all random.
 
@@ -84,7 +98,7 @@ def small_model(config: Any, seed: int = 0) -> Any:
 
 @torch.no_grad()
 def widen(model: Any) -> None:
-    """Draw every weight anew: matrices that keep the size of what they multiply, and scales and biases about their first values."""
+    """Draw every weight anew: matrices that keep the size of what they multiply; scales and biases about their first values."""
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     for parameter in model.parameters():
         if not parameter.is_floating_point():
@@ -100,7 +114,7 @@ def widen(model: Any) -> None:
 def _small(config: Any) -> dict[str, Any]:
     about = config.to_dict()
     sizes: dict[str, Any] = {key: value for key, value in _IDS.items() if key in about}
-    sizes |= {key: 16 for key in ("head_dim", "kv_channels") if key in about and about[key] is None}
+    sizes |= {key: value for key, value in _UNSET.items() if key in about and about[key] is None}
     heads = next((about[key] for key in ("num_attention_heads", "n_head", "num_heads") if key in about), None)
     for key, value in about.items():
         nested = vars(config).get(key)
@@ -112,6 +126,8 @@ def _small(config: Any) -> dict[str, Any]:
             small = next((small for pattern, small in _SIZES if re.search(pattern, key)), None)
             if small is not None and value > 0:
                 sizes[key] = small
+    if "head_dim" in about:  # latent attention has parts of its own, and a head's size is that of the turned one
+        sizes["head_dim"] = sizes.get("qk_rope_head_dim", 16)
     return sizes
 
 

@@ -16,6 +16,7 @@ from transformers.utils import logging as hf_logging
 
 from turnwise.errors import InputError
 from turnwise.models.attention import use_tree_attention
+from turnwise.models.head import Head
 from turnwise.models.weights import (
     ADAPTER,
     WeightsError,
@@ -44,7 +45,7 @@ def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedMod
             into = type(base)(base.config)
         into = into.to_empty(device=next(base.parameters()).device).to(next(base.parameters()).dtype)
         for name, buffer in base.named_buffers():  # rotary frequencies are not in the state dict
-            owner, _, leaf = name.rpartition(".")
+            owner, _, leaf = name.replace("base_layer.", "").rpartition(".")
             into.get_submodule(owner).register_buffer(leaf, buffer.detach().clone(), persistent=False)
         into.tie_weights()
         into.requires_grad_(False).eval()
@@ -105,7 +106,7 @@ def load_policy(
     policy, tokenizer = _load(AutoModelForCausalLM, model, dtype, "policy.model")
     if start is not None:
         policy = _merged(policy, model, Path(start))
-    _under_tree_attention(policy, f"policy.model={model}")
+    _under_tree_attention(policy, f"policy.model={model}", head=True)
     if rank == 0:
         return policy, tokenizer
     with torch.random.fork_rng(devices=[]):
@@ -114,9 +115,11 @@ def load_policy(
     return adapted, tokenizer
 
 
-def _under_tree_attention(model: Any, named: str) -> None:
+def _under_tree_attention(model: Any, named: str, head: bool = False) -> None:
     try:
         use_tree_attention(model)
+        if head:
+            Head(model)
     except ValueError as error:
         raise PolicyError(f"{named}: {error}") from error
 
@@ -148,7 +151,15 @@ def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bo
     config = LoraConfig(
         r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
     )
+    if unlike := [name for name, module in policy.named_modules() if _unlike_linear(module)]:
+        config.exclude_modules = unlike
     return get_peft_model(policy, config, low_cpu_mem_usage=empty)
+
+
+def _unlike_linear(module: torch.nn.Module) -> bool:
+    """Whether a model has made something else of a linear layer, such as a router that answers a tuple."""
+    own = type(module).__module__.startswith("transformers.models.")
+    return own and isinstance(module, torch.nn.Linear) and type(module).forward is not torch.nn.Linear.forward
 
 
 def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None = None) -> tuple[Any, Any]:

@@ -7,8 +7,9 @@ sampled tokens at temperature 1 must agree.
 
 The tree is ``LONGER`` tokens longer than any window, and small, so that a model of billions of parameters is probed in little
 more time than its loading takes: windows are shrunk to ``WINDOW`` tokens while the probe runs, and only the lowest layers that
-include every kind of layer are passed (``models.cut``). In reduced precision a difference above the limit is measured again
-in float32, on a copy of those layers, because roundings alone can exceed it.
+include every kind of layer are passed (``models.cut``). The model is probed in the mode in
+which it was loaded, so that noise of a training mode shows. In reduced precision a difference above the limit is measured
+again in float32, on a copy of those layers, because roundings alone can exceed it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnwise.engines.base import Sampling
+from turnwise.engines.base import Sample, Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.models.attention import NAME, Plan, backbone, unwrapped
 from turnwise.models.cut import cut
@@ -60,7 +61,7 @@ def probe_backbone(model: Any) -> Difference | None:
 
 
 def _twice(model: Any, measure: Callable[[Any], Difference | None]) -> Difference | None:
-    with cut(model, WINDOW), _evaluating(model), torch.no_grad():
+    with cut(model, WINDOW), torch.no_grad():
         try:
             found = measure(model)
             if found is None or _limit(model) == LIMIT:
@@ -72,6 +73,10 @@ def _twice(model: Any, measure: Callable[[Any], Difference | None]) -> Differenc
             return Difference("attention", _cannot("its forward pass", error))
 
 
+Tokens = tuple[Sequence[int], Sequence[Sequence[int]]]
+"""Ids of a trunk and of two observations."""
+
+
 # -- the tree ------------------------------------------------------------------------------------------------------------
 
 
@@ -79,14 +84,14 @@ class Example:
     """The small tree: what stands in its turns, how an update packs it, and the paths that it is made of.
 
     Args:
-        tokens: of the trunk and the observations.
+        trunk: ids of the state.
+        seen: ids of the two observations.
         written: ids of the five turns.
     """
 
-    def __init__(self, tokens: Sequence[int], written: Sequence[Sequence[int]]) -> None:
-        trunk, seen = list(tokens[:LONGER]), [list(tokens[LONGER + i * SEEN :][:SEEN]) for i in range(2)]
+    def __init__(self, trunk: Sequence[int], seen: Sequence[Sequence[int]], written: Sequence[Sequence[int]]) -> None:
         turns = [
-            Turn(parent, list(ids), [0.0] * len(ids), observation_ids=seen[i] if i < 2 else [])
+            Turn(parent, list(ids), [0.0] * len(ids), observation_ids=list(seen[i]) if i < 2 else [])
             for i, (parent, ids) in enumerate(zip(PARENTS, written, strict=True))
         ]
         self.tree = RolloutTree(State("probe", Task("probe", "probe", "train"), tuple(trunk)), turns)
@@ -111,25 +116,28 @@ class Example:
         return self
 
 
-def _tokens(config: Any) -> list[int]:
-    """Different ordinary tokens for the trunk and the observations: none that the configuration names."""
+def _tokens(config: Any) -> Tokens:
+    """A trunk and two observations of different ordinary tokens: none that the configuration names."""
     named = {v for k, v in config.to_dict().items() if k.endswith("_token_id") and isinstance(v, int)}
-    low, count = config.vocab_size // 8, LONGER + 2 * SEEN
-    free = [token for token in range(low, config.vocab_size) if token not in named]
-    return [free[i % len(free)] for i in range(0, 7 * count, 7)][:count]
+    free = [token for token in range(config.vocab_size // 8, config.vocab_size) if token not in named]
+    ids = [free[7 * i % len(free)] for i in range(LONGER + 2 * SEEN)]
+    return ids[:LONGER], [ids[LONGER:-SEEN], ids[-SEEN:]]
 
 
-def _sampled(model: Any, tokens: Sequence[int]) -> tuple[list[list[int]], list[list[float]]]:
-    """The turns that the engine writes into the tree, and the log-probs that it gives them."""
-    engine = TreeEngine(end_ids=(), copy=False)
-    engine.load_weights(model, 0)
-    a = engine.open(tokens[:LONGER])
+def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: int = LAST) -> list[Sample]:
+    """The five turns that an engine writes into the tree."""
+    trunk, seen = tokens
+    a = engine.open(trunk)
     b = engine.fork(a)
-    drawn = engine.sample([a, b], Sampling(max_tokens=WRITTEN), [1, 2])
-    for i, node in enumerate((a, b)):
-        engine.extend(node, tokens[LONGER + i * SEEN :][:SEEN])
-    drawn += engine.sample([a, engine.fork(a), b], Sampling(max_tokens=LAST), [3, 4, 5])
-    return [sample.ids for sample in drawn], [sample.logprobs for sample in drawn]
+    drawn = engine.sample([a, b], Sampling(max_tokens=written), [1, 2])
+    for node, ids in zip((a, b), seen, strict=True):
+        engine.extend(node, ids)
+    return drawn + engine.sample([a, engine.fork(a), b], Sampling(max_tokens=last), [3, 4, 5])
+
+
+def _given(tokens: Tokens) -> list[list[int]]:
+    """Turns of tokens that nobody sampled."""
+    return [[tokens[0][7 * i + j] for j in range(WRITTEN if i < 2 else LAST)] for i in range(len(PARENTS))]
 
 
 # -- measured ------------------------------------------------------------------------------------------------------------
@@ -138,23 +146,25 @@ def _sampled(model: Any, tokens: Sequence[int]) -> tuple[list[list[int]], list[l
 def _difference(model: Any) -> Difference | None:
     config = unwrapped(model).config.get_text_config()
     device, tokens = next(model.parameters()).device, _tokens(config)
-    failed, logprobs = None, None
+    failed, drawn = "", None
     try:
-        written, logprobs = _sampled(model, tokens)
+        engine = TreeEngine(end_ids=(), copy=False)
+        engine.load_weights(model, 0)
+        drawn = sampled(engine, tokens)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a module of another library, which may raise anything
         failed = _cannot("a sample", error)
-        written = [[tokens[(7 * i + j) % len(tokens)] for j in range(WRITTEN if i < 2 else LAST)] for i in range(5)]
-    example = Example(tokens, written).to(device)
+    written = [sample.ids for sample in drawn] if drawn is not None else _given(tokens)
+    example = Example(*tokens, written).to(device)
     own_K = _own(model, example)
     packed_K = score(model, example.packed)[0][example.packed.items.unique_K]
     limit = _limit(model)
     if (by := _largest(packed_K, own_K)) > limit:
         return _named(model, example, own_K, by)
-    if failed is not None or logprobs is None:
-        return Difference("engine", failed or "")
-    engine_K = torch.tensor([x for t in example.order for x in logprobs[t]], device=device)
+    if drawn is None:
+        return Difference("engine", failed)
+    engine_K = torch.tensor([x for t in example.order for x in drawn[t].logprobs], device=device)
     if (by := _largest(engine_K, own_K)) > limit:
         return Difference("engine", f"log-probs of sampled tokens differ by {by:.2g} nats from a plain forward pass")
     return None
@@ -189,8 +199,7 @@ def own_attention(model: Any) -> Iterator[None]:
 
 def _hidden_difference(body: Any) -> Difference | None:
     tokens = _tokens(body.config.get_text_config())
-    written = [[tokens[(7 * i + j) % len(tokens)] for j in range(WRITTEN if i < 2 else LAST)] for i in range(5)]
-    example = Example(tokens, written).to(next(body.parameters()).device)
+    example = Example(*tokens, _given(tokens)).to(next(body.parameters()).device)
     wanted = _plainly(body, example.paths).last_hidden_state[torch.tensor(example.row), torch.tensor(example.place)]
     found = _hidden(body, example.packed, plan_of(example.packed.end_BS))
     by = _largest(found, wanted) / max(float(wanted.abs().max()), 1e-6)
@@ -258,13 +267,3 @@ def _limit(model: Any) -> float:
 def _cannot(what: str, error: Exception) -> str:
     said = " ".join(str(error).split())[:160]
     return f"{what} cannot be computed ({type(error).__name__}: {said})"
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    was = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was)

@@ -38,7 +38,7 @@ def test_what_is_not_reproduced_is_refused_in_one_line(kind: str, tmp_path: Path
 
 def test_an_answer_is_kept_by_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr("turnwise.rollouts.probe._difference", lambda model: asked.append(model))
+    monkeypatch.setattr("turnwise.rollouts.probe._difference", asked.append)
     model = use_tree_attention(small_model(small_config("llama")))
     for _ in range(2):
         check_policy(model, "policy.model=there", tmp_path)
