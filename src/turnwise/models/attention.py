@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
 
+from turnwise.models.rope import fix_rope
+
 NAME = "turnwise_tree"
 KINDS = frozenset({"full_attention", "sliding_attention"})  # of layers
 
@@ -159,11 +161,15 @@ def tree_attention(
 AttentionInterface.register(NAME, tree_attention)
 
 
-def use_tree_attention(model: PreTrainedModel) -> PreTrainedModel:
+def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> PreTrainedModel:
     """Switch ``model`` to tree attention.
 
+    Args:
+        longest: tokens of the longest path, for frequencies that depend on it (``models.rope``).
+
     Raises:
-        ValueError: the architecture mixes in layers that are neither full attention nor sliding windows.
+        ValueError: the architecture mixes in layers that are neither full attention nor sliding windows, or its positions
+            cannot be fixed.
     """
     config = model.config.get_text_config()
     if strange := sorted(set(getattr(config, "layer_types", None) or ()) - KINDS):
@@ -171,6 +177,7 @@ def use_tree_attention(model: PreTrainedModel) -> PreTrainedModel:
             f"{model.config.model_type}: layers of kind {strange} are not supported; "
             "use a model with full or sliding attention in every layer (Qwen3, Llama, Gemma, ...)"
         )
+    fix_rope(model, longest)
     model.set_attn_implementation(NAME)
     return model
 

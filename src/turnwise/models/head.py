@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from turnwise.models.attention import unwrapped
 from turnwise.tensors import selected_logprobs, selected_logprobs_and_entropy
@@ -104,8 +103,26 @@ class Head:
 class _Given(nn.Module):
     """Stands where the transformer stood, and gives its input as the last hidden states."""
 
-    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> MoeModelOutputWithPast:
-        return MoeModelOutputWithPast(last_hidden_state=inputs_embeds)
+    @property
+    def decoder(self) -> _Given:
+        """Some models ask a part of their transformer."""
+        return self
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:
+        return _Output(inputs_embeds)
+
+
+class _Output:
+    """The output of a transformer that has nothing but last hidden states."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+    def __getitem__(self, place: Any) -> Any:
+        return (self.last_hidden_state,)[place]
 
 
 def _shared(a: Tensor, b: Tensor) -> bool:

@@ -47,6 +47,9 @@ def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedMod
         for name, buffer in base.named_buffers():  # rotary frequencies are not in the state dict
             owner, _, leaf = name.replace("base_layer.", "").rpartition(".")
             into.get_submodule(owner).register_buffer(leaf, buffer.detach().clone(), persistent=False)
+        for name, module in base.named_modules():  # frequencies that were fixed stay so
+            if hasattr(module, "rope_type"):
+                into.get_submodule(name).rope_type = module.rope_type
         into.tie_weights()
         into.requires_grad_(False).eval()
     with torch.no_grad():
@@ -89,6 +92,7 @@ def load_policy(
     dropout: float = 0.0,
     seed: int = 0,
     start: str | Path | None = None,
+    longest: int | None = None,
 ) -> tuple[Any, Any]:
     """A causal LM under tree attention and its tokenizer.
 
@@ -99,6 +103,7 @@ def load_policy(
         alpha, dropout: of LoRA.
         seed: of the adapter's first weights.
         start: an adapter on ``model`` that is merged into its weights first, as a finished run leaves it.
+        longest: tokens of the longest path that it is to read; None: no more than it was first trained on.
 
     Raises:
         PolicyError: there is no such model or adapter, or it cannot be used; the message says what to do.
@@ -106,7 +111,11 @@ def load_policy(
     policy, tokenizer = _load(AutoModelForCausalLM, model, dtype, "policy.model")
     if start is not None:
         policy = _merged(policy, model, Path(start))
-    _under_tree_attention(policy, f"policy.model={model}", head=True)
+    _under_tree_attention(policy, f"policy.model={model}", longest)
+    try:
+        Head(policy)
+    except ValueError as error:
+        raise PolicyError(f"policy.model={model}: {error}") from error
     if rank == 0:
         return policy, tokenizer
     with torch.random.fork_rng(devices=[]):
@@ -115,11 +124,9 @@ def load_policy(
     return adapted, tokenizer
 
 
-def _under_tree_attention(model: Any, named: str, head: bool = False) -> None:
+def _under_tree_attention(model: Any, named: str, longest: int | None = None) -> None:
     try:
-        use_tree_attention(model)
-        if head:
-            Head(model)
+        use_tree_attention(model, longest)
     except ValueError as error:
         raise PolicyError(f"{named}: {error}") from error
 

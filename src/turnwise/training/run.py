@@ -73,9 +73,8 @@ class Run:
         self.source = at_hand(weights_of(policy.model), "policy.model")
         told = (unknown_to(policy.model, w.name, getattr(w, "level", None)) for w in worlds_of(self.env).values())
         self.strange = [line for line in told if line]  # environments that the shipped policy was never trained on
-        model, tokenizer = load_policy(
-            self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, self.seed, policy.start
-        )
+        adapter, longest = (lora.r, lora.alpha, lora.dropout), self.settings["rollout"].max_length
+        model, tokenizer = load_policy(self.source, policy.dtype, *adapter, self.seed, policy.start, longest)
         check_policy(model, f"policy.model={policy.model}", Path(cfg.paths.cache))
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
         chosen = OmegaConf.select(cfg, "reward.format") or self.settings["data"].format
