@@ -81,12 +81,13 @@ class Decode:
         self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # place among the row's twigs
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # each twig has a row to itself, and no row is without
-        self._columns: list[_Columns] = []  # made when the number of heads is known
-        self._windows: dict[tuple[int, int], list[Tensor]] = {}  # by window and step
+        self._columns: dict[int, list[_Columns]] = {}  # by the heads of a group, which may differ between layers
+        self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by group, window and step
 
     def _parts(self, group: int) -> list[_Columns]:
         """The twigs in parts of ``COLUMNS`` a row. Those of a row stand in the order of what they see."""
-        if not self._columns:
+        if group not in self._columns:
+            columns = self._columns[group] = []
             for start in range(0, self.width, COLUMNS):
                 stop = min(start + COLUMNS, self.width)
                 members = ((self.column >= start) & (self.column < stop)).nonzero()[:, 0]
@@ -98,21 +99,22 @@ class Decode:
                 bias.masked_fill_(torch.arange(length, device=like.device) >= seen_RW[..., None], -torch.inf)
                 bias = bias[:, :, None].expand(-1, -1, group, -1).reshape(R, 1, -1, length)
                 seen_RQ = seen_RW.repeat_interleave(group, 1)
-                self._columns.append(_Columns(start, stop, length, members, bias, seen_RQ))
-        return self._columns
+                columns.append(_Columns(start, stop, length, members, bias, seen_RQ))
+        return self._columns[group]
 
-    def _near(self, parts: list[_Columns], window: int) -> list[Tensor]:
-        """The biases of ``parts`` under a sliding window, at this step."""
-        if (window, self.length) not in self._windows:
-            self._windows = {key: found for key, found in self._windows.items() if key[1] == self.length}
-            self._windows[window, self.length] = [
+    def _near(self, group: int, window: int) -> list[Tensor]:
+        """The biases of the parts under a sliding window, at this step."""
+        key = (group, window, self.length)
+        if key not in self._windows:
+            self._windows = {old: found for old, found in self._windows.items() if old[2] == self.length}
+            self._windows[key] = [
                 part.bias.masked_fill(
                     torch.arange(part.length, device=part.bias.device) <= part.seen[:, None, :, None] + far, HIDDEN
                 )
                 for far in (self.length - window,)
-                for part in parts
+                for part in self._parts(group)
             ]
-        return self._windows[window, self.length]
+        return self._windows[key]
 
     def kept(self, twigs: Tensor) -> list[Kept]:
         """What some twigs have computed so far."""
@@ -153,7 +155,7 @@ class Decode:
         own = q @ self.twig_keys[layer][:, :, first : self.length + 1].transpose(2, 3)  # (N, H_kv, G, t)
         own = rules.capped(own)
         keys, values, parts = self.trunk.keys[layer], self.trunk.values[layer], self._parts(G)
-        biases = [part.bias for part in parts] if rules.window is None else self._near(parts, rules.window)
+        biases = [part.bias for part in parts] if rules.window is None else self._near(G, rules.window)
         sinks = None if rules.sinks is None else rules.sinks.to(own.dtype).view(H_kv, G)
         if self.alone:
             (part,) = parts

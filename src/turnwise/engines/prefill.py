@@ -61,22 +61,22 @@ class EndToEnd:
         place_T = torch.cat([torch.arange(segment.start, segment.stop) for segment in segments])
         self.rows_T = torch.repeat_interleave(torch.tensor([segment.row for segment in segments]), length_M)
         self.place = place_T[None]
-        self._windows: list[Tensor | None] = []  # made when the number of heads is known
+        self._windows: dict[int, list[Tensor | None]] = {}  # by the heads of a group, which may differ between layers
 
     def _masks(self, group: int, like: Tensor) -> list[Tensor | None]:
         """What each short segment sees of its row, (1, 1, length * G, stop): windows into one mask."""
-        if not self._windows:
+        if group not in self._windows:
             short = [segment for segment in self.segments if segment.length <= SHORT]
             before = max((segment.start for segment in short), default=0)
             width = max((segment.length for segment in short), default=0)
             hidden = torch.arange(before + width) > before + torch.arange(width)[:, None]
             causal = torch.zeros(hidden.shape, dtype=like.dtype).masked_fill_(hidden, -torch.inf)
             causal = causal.repeat_interleave(group, 0)[None, None]
-            self._windows = [
+            self._windows[group] = [
                 None if s.length > SHORT else causal[..., : s.length * group, before - s.start : before + s.length]
                 for s in self.segments
             ]
-        return self._windows
+        return self._windows[group]
 
     def ids(self, tokens: Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor([[token for segment in tokens for token in segment]])

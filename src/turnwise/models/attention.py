@@ -155,7 +155,7 @@ def tree_attention(
         if sliding_window is not None:
             mask = mask.triu(seen - steps - sliding_window + 1)
         out = attended(query, key, value, mask, scaling, rules, dropout)
-    return out[..., :size].transpose(1, 2), None
+    return out[..., :size].transpose(1, 2).contiguous(), None  # as the library's own: some models view it
 
 
 AttentionInterface.register(NAME, tree_attention)
@@ -174,8 +174,8 @@ def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> Pr
     config = model.config.get_text_config()
     if strange := sorted(set(getattr(config, "layer_types", None) or ()) - KINDS):
         raise ValueError(
-            f"{model.config.model_type}: layers of kind {strange} are not supported; "
-            "use a model with full or sliding attention in every layer (Qwen3, Llama, Gemma, ...)"
+            f"{model.config.model_type}: layers of kind {', '.join(strange)} pass a state from token to token or choose what "
+            "they read, which a packed tree does not reproduce; use a model that docs/models.md lists as exact"
         )
     fix_rope(model, longest)
     model.set_attn_implementation(NAME)

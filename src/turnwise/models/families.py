@@ -98,7 +98,7 @@ def small_model(config: Any, seed: int = 0) -> Any:
 
 @torch.no_grad()
 def widen(model: Any) -> None:
-    """Draw every weight anew: matrices that keep the size of what they multiply; scales and biases about their first values."""
+    """Draw every weight anew: matrices that nearly keep the size of what they multiply, scales and biases about their values."""
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     for parameter in model.parameters():
         if not parameter.is_floating_point():
@@ -107,7 +107,7 @@ def widen(model: Any) -> None:
             first = torch.nan_to_num(parameter)
             parameter.copy_(first + 0.2 * torch.randn_like(parameter))
         else:
-            spread = 0.3 if id(parameter) in tables else parameter.shape[-1] ** -0.5
+            spread = 0.3 if id(parameter) in tables else 0.7 * parameter.shape[-1] ** -0.5
             parameter.normal_(0.0, spread)
 
 

@@ -38,8 +38,22 @@ class PolicyError(InputError):
 
 
 def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedModel:
-    """A copy of ``model`` without adapters: their deltas are added to the weights. ``into`` is filled instead of a new one."""
+    """A copy of ``model`` without adapters: their deltas are added to the weights. ``into`` is filled instead of a new one.
+
+    Raises:
+        PolicyError: the architecture or its adapters do not let themselves be copied.
+    """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    try:
+        return _copied(base, into)
+    except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+        raise PolicyError(
+            f"no plain copy of {base.config.model_type} can be made ({type(error).__name__}: {error}); engine.copy=false "
+            "samples from the live module"
+        ) from error
+
+
+def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
     if into is None:
         with torch.device("meta"):
             into = type(base)(base.config)
@@ -120,7 +134,13 @@ def load_policy(
         return policy, tokenizer
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        adapted = with_adapter(policy, rank, alpha, dropout)
+        try:
+            adapted = with_adapter(policy, rank, alpha, dropout)
+        except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+            raise PolicyError(
+                f"policy.model={model}: LoRA has no place on this architecture ({_first_line(error)}); policy.lora.r=0 trains "
+                "all weights"
+            ) from error
     return adapted, tokenizer
 
 

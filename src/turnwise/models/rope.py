@@ -1,8 +1,9 @@
 """Rotary frequencies that do not depend on which tokens share a pass.
 
 Two kinds of scaling choose their frequencies by the longest position of a forward pass: longrope (Phi-3 long,
-arXiv:2402.13753) and dynamic NTK scaling. A packed tree and a sampled token would then be turned otherwise than the paths that they
-belong to, and a token that was sampled early otherwise than when its path is trained on. So the choice is made once, at load.
+arXiv:2402.13753) and dynamic NTK scaling. A packed tree and a sampled token would then be turned otherwise than the paths that
+they belong to, and a token that was sampled early otherwise than when its path is trained on. So the choice is made once, at
+load.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from turnwise.models.policy import with_adapter
 from turnwise.rollouts.against_paths import Distance, against_paths
 from turnwise.rollouts.probe import probe
 
-SAID = 160  # characters of a reason
+SAID = 240  # characters of a reason
 RANK, ALPHA = 4, 8
 
 
