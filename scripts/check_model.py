@@ -109,10 +109,9 @@ def judge_model(settings: Settings) -> int:
     lora: str | None = None
     if found is None:
         try:
-            other = probe(filled(with_adapter(model, RANK, ALPHA, 0.0)))
+            lora = str(probe(filled(with_adapter(model, RANK, ALPHA, 0.0))) or "exact")
         except Exception as error:  # peft raises whatever a layer that it does not know leads to
-            other = f"{type(error).__name__}: {error}"
-        lora = "exact" if other is None else " ".join(str(other).split())
+            lora = " ".join(f"{type(error).__name__}: {error}".split())
         print(f"with LoRA: {lora}")
     print(json.dumps({"model": settings.model, "exact": found is None, "why": str(found or ""), "lora": lora}))
     return int(found is not None)

@@ -160,8 +160,8 @@ class Decode:
         if self.alone:
             (part,) = parts
             scores = rules.capped(q @ keys[:, :, : part.length].transpose(2, 3)) + biases[0]
-            found = [scores, own] if sinks is None else [scores, own, sinks[None, ..., None].expand(N, -1, -1, 1)]
-            weights = torch.cat(found, dim=-1).softmax(-1)
+            seen_N = [scores, own] if sinks is None else [scores, own, sinks[None, ..., None].expand(N, -1, -1, 1)]
+            weights = torch.cat(seen_N, dim=-1).softmax(-1)
             out = weights[..., : part.length] @ values[:, :, : part.length]
             shown = slice(part.length, part.length + own.shape[-1])
             return out.add_(weights[..., shown] @ v_own).view(N, H, 1, D)

@@ -109,7 +109,7 @@ class TreeEngine:
         if self._shape == shape:
             self._store.clear()
         else:
-            self._shape, self._store = shape, Store(*shape, budget=self.budget)
+            self._shape, self._store = shape, Store(shape[0], shape[1], shape[2], budget=self.budget)
         self._rows = Rows(self._store)
         self._nodes: dict[int, _Node] = {}
 

@@ -117,7 +117,7 @@ class PackedTree:
         return attended(query, key, value, self._seen(rules.window), scaling, rules)
 
     def _seen(self, window: int | None) -> Tensor:
-        if window not in self._windows:
+        if window is not None and window not in self._windows:
             depth = depth_of(self.end)
             near = depth[:, :, None] - depth[:, None, :] < window
             self._windows[window] = self.mask & (near | self.own)[:, None]

@@ -29,7 +29,6 @@ def cut(model: Any, window: int) -> Iterator[None]:
     body: Any = backbone(model)
     config = body.config
     layers = getattr(body, "layers", None)
-    known = isinstance(layers, nn.ModuleList) and len(layers) == getattr(config, "num_hidden_layers", None)
     changed: list[tuple[Any, str, Any]] = []
 
     def change(owner: Any, name: str, value: Any) -> None:
@@ -37,7 +36,7 @@ def cut(model: Any, window: int) -> Iterator[None]:
         setattr(owner, name, value)
 
     try:
-        if known:
+        if isinstance(layers, nn.ModuleList) and len(layers) == getattr(config, "num_hidden_layers", None):
             count = enough(layers)
             change(body, "layers", layers[:count])
             change(config, "num_hidden_layers", count)

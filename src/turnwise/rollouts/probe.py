@@ -98,7 +98,9 @@ class Example:
         credit = Credit(advantage=[1.0] * len(turns), weight=[1.0] * len(turns))
         self.packed: Packed = pack([self.tree], [credit], row_tokens=1 << 20).batches[0]
         self.order: list[int] = []  # of the turns, as the packed items stand
-        paths, self.row, self.place = [], [], []  # of each item, the path it lies on and the token before it
+        self.row: list[int] = []  # of each item, the path it lies on
+        self.place: list[int] = []  # and the token before it
+        paths = []
         for number, leaf in enumerate(self.tree.leaves()):
             ids = list(trunk)
             for t in self.tree.path(leaf):
@@ -112,7 +114,8 @@ class Example:
         self.target_K = self.packed.target_U[self.packed.items.unique_K]
 
     def to(self, device: torch.device) -> Example:
-        self.packed, self.paths, self.target_K = (x.to(device) for x in (self.packed, self.paths, self.target_K))
+        self.packed = self.packed.to(device)
+        self.paths, self.target_K = self.paths.to(device), self.target_K.to(device)
         return self
 
 
