@@ -17,7 +17,8 @@ from common import policy_of
 from samples import remember, trl_inputs
 from turnwise.losses.base import LossInputs
 from turnwise.losses.clipped import Clipped
-from turnwise.models.attention import backbone, head_weight
+from turnwise.models.attention import backbone
+from turnwise.models.head import Head
 from turnwise.rollouts.pack import Packed, Update, pack
 from turnwise.tensors import selected_logprobs_and_entropy
 from turnwise.training.module import PolicyModule
@@ -103,7 +104,7 @@ class Padded:
     def inputs(self, batch: Packed, update: Update) -> LossInputs:
         hidden = backbone(self.model)(input_ids=batch.ids_BS, use_cache=False).last_hidden_state
         hidden_U = hidden.flatten(0, 1)[batch.source_U]
-        logprobs_U, entropy_U = selected_logprobs_and_entropy(hidden_U, head_weight(self.model), batch.target_U)
+        logprobs_U, entropy_U = selected_logprobs_and_entropy(hidden_U, Head(self.model).weight, batch.target_U)
         items = batch.items
         return LossInputs(
             logprobs_K=logprobs_U[items.unique_K],

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.store import CLOSE, Kept, Store, pick_rows
+from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.runs import merge, seen
 
 FEW = 2  # rows of a trunk over rows that still grow, from which on those are copied out and read alone
@@ -53,6 +54,7 @@ class _Columns(NamedTuple):
     length: int
     members: Tensor  # (n,): which twigs they are
     bias: Tensor  # (R, 1, columns * G, length), added to the scores
+    seen: Tensor  # (R, columns * G): how much each sees
 
 
 class Decode:
@@ -64,11 +66,10 @@ class Decode:
 
     def __init__(self, trunk: Trunk, row_N: Tensor, seen_N: Tensor, max_tokens: int) -> None:
         self.trunk = trunk
-        _, H_kv, _, D = trunk.keys[0].shape
         N = len(row_N)
-        like = trunk.keys[0]
-        self.twig_keys = [like.new_empty(N, H_kv, max_tokens, D) for _ in trunk.keys]
-        self.twig_values = [like.new_empty(N, H_kv, max_tokens, D) for _ in trunk.keys]
+        self.twig_keys, self.twig_values = (
+            [like.new_empty(N, like.shape[1], max_tokens, like.shape[3]) for like in trunk.keys] for _ in range(2)
+        )
         self.length = 0  # tokens in every twig
         self._place(row_N, seen_N)
 
@@ -80,11 +81,13 @@ class Decode:
         self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # place among the row's twigs
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # each twig has a row to itself, and no row is without
-        self._columns: list[_Columns] = []  # made when the number of heads is known
+        self._columns: dict[int, list[_Columns]] = {}  # by the heads of a group, which may differ between layers
+        self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by group, window and step
 
     def _parts(self, group: int) -> list[_Columns]:
         """The twigs in parts of ``COLUMNS`` a row. Those of a row stand in the order of what they see."""
-        if not self._columns:
+        if group not in self._columns:
+            columns = self._columns[group] = []
             for start in range(0, self.width, COLUMNS):
                 stop = min(start + COLUMNS, self.width)
                 members = ((self.column >= start) & (self.column < stop)).nonzero()[:, 0]
@@ -95,8 +98,23 @@ class Decode:
                 bias = torch.zeros(R, stop - start, length, dtype=like.dtype, device=like.device)
                 bias.masked_fill_(torch.arange(length, device=like.device) >= seen_RW[..., None], -torch.inf)
                 bias = bias[:, :, None].expand(-1, -1, group, -1).reshape(R, 1, -1, length)
-                self._columns.append(_Columns(start, stop, length, members, bias))
-        return self._columns
+                seen_RQ = seen_RW.repeat_interleave(group, 1)
+                columns.append(_Columns(start, stop, length, members, bias, seen_RQ))
+        return self._columns[group]
+
+    def _near(self, group: int, window: int) -> list[Tensor]:
+        """The biases of the parts under a sliding window, at this step."""
+        key = (group, window, self.length)
+        if key not in self._windows:
+            self._windows = {old: found for old, found in self._windows.items() if old[2] == self.length}
+            self._windows[key] = [
+                part.bias.masked_fill(
+                    torch.arange(part.length, device=part.bias.device) <= part.seen[:, None, :, None] + far, HIDDEN
+                )
+                for far in (self.length - window,)
+                for part in self._parts(group)
+            ]
+        return self._windows[key]
 
     def kept(self, twigs: Tensor) -> list[Kept]:
         """What some twigs have computed so far."""
@@ -123,26 +141,36 @@ class Decode:
         new[:, :, : self.length] = twigs[:, :, : self.length].index_select(0, parent)
         return new
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
+    ) -> Tensor:
         N, H, _, D = query.shape
         H_kv = key.shape[1]
         G = H // H_kv
         q = query[:, :, 0].reshape(N, H_kv, G, D) * scaling
         self.twig_keys[layer][:, :, self.length] = key[:, :, 0]
         self.twig_values[layer][:, :, self.length] = value[:, :, 0]
-        v_own = self.twig_values[layer][:, :, : self.length + 1]
-        own = q @ self.twig_keys[layer][:, :, : self.length + 1].transpose(2, 3)  # (N, H_kv, G, t)
+        first = 0 if rules.window is None else max(0, self.length + 1 - rules.window)
+        v_own = self.twig_values[layer][:, :, first : self.length + 1]
+        own = q @ self.twig_keys[layer][:, :, first : self.length + 1].transpose(2, 3)  # (N, H_kv, G, t)
+        own = rules.capped(own)
         keys, values, parts = self.trunk.keys[layer], self.trunk.values[layer], self._parts(G)
+        biases = [part.bias for part in parts] if rules.window is None else self._near(G, rules.window)
+        sinks = None if rules.sinks is None else rules.sinks.to(own.dtype).view(H_kv, G)
         if self.alone:
             (part,) = parts
-            scores = q @ keys[:, :, : part.length].transpose(2, 3) + part.bias
-            weights = torch.cat([scores, own], dim=-1).softmax(-1)
+            scores = rules.capped(q @ keys[:, :, : part.length].transpose(2, 3)) + biases[0]
+            seen_N = [scores, own] if sinks is None else [scores, own, sinks[None, ..., None].expand(N, -1, -1, 1)]
+            weights = torch.cat(seen_N, dim=-1).softmax(-1)
             out = weights[..., : part.length] @ values[:, :, : part.length]
-            return out.add_(weights[..., part.length :] @ v_own).view(N, H, 1, D)
+            shown = slice(part.length, part.length + own.shape[-1])
+            return out.add_(weights[..., shown] @ v_own).view(N, H, 1, D)
 
         mass = own.logsumexp(-1)  # (N, H_kv, G)
         out = (own - mass[..., None]).exp_() @ v_own
-        for part in parts:
+        if sinks is not None:
+            merge(out, mass, torch.zeros_like(out), sinks.expand_as(mass))
+        for part, bias in zip(parts, biases, strict=True):
             row, column, columns = (
                 self.row[part.members],
                 self.column[part.members] - part.start,
@@ -151,7 +179,7 @@ class Decode:
             wide = q.new_zeros(len(keys), columns, H_kv, G, D)
             wide[row, column] = q[part.members]
             wide = wide.transpose(1, 2).reshape(len(keys), H_kv, columns * G, D)
-            found, lse = _trunk(wide, keys[:, :, : part.length], values[:, :, : part.length], part.bias)
+            found, lse = _trunk(wide, keys[:, :, : part.length], values[:, :, : part.length], bias, rules)
             found, lse = (
                 x.view(len(keys), H_kv, columns, G, -1).transpose(1, 2)[row, column] for x in (found, lse[..., None])
             )
@@ -161,10 +189,10 @@ class Decode:
         return out.reshape(N, H, 1, D)
 
 
-def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
     """(R, H_kv, Q, D) queries, scaled already: what the trunk answers, and its log-sum-exps (R, H_kv, Q)."""
-    if query.device.type == "cpu":
+    if query.device.type == "cpu" and rules.softcap is None:
         return seen(query, key, value, 1.0, mask=bias)
-    scores = query @ key.transpose(2, 3) + bias
+    scores = rules.capped(query @ key.transpose(2, 3)) + bias
     lse = scores.logsumexp(-1)
     return (scores - lse[..., None]).exp_() @ value, lse

@@ -14,8 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from turnwise.engines.store import Store, pick_rows
+from turnwise.models.attention import PLAIN, Rules, attended
 from turnwise.models.runs import merge, seen
 
+STEP = 256  # tokens of a segment that are attended together where a layer has rules of its own
 SHORT = 64  # tokens of a segment, up to which one call under a mask is quicker than two that are merged
 LIKE = 1.3  # longest over shortest segment of a padded pass: padding is computed like any token
 
@@ -43,7 +45,9 @@ class Prefill(Protocol):
         """The last hidden states of each segment, (length, D)."""
         ...
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor: ...
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
+    ) -> Tensor: ...
 
 
 class EndToEnd:
@@ -57,22 +61,22 @@ class EndToEnd:
         place_T = torch.cat([torch.arange(segment.start, segment.stop) for segment in segments])
         self.rows_T = torch.repeat_interleave(torch.tensor([segment.row for segment in segments]), length_M)
         self.place = place_T[None]
-        self._windows: list[Tensor | None] = []  # made when the number of heads is known
+        self._windows: dict[int, list[Tensor | None]] = {}  # by the heads of a group, which may differ between layers
 
     def _masks(self, group: int, like: Tensor) -> list[Tensor | None]:
         """What each short segment sees of its row, (1, 1, length * G, stop): windows into one mask."""
-        if not self._windows:
+        if group not in self._windows:
             short = [segment for segment in self.segments if segment.length <= SHORT]
             before = max((segment.start for segment in short), default=0)
             width = max((segment.length for segment in short), default=0)
             hidden = torch.arange(before + width) > before + torch.arange(width)[:, None]
             causal = torch.zeros(hidden.shape, dtype=like.dtype).masked_fill_(hidden, -torch.inf)
             causal = causal.repeat_interleave(group, 0)[None, None]
-            self._windows = [
+            self._windows[group] = [
                 None if s.length > SHORT else causal[..., : s.length * group, before - s.start : before + s.length]
                 for s in self.segments
             ]
-        return self._windows
+        return self._windows[group]
 
     def ids(self, tokens: Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor([[token for segment in tokens for token in segment]])
@@ -80,10 +84,14 @@ class EndToEnd:
     def split(self, hidden: Tensor) -> Sequence[Tensor]:
         return hidden[0].split(self.lengths)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
+    ) -> Tensor:
         keys, values = self.store.keys[layer], self.store.values[layer]
         keys[self.rows_T, :, self.place[0]] = key[0].transpose(0, 1)
         values[self.rows_T, :, self.place[0]] = value[0].transpose(0, 1)
+        if rules != PLAIN:
+            return self._by_rules(query, keys, values, scaling, rules)
         _, H, T, D = query.shape
         H_kv = key.shape[1]
         G = H // H_kv
@@ -103,6 +111,21 @@ class EndToEnd:
                 merge(part, mass, *seen(new, k[:, :, :start], v[:, :, :start], scaling))
             parts.append(part.view(1, H_kv, G, -1, D).transpose(2, 3).reshape(1, H_kv, -1, D))
         return torch.cat(parts, dim=2).view(H_kv, T, G, D).transpose(1, 2).reshape(1, H, T, D)
+
+    def _by_rules(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float, rules: Rules) -> Tensor:
+        """Each segment in steps, which read as much of their row as the window reaches."""
+        parts = []
+        for (row, start, stop), at in zip(self.segments, self.first, strict=True):
+            for low in range(start, stop, STEP):
+                high = min(low + STEP, stop)
+                begin = 0 if rules.window is None else max(0, low + 1 - rules.window)
+                mask = torch.ones(high - low, high - begin, dtype=torch.bool).tril(low - begin)
+                if rules.window is not None:
+                    mask = mask.triu(low - begin - rules.window + 1)
+                k, v = (slab[row : row + 1, :, begin:high] for slab in (keys, values))
+                part = query[:, :, at + low - start : at + high - start]
+                parts.append(attended(part, k, v, mask, scaling, rules))
+        return torch.cat(parts, dim=2)
 
     @staticmethod
     def passes(segments: Sequence[Segment], budget: int) -> list[list[Segment]]:
@@ -147,7 +170,9 @@ class SideBySide:
     def split(self, hidden: Tensor) -> Sequence[Tensor]:
         return [states[:length] for states, length in zip(hidden, self.lengths, strict=True)]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
+    ) -> Tensor:
         M, H, T, D = query.shape
         H_kv = key.shape[1]
         keys, values = self.store.keys[layer], self.store.values[layer]
@@ -156,6 +181,12 @@ class SideBySide:
         keys[rows, :, places] = key.transpose(1, 2)[self.real]
         values[rows, :, places] = value.transpose(1, 2)[self.real]
         k, v = pick_rows(keys, self.rows, self.end), pick_rows(values, self.rows, self.end)
+        if rules != PLAIN:
+            mask = self.mask
+            if rules.window is not None:
+                away = self.place[:, :, None] - torch.arange(self.end, device=mask.device)
+                mask = mask & (away < rules.window)[:, None]
+            return attended(query, k, v, mask, scaling, rules)
         query = query.reshape(M, H_kv, H // H_kv * T, D)
         mask = self.mask.repeat(1, 1, H // H_kv, 1)
         return F.scaled_dot_product_attention(query, k, v, attn_mask=mask, scale=scaling).view(M, H, T, D)

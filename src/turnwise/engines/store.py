@@ -33,23 +33,21 @@ class Store:
     filling it.
 
     Args:
-        layers, kv_heads, head_dim, dtype, device: of the model.
+        heads: for each layer the key-value heads and their size; (0, 0) for a layer without attention.
+        dtype, device: of the model.
         budget: bytes that the memory may take; None: no limit. A single row that needs more gets it.
     """
 
     def __init__(
         self,
-        layers: int,
-        kv_heads: int,
-        head_dim: int,
+        heads: Sequence[tuple[int, int]],
         dtype: torch.dtype,
         device: torch.device,
         budget: int | None = None,
     ) -> None:
         self.budget = budget
-        nothing = torch.zeros(0, kv_heads, 0, head_dim, dtype=dtype, device=device)
-        self._memory = [nothing] * (2 * layers)
-        self.token_bytes = 2 * layers * kv_heads * head_dim * nothing.element_size()
+        self._memory = 2 * [torch.zeros(0, count, 0, size, dtype=dtype, device=device) for count, size in heads]
+        self.token_bytes = 2 * sum(count * size for count, size in heads) * dtype.itemsize
         self._show(0, 0)
 
     def _show(self, rows: int, tokens: int) -> None:

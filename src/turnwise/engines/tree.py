@@ -27,7 +27,9 @@ from turnwise.engines.draw import draw
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.rows import Row, Rows
 from turnwise.engines.store import Kept, Store
-from turnwise.models.attention import head_weight, use_tree_attention
+from turnwise.models.attention import use_tree_attention
+from turnwise.models.head import Head
+from turnwise.models.kept import kept_heads
 from turnwise.models.lean import forward_of
 from turnwise.models.policy import plain_copy
 
@@ -63,7 +65,8 @@ class TreeEngine:
         self.version = -1
         self.computed_tokens = 0  # prefilled since the start, for throughput reports
         self._model: Any = None
-        self._shape: tuple[int, int, int, torch.dtype, torch.device] | None = None
+        self._heads: Sequence[tuple[int, int]] | None = None  # key-value heads of each layer, and their size
+        self._shape: tuple[Any, ...] | None = None  # of the store
         self._store: Store
         self._next = 0
 
@@ -84,17 +87,17 @@ class TreeEngine:
     def twin(self) -> TreeEngine:
         """Another engine over the same weights, which has computed nothing. It learns of new ones by :meth:`renew`."""
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
-        other.budget, other._model = self.budget, self._model
+        other.budget, other._model, other._heads = self.budget, self._model, self._heads
         return other
 
     def renew(self, version: int) -> None:
         """The weights have changed where they lie: open nodes are closed and every key and value is dropped."""
-        self._forward, self._head = forward_of(self._model), head_weight(self._model)
+        self._forward, self._head = forward_of(self._model), Head(self._model)
         self.version = version
-        config = self._model.config
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (config.num_hidden_layers, config.num_key_value_heads, head_dim, self._head.dtype, self._head.device)
-        self._forget(shape)
+        if self._heads is None:
+            self._heads = kept_heads(self._model)
+        weight = self._head.weight
+        self._forget((self._heads, weight.dtype, weight.device))
 
     def report(self) -> dict[str, float]:
         """``computed_tokens``: of histories, decoding not counted."""
@@ -103,12 +106,12 @@ class TreeEngine:
     def shutdown(self) -> None:
         """It holds nothing outside this process."""
 
-    def _forget(self, shape: tuple[int, int, int, torch.dtype, torch.device]) -> None:
+    def _forget(self, shape: tuple[Any, ...]) -> None:
         """Nothing is left: a resumed run finds what an uninterrupted one finds, down to the rows' places."""
         if self._shape == shape:
             self._store.clear()
         else:
-            self._shape, self._store = shape, Store(*shape, budget=self.budget)
+            self._shape, self._store = shape, Store(shape[0], shape[1], shape[2], budget=self.budget)
         self._rows = Rows(self._store)
         self._nodes: dict[int, _Node] = {}
 
@@ -218,7 +221,7 @@ class TreeEngine:
                 segments.append(Segment(slot, computed, target))
             # A node inside what is computed needs its last hidden state back: that one token again.
             segments.extend(Segment(slot, n - 1, n) for n in {node.length for node in nodes} if n <= computed)
-        layout = EndToEnd if self._head.device.type == "cpu" else SideBySide
+        layout = EndToEnd if self._head.weight.device.type == "cpu" else SideBySide
         for chunk in layout.passes(segments, self.prefill_tokens):
             plan = layout(self._store, chunk)
             self.computed_tokens += sum(segment.length for segment in chunk)
@@ -238,7 +241,7 @@ class TreeEngine:
         self, states: list[_Node], sampling: Sampling, seeds_N: np.ndarray, on_sample: Told | None
     ) -> list[Sample]:
         """Draw all samples step by step. Samples that have written the same so far are one twig (axis _U) until they part."""
-        device = self._head.device
+        device, vocabulary = self._head.weight.device, len(self._head.weight)
         rows_N = torch.tensor([s.row.slot for s in states], device=device)
         trunk = Trunk.of(self._store, rows_N, max(s.length for s in states))
         heads, twig_N = _distinct([(id(s.row), s.length) for s in states])
@@ -248,7 +251,7 @@ class TreeEngine:
         samples = [Sample([], [], truncated=True) for _ in states]
         live = np.arange(len(states))
         for step in range(sampling.max_tokens):
-            tokens_N, logps_N = draw(hidden_U @ self._head.T, sampling, seeds_N[live], step, twig_N)
+            tokens_N, logps_N = draw(self._head(hidden_U), sampling, seeds_N[live], step, twig_N)
             going = np.ones(len(live), dtype=bool)
             for place, (i, token, logp) in enumerate(zip(live, tokens_N.tolist(), logps_N.tolist(), strict=True)):
                 samples[i].ids.append(token)
@@ -266,8 +269,8 @@ class TreeEngine:
             if last:
                 break
             live, written = live[going], tokens_N.cpu().numpy()[going]
-            twigs, twig_N = np.unique(twig_N[going] * len(self._head) + written, return_inverse=True)
-            parent_U, token_U = (torch.from_numpy(x).to(device) for x in np.divmod(twigs, len(self._head)))
+            twigs, twig_N = np.unique(twig_N[going] * vocabulary + written, return_inverse=True)
+            parent_U, token_U = (torch.from_numpy(x).to(device) for x in np.divmod(twigs, vocabulary))
             plan.branch(parent_U)
             length_U = length_U[parent_U]
             hidden_U = self._run(token_U[:, None], (length_U + step)[:, None], plan)[:, 0]

@@ -2,11 +2,13 @@
 
 A forward pass is handed a *plan* (the keyword ``plan``), which says what each query may see. The update's plan is a packed
 tree (:class:`PackedTree`); the engine's plans also keep keys and values (``engines/store.py``). Without a plan the
-function is ordinary causal attention, so a model that carries it still works in ``generate``.
+function is ordinary causal attention, so a model that carries it still works in ``generate``. What a layer asks of attention
+beside scaled products (a sliding window, a soft cap, sinks) comes with its call, and a plan heeds it (:class:`Rules`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -14,19 +16,81 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
 
+from turnwise.models.rope import fix_rope
+
 NAME = "turnwise_tree"
+KINDS = frozenset({"full_attention", "sliding_attention"})  # of layers
+
+
+HIDDEN = -3e4  # added to a score that is not to count, where -inf would make a row of nothing else NaN
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a layer asks of attention beside scaled products.
+
+    Attributes:
+        window: a token sees itself and the ``window - 1`` tokens before it on its own path.
+        softcap: scores are ``softcap * tanh(score / softcap)`` (Gemma 2, arXiv:2408.00118, section 2).
+        sinks: (H,) a further score of each head that takes its share of the softmax and has no value (gpt-oss).
+    """
+
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+    def capped(self, scores: Tensor) -> Tensor:
+        """Scores, scaled already, under the soft cap."""
+        return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
+
+
+PLAIN = Rules()
 
 
 class Plan(Protocol):
     """Shapes: query (B, H, Q, D), key and value (B, H_kv, Q, D) of the new tokens; answers (B, H, Q, D)."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor: ...
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
+    ) -> Tensor: ...
 
 
 def share_heads(x: Tensor, heads: int) -> Tensor:
     """Grouped-query attention: (B, H_kv, T, D) -> (B, H, T, D) by repeating each key-value head."""
     repeats = heads // x.shape[1]
     return x if repeats == 1 else x.repeat_interleave(repeats, dim=1)
+
+
+def attended(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, rules: Rules = PLAIN, dropout: float = 0.0
+) -> Tensor:
+    """Attention under a mask of what is seen, with every score in memory; differentiable. ``rules.window`` is the mask's.
+
+    Args:
+        query: (B, H, Q, D).
+        key, value: (B, H_kv, K, D).
+        mask: bool, (B or 1, 1, Q, K); every query sees something.
+    """
+    heads = query.shape[1]
+    key, value = share_heads(key, heads), share_heads(value, heads)
+    if rules.softcap is None and rules.sinks is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    scores = rules.capped(query @ key.transpose(2, 3) * scaling).masked_fill(~mask, -torch.inf)
+    if rules.sinks is not None:
+        sinks = rules.sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
+    weights = F.dropout(weights[..., : key.shape[2]], dropout, training=dropout > 0)
+    return weights @ value
+
+
+def depth_of(end_BS: Tensor) -> Tensor:
+    """How many ancestors each token of packed trees has, (B, S), from the ends of the subtrees; of padding it means nothing."""
+    S = end_BS.shape[1]
+    place = torch.arange(S, device=end_BS.device).expand_as(end_BS)
+    ends = torch.where(end_BS > 0, end_BS, S + 1).sort(dim=1).values
+    # of the tokens before this one, all are ancestors but those whose subtrees have ended
+    return place - torch.searchsorted(ends, place.contiguous(), right=True)
 
 
 class PackedTree:
@@ -37,19 +101,27 @@ class PackedTree:
     """
 
     def __init__(self, end_BS: Tensor) -> None:
+        self.end = end_BS
         S = end_BS.shape[1]
         place = torch.arange(S, device=end_BS.device)
         ancestor = (place[None, None, :] <= place[None, :, None]) & (place[None, :, None] < end_BS[:, None, :])
-        ancestor |= torch.eye(
+        self.own = torch.eye(
             S, dtype=torch.bool, device=end_BS.device
         )  # padding must see something: softmax of nothing is NaN
-        self.mask = ancestor[:, None]  # (B, 1, S, S)
+        self.mask = (ancestor | self.own)[:, None]  # (B, 1, S, S)
+        self._windows: dict[int | None, Tensor] = {None: self.mask}
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        heads = query.shape[1]
-        return F.scaled_dot_product_attention(
-            query, share_heads(key, heads), share_heads(value, heads), attn_mask=self.mask, scale=scaling
-        )
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
+    ) -> Tensor:
+        return attended(query, key, value, self._seen(rules.window), scaling, rules)
+
+    def _seen(self, window: int | None) -> Tensor:
+        if window is not None and window not in self._windows:
+            depth = depth_of(self.end)
+            near = depth[:, :, None] - depth[:, None, :] < window
+            self._windows[window] = self.mask & (near | self.own)[:, None]
+        return self._windows[window]
 
 
 def tree_attention(
@@ -60,50 +132,61 @@ def tree_attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     plan: Plan | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The attention interface of transformers: answers (B, Q, H, D)."""
+    """The attention interface of transformers: answers (B, Q, H, D). Keys and values may differ in D."""
     scaling = scaling if scaling is not None else query.shape[-1] ** -0.5
+    plain = sliding_window is None and softcap is None and s_aux is None
+    rules = PLAIN if plain else Rules(sliding_window, softcap, s_aux)
+    size = value.shape[-1]
+    if size < key.shape[-1]:
+        value = F.pad(value, (0, key.shape[-1] - size))
+    elif size > key.shape[-1]:
+        query, key = (F.pad(x, (0, size - x.shape[-1])) for x in (query, key))
     if plan is not None:
-        out = plan.attend(module.layer_idx, query, key, value, scaling)  # type: ignore[arg-type]
+        out = plan.attend(module.layer_idx, query, key, value, scaling, rules)  # type: ignore[arg-type]
     else:
-        heads, steps, seen = query.shape[1], query.shape[2], key.shape[2]
+        steps, seen = query.shape[2], key.shape[2]
         mask = torch.ones(steps, seen, dtype=torch.bool, device=query.device).tril(seen - steps)
-        key, value = share_heads(key, heads), share_heads(value, heads)
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
-    return out.transpose(1, 2), None
+        if sliding_window is not None:
+            mask = mask.triu(seen - steps - sliding_window + 1)
+        out = attended(query, key, value, mask, scaling, rules, dropout)
+    return out[..., :size].transpose(1, 2).contiguous(), None  # as the library's own: some models view it
 
 
 AttentionInterface.register(NAME, tree_attention)
 
 
-def use_tree_attention(model: PreTrainedModel) -> PreTrainedModel:
+def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> PreTrainedModel:
     """Switch ``model`` to tree attention.
 
+    Args:
+        longest: tokens of the longest path, for frequencies that depend on it (``models.rope``).
+
     Raises:
-        ValueError: the architecture mixes in attention that is not full (sliding windows), where an ancestor mask alone
-            would not reproduce the model.
+        ValueError: the architecture mixes in layers that are neither full attention nor sliding windows, or its positions
+            cannot be fixed.
     """
-    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
+    config = model.config.get_text_config()
+    if strange := sorted(set(getattr(config, "layer_types", None) or ()) - KINDS):
         raise ValueError(
-            f"{model.config.model_type}: layers of kind {sorted(kinds - {'full_attention'})} are not supported; "
-            "use a model with full attention in every layer (Qwen3, Llama, ...)"
+            f"{model.config.model_type}: layers of kind {', '.join(strange)} pass a state from token to token or choose what "
+            "they read, which a packed tree does not reproduce; use a model that docs/models.md lists as exact"
         )
+    fix_rope(model, longest)
     model.set_attn_implementation(NAME)
     return model
 
 
 def backbone(model: nn.Module) -> nn.Module:
     """The transformer below the head, reached through a PEFT wrapper if there is one."""
-    return _unwrapped(model).base_model
+    return unwrapped(model).base_model
 
 
-def head_weight(model: nn.Module) -> Tensor:
-    """The output embedding, (V, D)."""
-    return _unwrapped(model).get_output_embeddings().weight
-
-
-def _unwrapped(model: Any) -> Any:
+def unwrapped(model: Any) -> Any:
+    """The causal LM or transformer within a PEFT wrapper, if there is one."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

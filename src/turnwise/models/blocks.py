@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from turnwise.models.attention import PLAIN, PackedTree, Rules, depth_of
+
 BLOCK = 128  # tokens; what the kernel works on at once
 
 
@@ -26,20 +28,29 @@ class BlockTree:
 
     def __init__(self, end_BS: Tensor) -> None:
         self.length = end_BS.shape[1]
-        self.mask = blocks_of(F.pad(end_BS, (0, -self.length % BLOCK)))
+        self.end = end_BS
+        self._windows: dict[int | None, BlockMask] = {}
+        self._dense: PackedTree | None = None
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
+    ) -> Tensor:
+        if rules.softcap is not None or rules.sinks is not None:  # scores stand in memory
+            self._dense = self._dense or PackedTree(self.end)
+            return self._dense.attend(layer, query, key, value, scaling, rules)
+        if rules.window not in self._windows:
+            end = F.pad(self.end, (0, -self.length % BLOCK))
+            self._windows[rules.window] = blocks_of(end, window=rules.window)
+        mask = self._windows[rules.window]
         room = (0, 0, 0, -self.length % BLOCK)
         query, key, value = (F.pad(x, room) for x in (query, key, value))
         grouped = query.shape[1] != key.shape[1]
-        out: Tensor = _kernel(query.device.type)(
-            query, key, value, block_mask=self.mask, scale=scaling, enable_gqa=grouped
-        )
+        out: Tensor = _kernel(query.device.type)(query, key, value, block_mask=mask, scale=scaling, enable_gqa=grouped)
         return out[:, :, : self.length]
 
 
-def blocks_of(end_BS: Tensor, block: int = BLOCK) -> BlockMask:
-    """The ancestor mask of packed trees as blocks; S is a multiple of ``block``."""
+def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> BlockMask:
+    """The ancestor mask of packed trees as blocks, under a sliding window if there is one; S is a multiple of ``block``."""
     B, S = end_BS.shape
     n = S // block
     place = torch.arange(S, device=end_BS.device)
@@ -54,8 +65,20 @@ def blocks_of(end_BS: Tensor, block: int = BLOCK) -> BlockMask:
     def ancestor(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return (k <= q) & (q < end_BS[b, k])
 
+    seen_by = ancestor
+    if window is not None:
+        depth_BS = depth_of(end_BS)
+        low, high = (x[:, None] for x in depth_BS.view(B, n, block).aminmax(dim=-1))
+        seen &= low.mT - high < window
+        whole &= high.mT - low < window
+
+        def within(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return ancestor(b, h, q, k) & (depth_BS[b, q] - depth_BS[b, k] < window)
+
+        seen_by = within
+
     return BlockMask.from_kv_blocks(
-        *_ordered(seen & ~whole), *_ordered(whole), BLOCK_SIZE=block, mask_mod=ancestor, seq_lengths=(S, S)
+        *_ordered(seen & ~whole), *_ordered(whole), BLOCK_SIZE=block, mask_mod=seen_by, seq_lengths=(S, S)
     )
 
 

@@ -34,7 +34,9 @@ def forward_of_body(body: Any) -> Forward:
     One of another family or in reduced precision (where the order of roundings matters more than the count of operations)
     runs as it is.
     """
-    plain = body.config.model_type in FAMILIES and next(body.parameters()).dtype == torch.float32
+    config = body.config
+    full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
+    plain = full and config.model_type in FAMILIES and next(body.parameters()).dtype == torch.float32
     return Lean(body) if plain else own_forward(body)
 
 

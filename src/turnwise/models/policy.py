@@ -17,6 +17,7 @@ from transformers.utils import logging as hf_logging
 from turnwise.errors import InputError
 from turnwise.models.adapters import ADAPTER, check_adapter
 from turnwise.models.attention import use_tree_attention
+from turnwise.models.head import Head
 from turnwise.models.vocabulary import check_patterns, check_special, check_tokenizer, check_vocabulary
 from turnwise.models.weights import (
     WeightsError,
@@ -35,15 +36,32 @@ class PolicyError(InputError):
 
 
 def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedModel:
-    """A copy of ``model`` without adapters: their deltas are added to the weights. ``into`` is filled instead of a new one."""
+    """A copy of ``model`` without adapters: their deltas are added to the weights. ``into`` is filled instead of a new one.
+
+    Raises:
+        PolicyError: the architecture or its adapters do not let themselves be copied.
+    """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    try:
+        return _copied(base, into)
+    except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+        raise PolicyError(
+            f"no plain copy of {base.config.model_type} can be made ({type(error).__name__}: {error}); engine.copy=false "
+            "samples from the live module"
+        ) from error
+
+
+def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
     if into is None:
         with torch.device("meta"):
             into = type(base)(base.config)
         into = into.to_empty(device=next(base.parameters()).device).to(next(base.parameters()).dtype)
         for name, buffer in base.named_buffers():  # rotary frequencies are not in the state dict
-            owner, _, leaf = name.rpartition(".")
+            owner, _, leaf = name.replace("base_layer.", "").rpartition(".")
             into.get_submodule(owner).register_buffer(leaf, buffer.detach().clone(), persistent=False)
+        for name, module in base.named_modules():  # frequencies that were fixed stay so
+            if hasattr(module, "rope_type"):
+                into.get_submodule(name).rope_type = module.rope_type
         into.tie_weights()
         into.requires_grad_(False).eval()
     with torch.no_grad():
@@ -86,6 +104,7 @@ def load_policy(
     dropout: float = 0.0,
     seed: int = 0,
     start: str | Path | None = None,
+    longest: int | None = None,
 ) -> tuple[Any, Any]:
     """A causal LM under tree attention and its tokenizer.
 
@@ -96,6 +115,7 @@ def load_policy(
         alpha, dropout: of LoRA.
         seed: of the adapter's first weights.
         start: an adapter on ``model`` that is merged into its weights first, as a finished run leaves it.
+        longest: tokens of the longest path that it is to read; None: no more than it was first trained on.
 
     Raises:
         PolicyError: there is no such model or adapter, or it cannot be used; the message says what to do.
@@ -103,18 +123,28 @@ def load_policy(
     policy, tokenizer = _load(AutoModelForCausalLM, model, dtype, "policy.model")
     if start is not None:
         policy = _merged(policy, model, Path(start))
-    _under_tree_attention(policy, f"policy.model={model}")
+    _under_tree_attention(policy, f"policy.model={model}", longest)
+    try:
+        Head(policy)
+    except ValueError as error:
+        raise PolicyError(f"policy.model={model}: {error}") from error
     if rank == 0:
         return policy, tokenizer
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        adapted = with_adapter(policy, rank, alpha, dropout)
+        try:
+            adapted = with_adapter(policy, rank, alpha, dropout)
+        except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+            raise PolicyError(
+                f"policy.model={model}: LoRA has no place on this architecture ({_first_line(error)}); policy.lora.r=0 trains "
+                "all weights"
+            ) from error
     return adapted, tokenizer
 
 
-def _under_tree_attention(model: Any, named: str) -> None:
+def _under_tree_attention(model: Any, named: str, longest: int | None = None) -> None:
     try:
-        use_tree_attention(model)
+        use_tree_attention(model, longest)
     except ValueError as error:
         raise PolicyError(f"{named}: {error}") from error
 
@@ -146,7 +176,15 @@ def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bo
     config = LoraConfig(
         r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
     )
+    if unlike := [name for name, module in policy.named_modules() if _unlike_linear(module)]:
+        config.exclude_modules = unlike
     return get_peft_model(policy, config, low_cpu_mem_usage=empty)
+
+
+def _unlike_linear(module: torch.nn.Module) -> bool:
+    """Whether a model has made something else of a linear layer, such as a router that answers a tuple."""
+    own = type(module).__module__.startswith("transformers.models.")
+    return own and isinstance(module, torch.nn.Linear) and type(module).forward is not torch.nn.Linear.forward
 
 
 def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None = None) -> tuple[Any, Any]:

@@ -3,7 +3,8 @@
 In depth-first order a tree falls into *runs*, stretches without a branch. The tokens of a run see one another causally, and
 everything below a run sees the whole of it: the ancestor mask is a triangle for each run and a rectangle under it, each of
 contiguous tokens. Small subtrees are taken together under a mask of their own. What the pieces say about a query is
-merged by their log-sum-exps, so the result is exact, and no mask over the whole sequence ever stands in memory.
+merged by their log-sum-exps, so the result is exact, and no mask over the whole sequence ever stands in memory. A sliding
+window cuts the pieces smaller, and sinks are mass that every query has seen before the first piece.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from turnwise.models.attention import HIDDEN, PLAIN, PackedTree, Rules, depth_of
+
 SMALL = 128  # tokens of neighbouring subtrees that are taken together under one mask
+STEP = 512  # queries of a piece that a window cuts
 
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -107,6 +111,33 @@ def _together(end: Sequence[int], start: int, stop: int) -> Piece:
     return Piece(start, stop, start, stop, mask=mask[None, None])
 
 
+def windowed(pieces: Sequence[Piece], depth: Tensor, window: int) -> list[Piece]:
+    """The pairs of ``pieces`` whose key is less than ``window`` tokens before its query on their path.
+
+    Args:
+        depth: (S,) ancestors of each token.
+    """
+    found: list[Piece] = []
+    for whole in pieces:
+        for q0 in range(whole.q0, whole.q1, STEP):
+            q1 = min(q0 + STEP, whole.q1)
+            k1 = min(whole.k1, q1)  # keys stand in front of those who see them
+            away = depth[q0:q1, None] - depth[None, whole.k0 : k1]
+            near = (away < window).any(0)
+            if not near.any():
+                continue
+            k0 = whole.k0 + int(near.int().argmax())
+            away = away[:, k0 - whole.k0 :]
+            hidden = away >= window
+            if whole.causal:
+                hidden |= torch.arange(k0, k1) > torch.arange(q0, q1)[:, None]
+            if whole.mask is not None:
+                hidden |= whole.mask[0, 0, q0 - whole.q0 : q1 - whole.q0, k0 - whole.k0 : k1 - whole.k0] < 0
+            mask = torch.zeros(hidden.shape).masked_fill_(hidden, HIDDEN)[None, None] if hidden.any() else None
+            found.append(Piece(q0, q1, k0, k1, mask=mask))
+    return found
+
+
 class RunTree:
     """A batch of packed trees (see ``models.attention.PackedTree``); padding has end 0 and answers zeros.
 
@@ -115,36 +146,59 @@ class RunTree:
     """
 
     def __init__(self, end_BS: Tensor) -> None:
+        self.end = end_BS
         self.rows = [pieces_of(row[: sum(e > 0 for e in row)]) for row in end_BS.tolist()]
+        self._windows: dict[int | None, list[list[Piece]]] = {None: self.rows}
+        self._dense: PackedTree | None = None
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        out: Tensor = _Attend.apply(query, key, value, self.rows, scaling)
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
+    ) -> Tensor:
+        if rules.softcap is not None:  # the kernel knows none
+            self._dense = self._dense or PackedTree(self.end)
+            return self._dense.attend(layer, query, key, value, scaling, rules)
+        out: Tensor = _Attend.apply(query, key, value, self._seen(rules.window), scaling, rules.sinks)
         return out
+
+    def _seen(self, window: int | None) -> list[list[Piece]]:
+        if window not in self._windows:
+            assert window is not None
+            depths = depth_of(self.end)
+            self._windows[window] = [windowed(*row, window) for row in zip(self.rows, depths, strict=True)]
+        return self._windows[window]
 
 
 class _Attend(torch.autograd.Function):
-    """query (B, H, S, D), key and value (B, H_kv, S, D) -> (B, H, S, D)."""
+    """query (B, H, S, D), key and value (B, H_kv, S, D), sinks (H,) or None -> (B, H, S, D)."""
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: list[list[Piece]], scaling: float
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rows: list[list[Piece]],
+        scaling: float,
+        sinks: Tensor | None,
     ) -> Tensor:
         out = torch.zeros_like(query)
         mass = query.new_full(query.shape[:3], -torch.inf)  # log-sum-exp of what each query has seen so far
+        if sinks is not None:
+            mass.copy_(sinks[None, :, None])
         for b, pieces in enumerate(rows):
             row = slice(b, b + 1)
             for p in pieces:
                 q, k = (row, slice(None), slice(p.q0, p.q1)), (row, slice(None), slice(p.k0, p.k1))
                 part, lse = seen(query[q], key[k], value[k], scaling, p.causal, _like(p.mask, query))
                 merge(out[q], mass[q], part, lse)
-        ctx.save_for_backward(query, key, value, out, mass)
+        ctx.save_for_backward(query, key, value, out, mass, sinks)
         ctx.rows, ctx.scaling = rows, scaling
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        query, key, value, out, mass = ctx.saved_tensors
+        query, key, value, out, mass, sinks = ctx.saved_tensors
         grads = [torch.zeros_like(x) for x in (query, key, value)]
         for b, pieces in enumerate(ctx.rows):
             row = slice(b, b + 1)
@@ -165,7 +219,12 @@ class _Attend(torch.autograd.Function):
                 )
                 for grad, at, part in zip(grads, (q, k, k), parts, strict=True):
                     grad[at] += part
-        return *grads, None, None
+        grad_sinks = None
+        if sinks is not None and ctx.needs_input_grad[5]:
+            # a sink has no value: what its share of the softmax grows by, the answer loses
+            lost = (grad_out * out).sum(-1) * (sinks[None, :, None] - mass).exp()
+            grad_sinks = -lost.sum((0, 2)).to(sinks.dtype)
+        return *grads, None, None, grad_sinks
 
 
 def _like(mask: Tensor | None, query: Tensor) -> Tensor | None:

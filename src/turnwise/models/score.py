@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from turnwise.models.attention import PackedTree, Plan, backbone, head_weight
+from turnwise.models.attention import PackedTree, Plan, backbone
 from turnwise.models.blocks import BlockTree
+from turnwise.models.head import Head
 from turnwise.models.runs import RunTree
-from turnwise.tensors import selected_logprobs, selected_logprobs_and_entropy
 
 LONG = 1024  # tokens of a row, from which on blocks that see nothing are worth judging
 
@@ -36,9 +36,7 @@ def score(
     plan = plan_of(packed.end_BS)
     out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
     hidden_U = out.last_hidden_state.flatten(0, 1)[packed.source_U]
-    if entropy:
-        return selected_logprobs_and_entropy(hidden_U, head_weight(model), packed.target_U, temperature)
-    return selected_logprobs(hidden_U, head_weight(model), packed.target_U, temperature), None
+    return Head(model).logprobs(hidden_U, packed.target_U, temperature, entropy)
 
 
 def plan_of(end_BS: Tensor) -> Plan:

@@ -29,6 +29,7 @@ from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.choice import Choice
 from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
+from turnwise.training.exactness import check_backbone, check_policy
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
 from turnwise.training.gate_savings import gate_counts
@@ -66,19 +67,18 @@ class Run:
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
         named = ("data", "rollout", "update", "policy", "eval", "predictor")
         self.settings = {name: build(cfg, name) for name in named}
-        names = ("states", "reward", "judge", "advantage", "loss")
-        self.parts = {name: build(cfg, name) for name in names}
+        self.parts = {name: build(cfg, name) for name in ("states", "reward", "judge", "advantage", "loss")}
         self.callbacks = [build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node]
         self.env = build(cfg, "env")
         check_ready(self.env)
         self.format = call_format(OmegaConf.select(cfg, "reward.format"), self.env, bool(self.settings["data"].file))
-        policy, lora = self.settings["policy"], self.settings["policy"].lora
+        policy, longest = self.settings["policy"], self.settings["rollout"].max_length
         self.source = at_hand(weights_of(policy.model), "policy.model")
         told = (unknown_to(policy.model, w.name, getattr(w, "level", None)) for w in worlds_of(self.env).values())
         self.strange = [line for line in told if line]  # environments that the shipped policy was never trained on
-        model, tokenizer = load_policy(
-            self.source, policy.dtype, lora.r, lora.alpha, lora.dropout, self.seed, policy.start
-        )
+        adapter = (policy.lora.r, policy.lora.alpha, policy.lora.dropout)
+        model, tokenizer = load_policy(self.source, policy.dtype, *adapter, self.seed, policy.start, longest)
+        check_policy(model, f"policy.model={policy.model}", Path(cfg.paths.cache))
         self.tokenizer, self.chat = tokenizer, ChatTokens(tokenizer)
         chosen = OmegaConf.select(cfg, "reward.format") or self.settings["data"].format
         self.dialect = dialect_for(self.settings["data"], self.parts["states"].source, self.chat, chosen)
@@ -129,7 +129,9 @@ class Run:
         if (settings := self.settings["predictor"]) is None:
             return None
         source = at_hand(weights_of(settings.model), "predictor.model")
-        return load_predictor(settings, source, self.tokenizer, self.seed, self.device)
+        found = load_predictor(settings, source, self.tokenizer, self.seed, self.device)
+        check_backbone(found.critic.backbone, f"predictor.model={settings.model}", Path(self.cfg.paths.cache))
+        return found
 
     # -- where to act --------------------------------------------------------------------------------------------------
 
@@ -214,8 +216,8 @@ class Run:
     def fit(self, states: Sequence[State], first: Sequence[Callback] = ()) -> None:
         """Lightning's Trainer over iterations, with ``first`` before other callbacks; goes on from the last checkpoint."""
         frozen = self.frozen(states)
-        folder = self.folder / "checkpoints"
-        checkpoint = self.ranks.tell(newest(folder, self.phases.tell) if self.ranks.first else None)
+        last = newest(self.folder / "checkpoints", self.phases.tell) if self.ranks.first else None
+        checkpoint = self.ranks.tell(last)
         epochs, every = int(self.cfg.trainer.max_epochs), self.settings["eval"].every
         kept = spooled(self.player, self.cfg, self.ranks, self.phases.tell)
         with self.phases.phase("train", epochs) as advance, kept as player:

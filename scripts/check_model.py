@@ -1,0 +1,190 @@
+"""Is a model trained exactly, or refused? The last line is one JSON object.
+
+python scripts/check_model.py model=Qwen/Qwen3-0.6B
+python scripts/check_model.py families
+python scripts/check_model.py families only=llama,gemma2 --write
+
+model     an id on the Hugging Face hub or a folder: the probe that a run makes of it, with and without LoRA
+dtype     of the weights (float32)
+families  a small random model of every causal architecture of the installed transformers, probed and held against plain paths
+only      names of architectures, with commas; unset: all
+limit     seconds that one architecture may take (300)
+--write   put the table into docs/models.md; with only=, its rows alone are written anew
+Exit status: 0 exact (families: nothing wrong, no traceback), 1 otherwise, 2 an argument or a model cannot be used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import transformers
+from rich.table import Table
+
+from turnwise.console import sized
+from turnwise.errors import InputError
+from turnwise.files import whole
+from turnwise.models.families import architectures
+from turnwise.models.hub import at_hand
+from turnwise.models.policy import load_policy, with_adapter
+from turnwise.rollouts.family import ALPHA, RANK, Verdict, filled, judge_family, rows_of
+from turnwise.rollouts.probe import probe
+from turnwise.training.exactness import refusal
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
+BEGIN, END = "<!-- families: written by scripts/check_model.py -->", "<!-- end of families -->"
+COLUMNS = ("family", "verdict", "lora", "loss", "gradient", "sampled", "why")
+
+
+@dataclass
+class Settings:
+    """The command line."""
+
+    model: str = ""
+    dtype: str = "float32"
+    families: bool = False
+    only: tuple[str, ...] = ()
+    limit: float = 300.0
+    write: bool = False
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: see the module."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0 if arguments else 2
+    try:
+        settings = parse(arguments)
+        return judge_all(settings) if settings.families else judge_model(settings)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def parse(arguments: Sequence[str]) -> Settings:
+    """The settings.
+
+    Raises:
+        InputError: an argument is unknown or no use.
+    """
+    settings = Settings()
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if argument in ("families", "--write"):
+            setattr(settings, argument.strip("-"), True)
+        elif key in ("model", "dtype") and value:
+            setattr(settings, key, value)
+        elif key == "only" and value:
+            settings.only = tuple(value.split(","))
+        elif key == "limit" and value.isdecimal():
+            settings.limit = float(value)
+        else:
+            raise InputError(f"{argument}: not understood; write model=ID_OR_FOLDER or families (--help says more)")
+    if settings.dtype not in ("float32", "bfloat16", "float16"):
+        raise InputError(f"dtype={settings.dtype}: float32, bfloat16 or float16 is needed")
+    if bool(settings.model) == settings.families:
+        raise InputError("write either model=ID_OR_FOLDER or families")
+    if strange := set(settings.only) - set(architectures()):
+        raise InputError(f"only={min(strange)}: the installed transformers has no such causal architecture")
+    return settings
+
+
+def judge_model(settings: Settings) -> int:
+    """Probe one model as a run does, then under LoRA.
+
+    Raises:
+        InputError: it cannot be loaded.
+    """
+    named = f"model={settings.model}"
+    model, _ = load_policy(at_hand(settings.model, "model"), settings.dtype)
+    found = probe(model)
+    print(f"{named}: exact" if found is None else refusal(model, named, found))
+    lora: str | None = None
+    if found is None:
+        try:
+            lora = str(probe(filled(with_adapter(model, RANK, ALPHA, 0.0))) or "exact")
+        except Exception as error:  # peft raises whatever a layer that it does not know leads to
+            lora = " ".join(f"{type(error).__name__}: {error}".split())
+        print(f"with LoRA: {lora}")
+    print(json.dumps({"model": settings.model, "exact": found is None, "why": str(found or ""), "lora": lora}))
+    return int(found is not None)
+
+
+def judge_all(settings: Settings) -> int:
+    """Every family in a process of its own, so that none ends or delays the others."""
+    verdicts: list[Verdict] = []
+    for kind in settings.only or architectures():
+        for verdict in guarded(kind, settings.limit):
+            verdicts.append(verdict)
+            print(f"{verdict.family}: {verdict.verdict} {verdict.why}".rstrip(), file=sys.stderr, flush=True)
+    table = Table(*COLUMNS)
+    for verdict in verdicts:
+        table.add_row(*cells(verdict))
+    sized(200).print(table)
+    if settings.write:
+        write(verdicts, anew=not settings.only)
+    counts = {
+        "families": len(verdicts),
+        **{kind: sum(v.verdict == kind for v in verdicts) for kind in ("exact", "refused", "wrong")},
+        "tracebacks": sum(v.verdict == "traceback" for v in verdicts),
+    }
+    print(json.dumps(counts))
+    return int(bool(counts["wrong"] or counts["tracebacks"]))
+
+
+def guarded(kind: str, limit: float) -> list[Verdict]:
+    """The rows of a model type, from a process that is ended when its time is over."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_rows, args=(kind, there), daemon=True)
+    process.start()
+    there.close()
+    try:
+        if not here.poll(limit):
+            return [Verdict(kind, "refused", why=f"not built or judged within {limit:g} s")]
+        found: list[Verdict] = here.recv()
+        return found
+    except EOFError:
+        process.join()
+        return [Verdict(kind, "traceback", why=f"its process ended with exit code {process.exitcode}")]
+    finally:
+        process.kill()
+        process.join()
+
+
+def _rows(kind: str, there: Any) -> None:
+    transformers.logging.set_verbosity_error()
+    there.send([judge_family(kind, name, changes) for name, changes in rows_of(kind)])
+
+
+def cells(verdict: Verdict) -> list[str]:
+    """A row of the table."""
+    values = asdict(verdict)
+    return [
+        ("" if math.isnan(values[key]) else f"{values[key]:.0e}") if isinstance(values[key], float) else values[key]
+        for key in COLUMNS
+    ]
+
+
+def write(verdicts: Sequence[Verdict], anew: bool) -> None:
+    """Put rows into the table of docs/models.md: all of them, or those that were judged."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    old, after = rest.split(END)
+    rows = {} if anew else {line.split("|")[1].strip(): line for line in old.splitlines()[4:] if line.startswith("|")}
+    rows |= {verdict.family: f"| {' | '.join(cells(verdict))} |" for verdict in verdicts}
+    counts = {name: sum(line.split("|")[2].strip() == name for line in rows.values()) for name in ("exact", "refused")}
+    head = f"transformers {transformers.__version__}: {len(rows)} rows, {counts['exact']} exact, {counts['refused']} refused.\n"
+    lines = [head, f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *(rows[name] for name in sorted(rows))]
+    with whole(PAGE) as part:
+        part.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Small random models of the architectures that transformers can build, to check what holds for each of them.
+
+A configuration is the library's default with its sizes shrunk by the names of its keys, so that no list of architectures is
+kept here. The weights are drawn wide enough that a wrong mask, position or head shows in every log-prob.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+MOST = 30_000_000  # parameters: what is larger after shrinking has sizes of other names
+LAYERS = 4
+_SIZES = (  # pattern of a key, and its value in a small model; the first that fits counts
+    (r"^(num_hidden_layers|n_layers?|num_layers|decoder_layers|encoder_layers|depth)$", LAYERS),
+    (r"^(num_attention_heads|n_heads?|num_heads|(en|de)coder_attention_heads)$", 4),
+    (r"^(hidden_size|n_embd|d_model|dim|embedding_size|hidden_dim|lru_width|word_embed_proj_dim)$", 64),
+    (r"^(head_dim|attention_head_dim|v_head_dim|qk_nope_head_dim|global_head_dim|kv_channels)$", 16),
+    (r"^qk_rope_head_dim$", 8),
+    (r"^(q|kv|o)_lora_rank$", 32),
+    (r"^linear_num_(key|value)_heads$", 2),
+    (r"^linear_(key|value)_head_dim$", 16),
+    (r"(intermediate_size|ffn_dim|n_inner|ffn_hidden_size|moe_ffn_hidden_size|mlp_dim)(_mlp)?$", 96),
+    (r"^vocab_size(_per_layer_input)?$", 160),
+    (r"^(num_experts|num_local_experts|n_routed_experts|moe_num_experts|num_routed_experts)$", 4),
+    (r"^(num_experts_per_tok|moe_top_?k|top_k_experts|moe_k|num_experts_per_token)$", 2),
+    (r"^(n_group|topk_group|num_expert_group|topk_groups|n_groups)$", 1),
+    (r"^first_k_dense_replace$", 1),
+    (r"^(sliding_window|window_size|attention_chunk_size|index_topk|local_attention)$", 8),
+    (r"^(index_n_heads|mamba_n_heads|mamba_num_heads)$", 4),
+    (r"^index_head_dim$", 16),
+    (r"^(max_position_embeddings|n_positions|n_ctx|max_seq_len)$", 512),
+)
+_UNSET = {"kv_channels": 16, "num_experts_per_tok": 2}  # keys without a default
+_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+
+
+def architectures() -> list[str]:
+    """Model types that the installed transformers calls causal."""
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def small_config(kind: str, **changes: Any) -> Any:
+    """The default configuration of a model type with its sizes shrunk, and ``changes`` of the language model's keys.
+
+    Raises:
+        Exception: whatever its class raises for these sizes.
+    """
+    default = type(AutoConfig.for_model(kind))
+    about = AutoConfig.for_model(kind)
+    sizes = _small(about)
+    inner = [key for key in ("text_config",) if getattr(about, key, None) is not None]
+    for key in inner:
+        sizes[key] |= changes
+    config = default(**(sizes if inner else sizes | changes))
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None)
+    if kinds and "layer_types" not in changes and (longer := _including_all(about, len(kinds))) > len(kinds):
+        return small_config(kind, num_hidden_layers=longer, **changes) if "num_hidden_layers" not in changes else config
+    return config
+
+
+def windowed(config: Any) -> dict[str, Any] | None:
+    """The changes that give layers a sliding window where a configuration can have one and has none; None where it cannot."""
+    text = config.get_text_config()
+    about = text.to_dict()
+    if "sliding_window" not in about:
+        return None
+    switched = "use_sliding_window" in about and not about["use_sliding_window"]
+    if about["sliding_window"] is not None and not switched:
+        return None
+    more = {"use_sliding_window": True, "max_window_layers": 2, "layer_types": None}
+    return {"sliding_window": 8} | {key: value for key, value in more.items() if key in about}
+
+
+def small_model(config: Any, seed: int = 0) -> Any:
+    """A causal LM of ``config`` in float32 whose weights are all random.
+
+    Raises:
+        ValueError: it is larger than ``MOST`` parameters.
+        Exception: whatever its class raises.
+    """
+    with torch.device("meta"):
+        count = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+    if count > MOST:
+        raise ValueError(f"{count / 1e6:.0f} million parameters are left when its sizes are shrunk")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        widen(model)
+    return model.requires_grad_(True).eval()
+
+
+@torch.no_grad()
+def widen(model: Any) -> None:
+    """Draw every weight anew: matrices that nearly keep the size of what they multiply, scales and biases about their values."""
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    for parameter in model.parameters():
+        if not parameter.is_floating_point():
+            continue
+        if parameter.ndim < 2:
+            first = torch.nan_to_num(parameter)
+            parameter.copy_(first + 0.2 * torch.randn_like(parameter))
+        else:
+            spread = 0.3 if id(parameter) in tables else 0.7 * parameter.shape[-1] ** -0.5
+            parameter.normal_(0.0, spread)
+
+
+def _small(config: Any) -> dict[str, Any]:
+    about = config.to_dict()
+    sizes: dict[str, Any] = {key: value for key, value in _IDS.items() if key in about}
+    sizes |= {key: value for key, value in _UNSET.items() if key in about and about[key] is None}
+    heads = next((about[key] for key in ("num_attention_heads", "n_head", "num_heads") if key in about), None)
+    for key, value in about.items():
+        nested = vars(config).get(key)
+        if hasattr(nested, "to_dict") and isinstance(value, Mapping):
+            sizes[key] = _small(nested)
+        elif re.search(r"^num_(global_)?(key_value|kv)_heads$", key):
+            sizes[key] = 4 if value == heads else 2
+        elif isinstance(value, int) and not isinstance(value, bool):
+            small = next((small for pattern, small in _SIZES if re.search(pattern, key)), None)
+            if small is not None and value > 0:
+                sizes[key] = small
+    if "head_dim" in about:  # latent attention has parts of its own, and a head's size is that of the turned one
+        sizes["head_dim"] = sizes.get("qk_rope_head_dim", 16)
+    return sizes
+
+
+def _including_all(default: Any, given: int) -> int:
+    """So many layers that each kind of the default's layers is among them, if that is few."""
+    kinds: Iterable[str] = getattr(default.get_text_config(), "layer_types", None) or ()
+    known = list(kinds)
+    needed = max((known.index(kind) + 1 for kind in set(known)), default=given)
+    return needed if needed <= 2 * LAYERS else given

@@ -1,0 +1,129 @@
+"""The head of a causal LM: logits of last hidden states by the model's own code.
+
+A head may scale, cap or bias its logits, and every architecture writes that into its forward pass. So the forward pass itself
+is asked, over a stand-in for the transformer below the head that hands out given hidden states. Most heads turn out to be one
+product with the output embedding; those are computed as that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from turnwise.models.attention import unwrapped
+from turnwise.tensors import selected_logprobs, selected_logprobs_and_entropy
+
+CHUNK = 1024  # hidden states whose logits stand in memory at once
+
+_known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+class Head:
+    """Args:
+    model: a causal LM, with or without adapters. Its weights are read at every call.
+
+    Raises:
+        ValueError: it has no output embedding, or its forward pass does not let the transformer be replaced.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.base = unwrapped(model)
+        if self.base.get_output_embeddings() is None:
+            raise ValueError(f"{self.base.config.model_type}: the model has no output embedding")
+        if self.base not in _known:
+            _known[self.base] = self._is_product()
+        self.plain = _known[self.base]
+
+    @property
+    def weight(self) -> Tensor:
+        """The output embedding, (V, C)."""
+        weight: Tensor = self.base.get_output_embeddings().weight
+        return weight
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Hidden states (N, C) -> logits (N, V)."""
+        return hidden @ self.weight.T if self.plain else self._own(hidden)
+
+    def logprobs(
+        self, hidden_U: Tensor, target_U: Tensor, temperature: float = 1.0, entropy: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-probs (U,) of chosen tokens and, if asked for, entropies (U,), in nats (``tensors.selected_logprobs``)."""
+        if self.plain:
+            if entropy:
+                return selected_logprobs_and_entropy(hidden_U, self.weight, target_U, temperature)
+            return selected_logprobs(hidden_U, self.weight, target_U, temperature), None
+        parts = [
+            checkpoint(self._chosen, hidden, target, temperature, entropy, use_reentrant=False)
+            for hidden, target in zip(hidden_U.split(CHUNK), target_U.split(CHUNK), strict=True)
+        ]
+        chosen, entropies = (torch.cat(found) for found in zip(*parts, strict=True))
+        return chosen, entropies if entropy else None
+
+    def _chosen(self, hidden: Tensor, target: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor]:
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits = self._own(hidden.to(self.weight.dtype))
+        logs = (logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature).log_softmax(-1)
+        chosen = logs.gather(-1, target[:, None])[:, 0]
+        # a token that cannot be drawn has log-prob -inf, and 0 * -inf is no number
+        return chosen, -(logs.exp() * logs.clamp_min(torch.finfo(logs.dtype).min)).sum(-1) if entropy else chosen[:0]
+
+    def _own(self, hidden: Tensor) -> Tensor:
+        shell = object.__new__(type(self.base))  # shares everything with the model but the transformer
+        shell.__dict__.update(self.base.__dict__)
+        shell.__dict__["_modules"] = {**self.base._modules, self.base.base_model_prefix: _Given()}
+        logits: Tensor = shell.forward(inputs_embeds=hidden[None], use_cache=False).logits[0]
+        return logits
+
+    def _is_product(self) -> bool:
+        """Whether the logits are what a linear layer without bias makes of the hidden states, untouched before and behind it."""
+        layer = self.base.get_output_embeddings()
+        seen: list[tuple[Tensor, Tensor, int]] = []
+        hook = layer.register_forward_hook(lambda _, given, out: seen.append((given[0], out, out._version)))
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                hidden = self.weight.new_zeros(1, self.weight.shape[1])
+                logits = self._own(hidden)
+        except Exception as error:  # a module of another library, which may raise anything
+            raise ValueError(
+                f"{self.base.config.model_type}: its head cannot be computed apart ({type(error).__name__}: {error})"
+            ) from error
+        finally:
+            hook.remove()
+        if len(seen) != 1 or type(layer) is not nn.Linear or layer.bias is not None:
+            return False
+        given, out, version = seen[0]
+        untouched = _shared(given, hidden) and hidden._version == 0 and given.shape[-1] == hidden.shape[-1]
+        return untouched and _shared(out, logits) and logits._version == version
+
+
+class _Given(nn.Module):
+    """Stands where the transformer stood, and gives its input as the last hidden states."""
+
+    @property
+    def decoder(self) -> _Given:
+        """Some models ask a part of their transformer."""
+        return self
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:
+        return _Output(inputs_embeds)
+
+
+class _Output:
+    """The output of a transformer that has nothing but last hidden states."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+    def __getitem__(self, place: Any) -> Any:
+        return (self.last_hidden_state,)[place]
+
+
+def _shared(a: Tensor, b: Tensor) -> bool:
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)

@@ -1,0 +1,48 @@
+"""What an engine has to keep of a token: the keys and values of each layer, found by asking the layers once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnwise.models.attention import PLAIN, Rules, backbone
+from turnwise.models.lean import FAMILIES
+
+
+def kept_heads(model: Any) -> tuple[tuple[int, int], ...]:
+    """For each layer how many key-value heads it has and their size; (0, 0) for a layer without attention.
+
+    One token is passed through layers of families whose configuration does not say it in the usual words: latent attention
+    expands its keys, and some families have other heads in other layers.
+
+    Raises:
+        ValueError: no layer uses transformers' attention interface.
+    """
+    body = backbone(model)
+    config: Any = body.config.get_text_config()  # type: ignore[union-attr, operator]
+    if config.model_type in FAMILIES:
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return ((config.num_key_value_heads, size),) * config.num_hidden_layers
+    seen = _Seen()
+    weight = next(model.parameters())
+    one = torch.ones(1, 1, dtype=torch.long, device=weight.device)
+    with torch.no_grad():
+        body(input_ids=one, position_ids=one - 1, use_cache=False, plan=seen)
+    if not seen.heads:
+        raise ValueError(f"{config.model_type}: its layers do not use transformers' attention interface")
+    return tuple(seen.heads.get(layer, (0, 0)) for layer in range(max(seen.heads) + 1))
+
+
+class _Seen:
+    """A plan that notes what it is given and answers values that are finite."""
+
+    def __init__(self) -> None:
+        self.heads: dict[int, tuple[int, int]] = {}
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
+    ) -> Tensor:
+        self.heads[layer] = (key.shape[1], key.shape[3])
+        return torch.zeros_like(query)

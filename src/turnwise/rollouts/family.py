@@ -1,0 +1,111 @@
+"""One architecture, judged: exact, refused, or wrong (accepted by the probe, and not what its plain paths say)."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from turnwise.models.attention import use_tree_attention
+from turnwise.models.families import small_config, small_model, windowed
+from turnwise.models.head import Head
+from turnwise.models.policy import with_adapter
+from turnwise.rollouts.against_paths import Distance, against_paths
+from turnwise.rollouts.probe import probe
+
+SAID = 240  # characters of a reason
+RANK, ALPHA = 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of a row of the table.
+
+    Attributes:
+        family: the model type, and whether its layers were given a window.
+        verdict: ``exact``, ``refused`` or ``wrong``; ``traceback`` where something failed that nothing refused.
+        lora: the same of the model under LoRA, or empty where the model is not exact.
+        why: of whatever is not exact, one line.
+        loss, gradient, sampled: the larger of both distances (``against_paths.Distance``); nan where none was measured.
+    """
+
+    family: str
+    verdict: str
+    lora: str = ""
+    why: str = ""
+    loss: float = float("nan")
+    gradient: float = float("nan")
+    sampled: float = float("nan")
+
+
+def rows_of(kind: str) -> list[tuple[str, dict[str, Any]]]:
+    """The rows of a model type: as it is, and with a window where its configuration can have one and has none."""
+    rows: list[tuple[str, dict[str, Any]]] = [(kind, {})]
+    try:
+        changes = windowed(small_config(kind))
+        if changes is not None:
+            small_config(kind, **changes)
+            rows.append((f"{kind}, with a window", changes))
+    except Exception:  # what cannot be built is refused where it is judged
+        return rows[:1]
+    return rows
+
+
+def judge_family(kind: str, name: str, changes: dict[str, Any]) -> Verdict:
+    """Build a small random model, probe it as a run would, and hold what is accepted against plain paths; then under LoRA."""
+    try:
+        model = small_model(small_config(kind, **changes))
+    except Exception as error:  # a class of another library, which may raise anything
+        return Verdict(name, "refused", why=f"not built from a small configuration ({_said(error)})")
+    try:
+        Head(use_tree_attention(model))
+    except ValueError as error:
+        return Verdict(name, "refused", why=_cut(str(error)))
+    if (found := probe(model)) is not None:
+        return Verdict(name, "refused", why=_cut(str(found)))
+    try:
+        plain = against_paths(model, copy=False)
+    except Exception:
+        return Verdict(name, "traceback", why=_cut(traceback.format_exc(limit=-1)))
+    if not plain.exact:
+        return _of(name, "wrong", "", "without adapters", plain)
+    adapted: Any = None
+    try:
+        adapted = filled(with_adapter(model, RANK, ALPHA, 0.0))
+        refused = probe(adapted)
+        why = "" if refused is None else str(refused)
+    except Exception as error:  # peft raises whatever a layer that it does not know leads to
+        why = _said(error)
+    if why:
+        return _of(name, "exact", "refused", _cut(f"LoRA: {why}"), plain)
+    try:
+        both = against_paths(adapted, copy=True)
+    except Exception:
+        return Verdict(name, "traceback", why=_cut(traceback.format_exc(limit=-1)))
+    return _of(name, "exact" if both.exact else "wrong", "exact" if both.exact else "wrong", "", plain, both)
+
+
+def filled(adapted: Any, seed: int = 0) -> Any:
+    """A model under LoRA whose adapters change something: their second factors begin at 0."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0.0, 0.1)
+    return adapted
+
+
+def _of(name: str, verdict: str, lora: str, why: str, *measured: Distance) -> Verdict:
+    largest = {key: max(getattr(found, key) for found in measured) for key in ("loss", "gradient", "sampled")}
+    return Verdict(name, verdict, lora, why, **largest)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split()).replace("|", "/")
+    return line if len(line) <= SAID else line[: SAID - 3] + "..."

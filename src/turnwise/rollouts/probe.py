@@ -1,0 +1,272 @@
+"""Is a model's arithmetic the same packed, sampled and plain? A small branching tree, measured on the loaded weights.
+
+A tree is sampled by the engine (a trunk, two turns, an observation behind each, branches of the second turn), packed as for
+an update and scored, and each path from the root to a leaf goes through the model's own forward pass: its own attention in the
+implementation that defines it (``eager``), its own head with whatever scale, bias or cap it has. The log-probs of the
+sampled tokens at temperature 1 must agree.
+
+The tree is ``LONGER`` tokens longer than any window, and small, so that a model of billions of parameters is probed in little
+more time than its loading takes: windows are shrunk to ``WINDOW`` tokens while the probe runs, and only the lowest layers that
+include every kind of layer are passed (``models.cut``). The model is probed in the mode in
+which it was loaded, so that noise of a training mode shows. In reduced precision a difference above the limit is measured
+again in float32, on a copy of those layers, because roundings alone can exceed it.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.tree import TreeEngine
+from turnwise.models.attention import NAME, Plan, backbone, unwrapped
+from turnwise.models.cut import cut
+from turnwise.models.score import plan_of, score
+from turnwise.rollouts.pack import Packed, pack
+from turnwise.types import Credit, RolloutTree, State, Task, Turn
+
+WINDOW = 2  # tokens; a sampled turn is longer, so that windows end inside it, behind it and in the trunk
+LONGER = 64  # tokens of the trunk
+WRITTEN, SEEN, LAST = 4, 6, 2  # tokens of a first turn, of its observation, of a second turn
+LIMIT, REDUCED = 1e-3, 5e-2  # nats, in float32 and in reduced precision
+PARENTS = (-1, -1, 0, 0, 1)  # of the five turns
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a model's arithmetic is not reproduced (``attention``, ``head``, ``position`` or ``engine``), and how."""
+
+    where: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}"
+
+
+def probe(model: Any) -> Difference | None:
+    """The difference that a causal LM under tree attention shows, None where it shows none. The model is left as it was."""
+    return _twice(model, _difference)
+
+
+def probe_backbone(model: Any) -> Difference | None:
+    """As :func:`probe`, of a transformer without head: its last hidden states, as a share of the largest of them."""
+    return _twice(model, _hidden_difference)
+
+
+def _twice(model: Any, measure: Callable[[Any], Difference | None]) -> Difference | None:
+    with cut(model, WINDOW), torch.no_grad():
+        try:
+            found = measure(model)
+            if found is None or _limit(model) == LIMIT:
+                return found
+            return measure(copy.deepcopy(model).float())
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # a module of another library, which may raise anything
+            return Difference("attention", _cannot("its forward pass", error))
+
+
+Tokens = tuple[Sequence[int], Sequence[Sequence[int]]]
+"""Ids of a trunk and of two observations."""
+
+
+# -- the tree ------------------------------------------------------------------------------------------------------------
+
+
+class Example:
+    """The small tree: what stands in its turns, how an update packs it, and the paths that it is made of.
+
+    Args:
+        trunk: ids of the state.
+        seen: ids of the two observations.
+        written: ids of the five turns.
+    """
+
+    def __init__(self, trunk: Sequence[int], seen: Sequence[Sequence[int]], written: Sequence[Sequence[int]]) -> None:
+        turns = [
+            Turn(parent, list(ids), [0.0] * len(ids), observation_ids=list(seen[i]) if i < 2 else [])
+            for i, (parent, ids) in enumerate(zip(PARENTS, written, strict=True))
+        ]
+        self.tree = RolloutTree(State("probe", Task("probe", "probe", "train"), tuple(trunk)), turns)
+        credit = Credit(advantage=[1.0] * len(turns), weight=[1.0] * len(turns))
+        self.packed: Packed = pack([self.tree], [credit], row_tokens=1 << 20).batches[0]
+        self.order: list[int] = []  # of the turns, as the packed items stand
+        self.row: list[int] = []  # of each item, the path it lies on
+        self.place: list[int] = []  # and the token before it
+        paths = []
+        for number, leaf in enumerate(self.tree.leaves()):
+            ids = list(trunk)
+            for t in self.tree.path(leaf):
+                if t not in self.order:
+                    self.order.append(t)
+                    self.row += [number] * len(turns[t].action_ids)
+                    self.place += range(len(ids) - 1, len(ids) - 1 + len(turns[t].action_ids))
+                ids += turns[t].action_ids + turns[t].observation_ids
+            paths.append(ids)
+        self.paths = torch.tensor(paths)  # (leaves, tokens), of one length
+        self.target_K = self.packed.target_U[self.packed.items.unique_K]
+
+    def to(self, device: torch.device) -> Example:
+        self.packed = self.packed.to(device)
+        self.paths, self.target_K = self.paths.to(device), self.target_K.to(device)
+        return self
+
+
+def _tokens(config: Any) -> Tokens:
+    """A trunk and two observations of different ordinary tokens: none that the configuration names."""
+    named = {v for k, v in config.to_dict().items() if k.endswith("_token_id") and isinstance(v, int)}
+    free = [token for token in range(config.vocab_size // 8, config.vocab_size) if token not in named]
+    ids = [free[7 * i % len(free)] for i in range(LONGER + 2 * SEEN)]
+    return ids[:LONGER], [ids[LONGER:-SEEN], ids[-SEEN:]]
+
+
+def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: int = LAST) -> list[Sample]:
+    """The five turns that an engine writes into the tree."""
+    trunk, seen = tokens
+    a = engine.open(trunk)
+    b = engine.fork(a)
+    drawn = engine.sample([a, b], Sampling(max_tokens=written), [1, 2])
+    for node, ids in zip((a, b), seen, strict=True):
+        engine.extend(node, ids)
+    return drawn + engine.sample([a, engine.fork(a), b], Sampling(max_tokens=last), [3, 4, 5])
+
+
+def _given(tokens: Tokens) -> list[list[int]]:
+    """Turns of tokens that nobody sampled."""
+    return [[tokens[0][7 * i + j] for j in range(WRITTEN if i < 2 else LAST)] for i in range(len(PARENTS))]
+
+
+# -- measured ------------------------------------------------------------------------------------------------------------
+
+
+def _difference(model: Any) -> Difference | None:
+    config = unwrapped(model).config.get_text_config()
+    device, tokens = next(model.parameters()).device, _tokens(config)
+    failed, drawn = "", None
+    try:
+        engine = TreeEngine(end_ids=(), copy=False)
+        engine.load_weights(model, 0)
+        drawn = sampled(engine, tokens)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a module of another library, which may raise anything
+        failed = _cannot("a sample", error)
+    written = [sample.ids for sample in drawn] if drawn is not None else _given(tokens)
+    example = Example(*tokens, written).to(device)
+    own_K = _own(model, example)
+    packed_K = score(model, example.packed)[0][example.packed.items.unique_K]
+    limit = _limit(model)
+    if (by := _largest(packed_K, own_K)) > limit:
+        return _named(model, example, own_K, by)
+    if drawn is None:
+        return Difference("engine", failed)
+    engine_K = torch.tensor([x for t in example.order for x in drawn[t].logprobs], device=device)
+    if (by := _largest(engine_K, own_K)) > limit:
+        return Difference("engine", f"log-probs of sampled tokens differ by {by:.2g} nats from a plain forward pass")
+    return None
+
+
+def _own(model: Any, example: Example) -> Tensor:
+    """(K,) log-probs of the tree's tokens by the model's own forward pass over each path."""
+    keep = example.paths.shape[1] - min(example.place)
+    short = "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters
+    logits = _plainly(model, example.paths, **({"logits_to_keep": keep} if short else {})).logits
+    skipped = example.paths.shape[1] - logits.shape[1]
+    rows, places = torch.tensor(example.row), torch.tensor(example.place) - skipped
+    return logits[rows, places].float().log_softmax(-1).gather(-1, example.target_K[:, None])[:, 0]
+
+
+def _plainly(model: Any, paths: Tensor, **more: Any) -> Any:
+    """The model's own forward pass over whole paths, under the attention that defines it."""
+    with own_attention(model):
+        return model(input_ids=paths, use_cache=False, **more)
+
+
+@contextmanager
+def own_attention(model: Any) -> Iterator[None]:
+    """Within the context the model computes attention by itself (``eager``)."""
+    base = unwrapped(model)
+    base.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        base.set_attn_implementation(NAME)
+
+
+def _hidden_difference(body: Any) -> Difference | None:
+    tokens = _tokens(body.config.get_text_config())
+    example = Example(*tokens, _given(tokens)).to(next(body.parameters()).device)
+    wanted = _plainly(body, example.paths).last_hidden_state[torch.tensor(example.row), torch.tensor(example.place)]
+    found = _hidden(body, example.packed, plan_of(example.packed.end_BS))
+    by = _largest(found, wanted) / max(float(wanted.abs().max()), 1e-6)
+    if by <= _limit(body):
+        return None
+    return Difference(
+        "attention", f"hidden states of a packed tree differ by {by:.2g} of the largest from a plain pass"
+    )
+
+
+def _hidden(model: Any, packed: Packed, plan: Plan) -> Tensor:
+    """(K, C) last hidden states before the predicted tokens."""
+    out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
+    hidden: Tensor = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
+    return hidden
+
+
+# -- where it differs ----------------------------------------------------------------------------------------------------
+
+
+class _Counting:
+    """A plan that counts how often it is asked."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.asked = plan, 0
+
+    def attend(self, *args: Any, **more: Any) -> Tensor:
+        self.asked += 1
+        return self.plan.attend(*args, **more)
+
+
+def _named(model: Any, example: Example, own_K: Tensor, by: float) -> Difference:
+    """What of a packed tree differs from the model's own pass, by comparing its parts."""
+    limit, told = _limit(model), f"log-probs of a packed tree differ by {by:.2g} nats from a plain forward pass"
+    rows, places = torch.tensor(example.row), torch.tensor(example.place)
+    body = backbone(model)
+    plan = _Counting(plan_of(example.packed.end_BS))
+    packed = _hidden(model, example.packed, plan)
+    plain = _plainly(body, example.paths).last_hidden_state[rows, places]
+    if _largest(packed, plain) <= limit * max(1.0, float(plain.abs().max())):
+        return Difference("head", f"{told}, though the hidden states agree")
+    if not plan.asked:
+        return Difference("attention", f"{told}: its layers do not use transformers' attention interface")
+    doubled = 2 * torch.arange(example.paths.shape[1], device=example.paths.device).expand_as(example.paths)
+    moved = _plainly(body, example.paths, position_ids=doubled).last_hidden_state[rows, places]
+    if torch.equal(moved, plain):
+        return Difference("position", f"{told}: its layers do not heed the positions that they are given")
+    end = torch.full_like(example.paths, example.paths.shape[1])
+    steps = torch.arange(example.paths.shape[1], device=example.paths.device).expand_as(example.paths)
+    alone = body(input_ids=example.paths, position_ids=steps, use_cache=False, plan=plan_of(end)).last_hidden_state
+    if _largest(alone[rows, places], plain) > limit * max(1.0, float(plain.abs().max())):
+        return Difference("attention", f"{told}, also where nothing branches: a rule of its own decides what is seen")
+    return Difference("attention", f"{told} only where it branches: a state passes between tokens outside attention")
+
+
+def _largest(a: Tensor, b: Tensor) -> float:
+    by = float((a.float() - b.float()).abs().max())
+    return by if by == by else float("inf")
+
+
+def _limit(model: Any) -> float:
+    return LIMIT if next(model.parameters()).dtype in (torch.float32, torch.float64) else REDUCED
+
+
+def _cannot(what: str, error: Exception) -> str:
+    said = " ".join(str(error).split())[:160]
+    return f"{what} cannot be computed ({type(error).__name__}: {said})"
