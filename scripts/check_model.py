@@ -177,7 +177,8 @@ def write(verdicts: Sequence[Verdict], anew: bool) -> None:
     """Put rows into the table of docs/models.md: all of them, or those that were judged."""
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     old, after = rest.split(END)
-    rows = {} if anew else {line.split("|")[1].strip(): line for line in old.splitlines()[4:] if line.startswith("|")}
+    rows = {} if anew else {line.split("|")[1].strip(): line for line in old.splitlines() if line.startswith("| ")}
+    rows.pop(COLUMNS[0], None)  # the table's own head
     rows |= {verdict.family: f"| {' | '.join(cells(verdict))} |" for verdict in verdicts}
     counts = {name: sum(line.split("|")[2].strip() == name for line in rows.values()) for name in ("exact", "refused")}
     head = f"transformers {transformers.__version__}: {len(rows)} rows, {counts['exact']} exact, {counts['refused']} refused.\n"

@@ -82,6 +82,11 @@ def judge_family(kind: str, name: str, changes: dict[str, Any]) -> Verdict:
         return _of(name, "exact", "refused", _cut(f"LoRA: {why}"), plain)
     try:
         both = against_paths(adapted, copy=True)
+        if not both.exact and (live := against_paths(adapted, copy=False)).exact:
+            # an adapter on a layer whose weight is read past its forward pass never learns, so that nothing is merged in a run
+            return _of(
+                name, "exact", "refused", "LoRA: a merged copy applies an adapter that the model does not", plain, live
+            )
     except Exception:
         return Verdict(name, "traceback", why=_cut(traceback.format_exc(limit=-1)))
     return _of(name, "exact" if both.exact else "wrong", "exact" if both.exact else "wrong", "", plain, both)
