@@ -88,6 +88,8 @@ def test_arms_differ_in_which_groups_enter_an_update(
     assert {row["rollout/turns"] for row in rows} == {played} == {read_result(tmp_path / "free").rollout_turns}
     assert rows[0]["rollout/trajectories"] == 28 and rows[0]["cpu/update"] <= rows[0]["cpu/iteration"]
     assert read_result(tmp_path / "free").seconds["record"] > 0
+    told = read_result(tmp_path / "gated").gate  # of the groups of the buffer, however often they were drawn
+    assert told["groups"] == told["unstopped"] == 7 and told["cut"] == len(cut) and told["saved_turns"] > 0
 
 
 @pytest.mark.slow
