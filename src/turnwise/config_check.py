@@ -69,7 +69,9 @@ def _strange(tree: Mapping[str, Any]) -> list[str]:
     extra = [str(key) for key in tree if key not in known]
     own = {str(key): value for key, value in tree.items() if key in known}
     mistakes = [f"{key}: there is no key '{key}'{meant(key, own)}" for key in extra]
-    mistakes += [f"{key}: every run needs one; leave ~{key} out" for key in _ALWAYS if key in own and own[key] is None]
+    mistakes += [
+        f"{key}: every run needs one; leave ~{key} out" for key in _ALWAYS if "method" in own and own.get(key) is None
+    ]
     for group in ("logger", "callbacks"):
         for name, part in (own.get(group) or {}).items():
             if part and not (isinstance(part, Mapping) and "_target_" in part):
