@@ -71,7 +71,9 @@ def _strange(tree: Mapping[str, Any]) -> list[str]:
     own = {str(key): value for key, value in tree.items() if key in known}
     mistakes = [f"{key}: there is no key '{key}'{meant(key, own)}" for key in extra]
     mistakes += [
-        f"{key}: every run needs it; leave out ~{key} or {key}=null" for key in _NEEDED if own.get(key, "") is None
+        f"{key}: every run needs it; leave out ~{key} or {key}=null"
+        for key in _NEEDED
+        if "method" in own and own.get(key) is None
     ]
     for group in ("logger", "callbacks"):
         for name, part in (own.get(group) or {}).items():

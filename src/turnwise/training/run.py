@@ -65,8 +65,9 @@ class Run:
         self.began = any((self.folder / "checkpoints").glob("*.ckpt"))  # an earlier start has trained
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
-        named = ("data", "rollout", "update", "policy", "eval", "predictor")
-        self.settings = {name: build(cfg, name) for name in named}
+        self.settings = {
+            name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval", "predictor")
+        }
         self.parts = {name: build(cfg, name) for name in ("states", "reward", "judge", "advantage", "loss")}
         self.callbacks = [build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node]
         self.env = build(cfg, "env")
@@ -86,10 +87,10 @@ class Run:
         self.parts["reward"] = in_format(self.parts["reward"], self.format)
         self.predictor = self._predictor()
         given = {}
-        if self.predictor and self.parts["reward"]:
-            given = {"value": self.predictor.values, "reward": self.predictor.success(self.parts["reward"])}
+        if self.predictor and (reward := self.parts["reward"]):
+            given = {"value": self.predictor.values, "reward": self.predictor.success(reward)}
         self.parts |= {name: build(cfg, name, **given) for name in ("allocator", "gate")}
-        update = self.settings["update"]
+        update, suites = self.settings["update"], self.settings["eval"]
         self.module = PolicyModule(
             model,
             self.parts["loss"],
@@ -117,7 +118,6 @@ class Run:
             self.folder, self.messages, trees=trees, writes=self.ranks.first, loggers=loggers, most=most
         )
         self.health = Health(self.recorder, self.folder, phases.tell, update.allow_empty, self.ranks.first)
-        suites = self.settings["eval"]
         self.measure = Measure(
             self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
         )
