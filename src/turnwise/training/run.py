@@ -65,9 +65,8 @@ class Run:
         self.began = any((self.folder / "checkpoints").glob("*.ckpt"))  # an earlier start has trained
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
         self.device = torch.device("cuda" if wanted else "cpu")  # measuring and profiling stand outside Lightning's fit
-        self.settings = {
-            name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval", "predictor")
-        }
+        named = ("data", "rollout", "update", "policy", "eval", "predictor")
+        self.settings = {name: build(cfg, name) for name in named}
         self.parts = {name: build(cfg, name) for name in ("states", "reward", "judge", "advantage", "loss")}
         self.callbacks = [build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node]
         self.env = build(cfg, "env")
@@ -90,7 +89,7 @@ class Run:
         if self.predictor and (reward := self.parts["reward"]):
             given = {"value": self.predictor.values, "reward": self.predictor.success(reward)}
         self.parts |= {name: build(cfg, name, **given) for name in ("allocator", "gate")}
-        update, suites = self.settings["update"], self.settings["eval"]
+        update, suites, first = self.settings["update"], self.settings["eval"], self.ranks.first
         self.module = PolicyModule(
             model,
             self.parts["loss"],
@@ -114,10 +113,8 @@ class Run:
         self.demonstrations: Demonstrations | None = None
         self.steps: Mapping[str, Step] = {}  # for the judge
         trees, most = self.settings["rollout"].recorded, getattr(self.parts["reward"], "most", None)
-        self.recorder = Recorder(
-            self.folder, self.messages, trees=trees, writes=self.ranks.first, loggers=loggers, most=most
-        )
-        self.health = Health(self.recorder, self.folder, phases.tell, update.allow_empty, self.ranks.first)
+        self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=first, loggers=loggers, most=most)
+        self.health = Health(self.recorder, self.folder, phases.tell, update.allow_empty, first)
         self.measure = Measure(
             self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
         )
