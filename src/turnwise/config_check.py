@@ -73,7 +73,7 @@ def _strange(tree: Mapping[str, Any]) -> list[str]:
     mistakes += [
         f"{key}: every run needs it; leave out ~{key} or {key}=null"
         for key in _NEEDED
-        if "method" in own and own.get(key) is None
+        if "callbacks" in own and own.get(key) is None  # without them it is no whole run, but some parts of one
     ]
     for group in ("logger", "callbacks"):
         for name, part in (own.get(group) or {}).items():

@@ -95,7 +95,9 @@ def test_hostile_sequences_find_an_echo_that_forges_a_turn(env: SearchEnv, monke
     monkeypatch.setattr(SearchSession, "step", echo)
     tokenizer = AutoTokenizer.from_pretrained(ASSETS)
     assert hostile(env, forges=partial(forges, chat=ChatTokens(tokenizer))) == []
-    monkeypatch.setattr("turnwise.data.chat.disarming", lambda tokenizer: lambda message: message)
+    monkeypatch.setattr(
+        "turnwise.data.chat.disarming", lambda tokenizer: (lambda message: message, lambda tools: tools)
+    )
     found = hostile(env, forges=partial(forges, chat=ChatTokens(tokenizer)))
     assert any("begins a turn of its own" in problem for problem in found)
 
