@@ -35,6 +35,7 @@ from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy, with_adapter
 from turnwise.rollouts.family import ALPHA, RANK, Verdict, filled, judge_family, rows_of
 from turnwise.rollouts.probe import probe
+from turnwise.tiny.load import weights_of
 from turnwise.training.exactness import refusal
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
@@ -103,7 +104,7 @@ def judge_model(settings: Settings) -> int:
         InputError: it cannot be loaded.
     """
     named = f"model={settings.model}"
-    model, _ = load_policy(at_hand(settings.model, "model"), settings.dtype)
+    model, _ = load_policy(at_hand(weights_of(settings.model), "model"), settings.dtype)
     found = probe(model)
     print(f"{named}: exact" if found is None else refusal(model, named, found))
     lora: str | None = None
