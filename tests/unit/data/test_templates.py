@@ -72,13 +72,13 @@ def test_a_template_without_end_is_one_message(name: str, tokenizer: Any, quick:
 
 def test_all_trials_of_a_template_have_one_limit(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer.chat_template = (
-        "{% for a in range(9) %}{% for b in range(99999) %}{% endfor %}{% endfor %}" + tokenizer.chat_template
+        "{% for a in range(40) %}{% for b in range(99999) %}{% endfor %}{% endfor %}" + tokenizer.chat_template
     )
     for _ in range(2):  # the first one compiles the template as well
         began = time.thread_time()
         tokenizer.apply_chat_template([{"role": "user", "content": "u"}], tokenize=False)
         one = time.thread_time() - began
-    monkeypatch.setattr(templates, "SECONDS", 3 * one)  # each by itself stays below it
+    monkeypatch.setattr(templates, "SECONDS", 2 * one)  # each by itself stays below it
     with pytest.raises(ChatTemplateError, match="it takes more than"):
         ChatTokens(tokenizer)
 
