@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := src tests scripts benchmarks notebooks train.py
-PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --durations 5
+PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations 5
 JOBS ?= logical
 ARGS ?=
 
