@@ -18,7 +18,10 @@ GUARD = Path(__file__).with_name("guard.py")
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has room for
 CPU_TOKENS = 8192  # of a step's batch there
 SERVED = "policy"  # name of the base model at a server that we start
-_OURS = ("--model", "--served-model-name", "--host", "--port", "--api-key", "--logprobs-mode", "--generation-config")
+_OURS = (
+    *("--model", "--served-model-name", "--host", "--port", "--api-key", "--logprobs-mode", "--generation-config"),
+    "--trust-remote-code",  # no code of a model is run, here or at a server
+)
 _FILE = "--config"  # of vLLM: a file that may hold any of them
 
 
@@ -68,7 +71,9 @@ class Local:
                 f"devices must name the GPUs of each server: {self.servers} entries, got {len(self.devices)}"
             )
         if taken := [given for given in self.arguments if _is_ours(str(given))]:
-            raise ValueError(f"arguments must not hold {', '.join(taken)}: the engine sets these options itself")
+            raise ValueError(
+                f"arguments must not hold {', '.join(taken)}: the engine sets these options itself, or leaves them unset on purpose"
+            )
 
     def command(self, model: str, host: str, port: int, max_length: int, tokenizer: str | None = None) -> list[str]:
         """The server's command line; it holds no secret. ``tokenizer``: where it lies, if not with the model."""

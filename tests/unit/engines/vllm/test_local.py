@@ -186,6 +186,7 @@ def test_on_a_cpu_prefills_are_whole(tmp_path: Path, distribution: str, whole: b
         ({"arguments": ["--port=80"]}, "arguments must not hold --port=80"),
         ({"arguments": ["--hos", "0.0.0.0"]}, "arguments must not hold --hos"),  # vLLM takes abbreviations
         ({"arguments": ["--served_model=x"]}, "arguments must not hold --served_model=x"),
+        ({"arguments": ["--trust_remote"]}, "arguments must not hold --trust_remote"),
         ({"arguments": ["--config", "mine.yaml"]}, "arguments must not hold --config"),
     ],
 )
