@@ -71,9 +71,7 @@ class Local:
                 f"devices must name the GPUs of each server: {self.servers} entries, got {len(self.devices)}"
             )
         if taken := [given for given in self.arguments if _is_ours(str(given))]:
-            raise ValueError(
-                f"arguments must not hold {', '.join(taken)}: the engine sets these options itself, or leaves them unset on purpose"
-            )
+            raise ValueError(f"arguments must not hold {', '.join(taken)}: the engine sets these options itself")
 
     def command(self, model: str, host: str, port: int, max_length: int, tokenizer: str | None = None) -> list[str]:
         """The server's command line; it holds no secret. ``tokenizer``: where it lies, if not with the model."""
