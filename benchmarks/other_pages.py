@@ -120,6 +120,7 @@ def same_run(results: Sequence[Result]) -> str:
 def by_name(results: Sequence[Result]) -> str:
     """The six methods by their names alone; of a method that several results have, the last one's."""
     methods = {method: row for result in results for method, row in result["methods"].items()}
+    loads = [row["load_before"] for row in methods.values()]
     rows = []
     for method, row in methods.items():
         ends = ", ".join(f"{end:+.1f}" for end in row["delta_ci95"])
@@ -138,7 +139,8 @@ def by_name(results: Sequence[Result]) -> str:
     lines = [
         table(header, rows),
         f"`python benchmarks/by_name.py --seed {results[-1]['setting']['seed']}`: held-out success, sampled, scale tiny, one "
-        f"seed. Samples are those that counted in updates. {machines(results)}",
+        f"seed. Samples are those that counted in updates. Other work shared the machine (load average before a run "
+        f"{min(loads):.1f} to {max(loads):.1f}). {machines(results)}",
     ]
     return "\n\n".join(lines)
 

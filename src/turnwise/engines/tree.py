@@ -66,7 +66,7 @@ class TreeEngine:
         self.computed_tokens = 0  # prefilled since the start, for throughput reports
         self._model: Any = None
         self._heads: Sequence[tuple[int, int]] | None = None  # key-value heads of each layer, and their size
-        self._shape: tuple[Any, ...] | None = None  # of the store
+        self._shape: tuple[Sequence[tuple[int, int]], torch.dtype, torch.device] | None = None  # of the store
         self._store: Store
         self._next = 0
 
@@ -106,12 +106,12 @@ class TreeEngine:
     def shutdown(self) -> None:
         """It holds nothing outside this process."""
 
-    def _forget(self, shape: tuple[Any, ...]) -> None:
+    def _forget(self, shape: tuple[Sequence[tuple[int, int]], torch.dtype, torch.device]) -> None:
         """Nothing is left: a resumed run finds what an uninterrupted one finds, down to the rows' places."""
         if self._shape == shape:
             self._store.clear()
         else:
-            self._shape, self._store = shape, Store(shape[0], shape[1], shape[2], budget=self.budget)
+            self._shape, self._store = shape, Store(*shape, budget=self.budget)
         self._rows = Rows(self._store)
         self._nodes: dict[int, _Node] = {}
 

@@ -1,5 +1,5 @@
 """Questions to the kernel about processes. The Python server gets this file as text, between ``state.py`` and ``server.py``, so
-that it imports no other file of Turnwise; on the host, ``watch.py`` uses it."""
+it imports no other file of Turnwise; on the host, ``watch.py`` uses it."""
 
 # ruff: noqa: PTH115, PTH123, PTH208
 
@@ -39,7 +39,7 @@ def pair():
 
 
 def enter():
-    """From now on look at processes in the working folder, and give up for good the capability that opened it."""
+    """Look at processes through the working folder from now on, and drop for good the capability that opened it."""
     global PROCESSES  # noqa: PLW0603 (of a program that is one text)
     PROCESSES = "."
     library = ctypes.CDLL(None, use_errno=True)

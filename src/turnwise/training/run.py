@@ -260,16 +260,15 @@ class Run:
                 if self.parts["judge"] is not None:
                     self.parts["judge"].close()
 
-    def evaluate_during(self, collection: Collection) -> dict[str, float]:
+    def evaluate_during(self, collection: Collection) -> None:
         """In the middle of training: one line of metrics. Nothing at its end, where the evaluation after training follows."""
         trainer = self.module.trainer
         if trainer.current_epoch + 1 == trainer.max_epochs:
-            return {}
+            return
         collection.settle()
         with self.recorder.aside():
             metrics = summary(self.measure())
         self.recorder.write(self.module.version, "eval", metrics)
-        return metrics
 
     # -- leave behind --------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class Rollouts(LightningDataModule):
     def __init__(
         self,
         collect: Collect,
-        evaluate: Callable[[], dict[str, float]],
+        evaluate: Callable[[], object],
         remembering: Remembering | None = None,
         steps: int = 1,
     ) -> None:

@@ -19,8 +19,14 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has room for
 CPU_TOKENS = 8192  # of a step's batch there
 SERVED = "policy"  # name of the base model at a server that we start
 _OURS = (
-    *("--model", "--served-model-name", "--host", "--port", "--api-key", "--logprobs-mode", "--generation-config"),
-    "--trust-remote-code",  # no code of a model is run, here or at a server
+    "--model",
+    "--served-model-name",
+    "--host",
+    "--port",
+    "--api-key",
+    "--logprobs-mode",
+    "--generation-config",
+    "--trust-remote-code",  # stays unset: no code of a model is run, here or at a server
 )
 _FILE = "--config"  # of vLLM: a file that may hold any of them
 
