@@ -3,7 +3,7 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3 python3.12 python3.13,$(she
 VENV := .venv
 BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-CHECKED := src tests scripts benchmarks notebooks train.py
+CHECKED := src tests scripts benchmarks recipes notebooks train.py
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations 5
 JOBS ?= logical
 ARGS ?=
@@ -76,7 +76,7 @@ test-slurm: $(VENV)/.dev ## jobs of a Slurm of one node that the test starts (ap
 	$(BIN)/python -m pytest tests/conformance/test_slurm.py $(ARGS)
 
 tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
-	$(BIN)/python scripts/make_tiny.py $(ARGS)
+	$(BIN)/python -m recipes.tiny $(ARGS)
 
 # What pip-audit says where there is no network, and where a mirror of the registry has no advisories
 UNREACHED = ConnectionError|Max retries|timed out|not found on PyPI

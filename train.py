@@ -19,18 +19,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from turnwise.config import register
-from turnwise.config_check import check_config
-from turnwise.config_errors import explain
-from turnwise.config_launchers import launchers, refuse_launcher, took_no_job
-from turnwise.config_machine import check_machine
-from turnwise.config_secrets import refuse_secrets
-from turnwise.config_values import refuse_overrides
+from turnwise.config.check import check_config
+from turnwise.config.hydra_errors import explain
+from turnwise.config.launchers import launchers, refuse_launcher, took_no_job
+from turnwise.config.machine import check_machine
+from turnwise.config.schema import register
+from turnwise.config.secrets import refuse_secrets
+from turnwise.config.values import refuse_overrides
 from turnwise.errors import InputError, Stopped
+from turnwise.experiments.arguments import for_hydra, is_sweep
+from turnwise.experiments.run import RowsFailed
 from turnwise.files import no_room, out_of_reach
-from turnwise.run_folder import claim, is_first, rank
-from turnwise.sweeps.arguments import for_hydra, is_sweep
-from turnwise.sweeps.run import RowsFailed
+from turnwise.runs.folder import claim, is_first, rank
 
 CONF = Path(__file__).resolve().parent / "conf"
 

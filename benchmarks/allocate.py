@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from common import finish
-from turnwise.allocators.concave import Array, Counts
-from turnwise.allocators.prefix import prefix_allocation
-from turnwise.allocators.root import mixed_probability, root_allocation
+from turnwise.algo.allocators.concave import Array, Counts
+from turnwise.algo.allocators.prefix import prefix_allocation
+from turnwise.algo.allocators.root import mixed_probability, root_allocation
 
 TOLERANCE = 1e-9  # of the objective, a sum of up to B probabilities
 

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import finish
-from turnwise.config import compose_config
+from turnwise.config.schema import compose_config
 from turnwise.training.durations import FILE, hash_at_seed_0
 from turnwise.training.outcome import machine
 

@@ -29,7 +29,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from turnwise.models.policy import load_policy
-from turnwise.tiny.load import tiny_path
+from turnwise.models.shipped import tiny_path
 
 # Published architectures (their configuration files); the weights are random, for speed does not depend on them.
 SHAPES: dict[str, dict[str, int]] = {

@@ -40,9 +40,9 @@ from common import (
     tokenizer_of,
 )
 from household import Work
-from turnwise.config import register
+from turnwise.algo.states.batches import Batches
+from turnwise.config.schema import register
 from turnwise.console import Terminal
-from turnwise.states.batches import Batches
 from turnwise.training.collection import Collection
 from turnwise.training.progress import Phases
 from turnwise.training.run import Run

@@ -116,16 +116,16 @@ def collect(judge: EndpointJudge, play: Any, parts: int) -> None:
 
 def player(args: argparse.Namespace) -> Any:
     """(first part, number of parts) -> candidates, one a rollout. The same part is the same rollouts."""
-    from turnwise.allocators.uniform import Uniform
+    from turnwise.algo.allocators.uniform import Uniform
+    from turnwise.algo.gates.never import Never
     from turnwise.data.chat import ChatTokens
     from turnwise.engines.base import Sampling
     from turnwise.engines.lanes import Lanes
     from turnwise.envs.household import HouseholdEnv
     from turnwise.evaluation.suites import openings
-    from turnwise.gates.never import Never
     from turnwise.models.policy import load_policy
+    from turnwise.models.shipped import tiny_path
     from turnwise.rollouts.play import Player
-    from turnwise.tiny.load import tiny_path
     from turnwise.training.sources import starts_of
 
     policy, tokenizer = load_policy(str(tiny_path()))

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from idle import Idle
 from memory import status
-from turnwise.config import compose_config
-from turnwise.config_check import check_config
+from turnwise.algo.states.batches import Batches
+from turnwise.config.check import check_config
+from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
 from turnwise.engines.base import Sample, Sampling, Told
-from turnwise.states.batches import Batches
 from turnwise.training.main import PHASES
 from turnwise.training.progress import Phases
 from turnwise.training.run import Run

@@ -21,7 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from household import Work
 from turnwise.engines.base import Sampling
-from turnwise.tiny.load import tiny_path
+from turnwise.models.shipped import tiny_path
 
 logging.getLogger("datasets").setLevel(logging.ERROR)
 disable_progress_bar()

@@ -20,12 +20,12 @@ from typing import Any
 from common import finish, model_of, options, positive, prepare, ratio, show, tokenizer_of
 from household import Work
 from idle import Idle
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
 from turnwise.engines.base import Engine, Sample, Sampling, Told
 from turnwise.engines.lanes import Lanes
 from turnwise.engines.spool import Spool
 from turnwise.engines.spooled import Spooled
-from turnwise.gates.never import Never
 
 CALLS = 20  # rounds of what takes milliseconds
 

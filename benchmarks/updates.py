@@ -15,12 +15,12 @@ from torch import Tensor
 
 from common import policy_of
 from samples import remember, trl_inputs
-from turnwise.losses.base import LossInputs
-from turnwise.losses.clipped import Clipped
+from turnwise.algo.losses.base import LossInputs
+from turnwise.algo.losses.clipped import Clipped
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
+from turnwise.models.tensors import selected_logprobs_and_entropy
 from turnwise.rollouts.pack import Packed, Update, pack
-from turnwise.tensors import selected_logprobs_and_entropy
 from turnwise.training.module import PolicyModule
 from turnwise.types import Credit, RolloutTree
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from rich.table import Table
 
-from turnwise.config_parts import build_alone
+from turnwise.config.parts import build_alone
 from turnwise.console import Terminal, sized
 from turnwise.envs.base import Environment, Step
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay, steps_per_second
@@ -173,7 +173,7 @@ def _chat() -> Any:
     from transformers import AutoTokenizer  # seconds of imports that most worlds never need
 
     from turnwise.data.chat import ChatTokens
-    from turnwise.tiny.load import ASSETS
+    from turnwise.models.shipped import ASSETS
 
     return ChatTokens(AutoTokenizer.from_pretrained(ASSETS))
 

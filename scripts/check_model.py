@@ -33,9 +33,9 @@ from turnwise.files import whole
 from turnwise.models.families import architectures
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy, with_adapter
+from turnwise.models.shipped import weights_of
 from turnwise.rollouts.family import ALPHA, RANK, Verdict, filled, judge_family, rows_of
 from turnwise.rollouts.probe import probe
-from turnwise.tiny.load import weights_of
 from turnwise.training.exactness import refusal
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"

@@ -21,8 +21,8 @@ from omegaconf import OmegaConf
 
 from turnwise.errors import InputError
 from turnwise.evaluation.general import evaluate, headline
-from turnwise.reports.result import read_result, write_result
-from turnwise.tiny.load import weights_of
+from turnwise.models.shipped import weights_of
+from turnwise.runs.result import read_result, write_result
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from turnwise.config_parts import build_alone
+from turnwise.config.parts import build_alone
 from turnwise.console import Terminal
 from turnwise.data.foreign import KEYS
 from turnwise.data.trajectories import write_trajectories

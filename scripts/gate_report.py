@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.console import sized
 from turnwise.errors import InputError
-from turnwise.reports.gates import gate_tables
+from turnwise.reports.gates.report import Settings, gate_report
+from turnwise.reports.gates.shown import gate_tables
 from turnwise.reports.tables import to_rich
 
 PARSERS: Mapping[str, Callable[[str], Any]] = {

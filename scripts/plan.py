@@ -20,17 +20,17 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from turnwise.config import ConfigError, compose_config
-from turnwise.config_check import check_config
-from turnwise.config_errors import explain
+from turnwise.config.check import check_config
+from turnwise.config.hydra_errors import explain
+from turnwise.config.schema import ConfigError, compose_config
 from turnwise.console import sized
 from turnwise.errors import InputError
-from turnwise.papers.jobs import ask, jobs, played
+from turnwise.experiments.arguments import is_sweep
+from turnwise.experiments.jobs import ask, jobs, played
 from turnwise.planning.hours import GPUS, Gpu
 from turnwise.planning.plan import Plan, plan
 from turnwise.planning.tables import notes, plan_tables
 from turnwise.reports.tables import to_rich
-from turnwise.sweeps.arguments import is_sweep
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 LENGTHS = {

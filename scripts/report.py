@@ -18,16 +18,18 @@ from pathlib import Path
 
 from rich.progress import track
 
-from turnwise.analysis.gate_report import Settings, gate_report
 from turnwise.console import Terminal, sized
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.papers.jobs import Asked, ask
-from turnwise.papers.table import sweep_names
+from turnwise.experiments.arguments import is_sweep
+from turnwise.experiments.hashes import RowHashes
+from turnwise.experiments.jobs import Asked, ask
+from turnwise.experiments.table import sweep_names
 from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
 from turnwise.reports.compare import Collection, collect
 from turnwise.reports.entry_figures import entry_figures, run_folders
 from turnwise.reports.entry_tables import entry_tables, summary_table
+from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.html import comparison_figures, comparison_page, tables_page, write_page
 from turnwise.reports.latex import to_latex
 from turnwise.reports.markdown import write_section
@@ -39,8 +41,6 @@ from turnwise.reports.svg import Figure, standalone
 from turnwise.reports.swept import swept
 from turnwise.reports.tables import Table, footer, paper_tables, provenance, run_table, to_markdown, to_rich
 from turnwise.reports.watch import folders_of, watch
-from turnwise.sweeps.arguments import is_sweep
-from turnwise.sweeps.hashes import RowHashes
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 

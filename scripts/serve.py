@@ -24,7 +24,7 @@ from turnwise.endpoints import is_local, key_from
 from turnwise.engines.vllm.faults import ServerError
 from turnwise.engines.vllm.local import Local, Process
 from turnwise.errors import InputError
-from turnwise.tiny.load import weights_of
+from turnwise.models.shipped import weights_of
 
 KEY = "TURNWISE_VLLM_KEY"
 POLL, TELL = 0.5, 10.0  # s

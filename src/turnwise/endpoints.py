@@ -1,16 +1,23 @@
-"""What clients of HTTP services share: addresses, keys, the size of an answer, and how long a server may ask for a pause."""
+"""What clients of HTTP services share: addresses, keys, the size of an answer, how long a server may ask for a pause, and an
+event loop in a thread, so that requests are under way while the caller computes."""
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import os
+import threading
 import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 
 MAX_PAUSE = 60.0  # s that a server's Retry-After is heeded for
 _LOCAL = ("localhost", "127.0.0.1", "::1")
+T = TypeVar("T")
 
 
 def check_url(url: str, key_variable: str) -> None:
@@ -86,3 +93,31 @@ def retry_after(value: str | None) -> float | None:
         except (ValueError, OverflowError):
             return None
     return min(max(0.0, seconds), MAX_PAUSE) if seconds == seconds else None
+
+
+class Background:
+    """Runs coroutines in a daemon thread: a process that ends does not wait for it."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start ``work``, and return at once."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self, last: Coroutine[Any, Any, Any]) -> None:
+        """Cancel what is running and let it end, run ``last``, and stop the thread."""
+        self.submit(_cancel_others()).result()
+        self.submit(last).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

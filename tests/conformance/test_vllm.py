@@ -18,7 +18,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
+from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.base import Sample, Sampling
 from turnwise.engines.tree import TreeEngine
@@ -27,11 +29,9 @@ from turnwise.engines.vllm.local import Local
 from turnwise.engines.vllm.patience import Patience
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings
-from turnwise.gates.never import Never
 from turnwise.models.policy import load_policy, plain_copy
+from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.play import Player
-from turnwise.states.task_starts import task_starts
-from turnwise.tiny.load import tiny_path
 
 PYTHON = os.environ.get("TURNWISE_VLLM_PYTHON")
 pytestmark = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from turnwise.algo.gates.signals import SIGNALS
 from turnwise.envs.calls import tool
-from turnwise.gates.signals import SIGNALS
 
 TOOLS = [tool("find", "Finds.", city=("string", "a city"), days=("integer", "how many"))]
 CALLS = {

@@ -32,8 +32,6 @@ from outside_texts import (
     TRAJECTORY,
 )
 
-from turnwise.analysis.recorded import read_recorded
-from turnwise.analysis.released import FEATURES, read_features
 from turnwise.data.foreign.convert import Importer
 from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS
@@ -52,13 +50,15 @@ from turnwise.envs.search import SearchEnv
 from turnwise.envs.search.public import read_pages, read_questions
 from turnwise.envs.search.retrieval import pages_of
 from turnwise.errors import InputError
+from turnwise.experiments.table import read_sweep
 from turnwise.judges.client import ChatClient, ChatFault
 from turnwise.judges.prompt import AnswerError, read_score
-from turnwise.papers.table import read_sweep
-from turnwise.reports.result import read_result
+from turnwise.reports.gates.recorded import read_recorded
+from turnwise.reports.gates.released import FEATURES, read_features
 from turnwise.reports.run import read_run
+from turnwise.runs.lines import each_line
+from turnwise.runs.result import read_result
 from turnwise.training.checkpoint import damage
-from turnwise.training.lines import each_line
 from turnwise.training.outcome import read_evaluation
 
 

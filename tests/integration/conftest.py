@@ -13,8 +13,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from turnwise.config import register
-from turnwise.tiny.load import ASSETS
+from turnwise.config.schema import register
+from turnwise.models.shipped import ASSETS
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [

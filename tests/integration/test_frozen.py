@@ -13,8 +13,8 @@ from omegaconf import DictConfig
 from safetensors.torch import load_file
 from tests.integration.test_resume import finish, kill_when, metrics, train_lines
 
-from turnwise.papers.jobs import ask, job_of
-from turnwise.reports.result import read_result
+from turnwise.experiments.jobs import ask, job_of
+from turnwise.runs.result import read_result
 from turnwise.training.frozen import Frozen
 from turnwise.training.main import run
 from turnwise.training.run import Run

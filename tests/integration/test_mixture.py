@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests.integration.test_resume import finish, kept_actions, kill_when, metrics, train_lines
 
 from turnwise.reports.measured import Measured
-from turnwise.reports.result import read_result
+from turnwise.runs.result import read_result
 
 pytestmark = pytest.mark.slow
 

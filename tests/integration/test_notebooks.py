@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from turnwise.config import compose_config
+from turnwise.config.schema import compose_config
 from turnwise.training.main import run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from turnwise.config import compose_config
-from turnwise.reports.result import read_result
+from turnwise.config.schema import compose_config
+from turnwise.runs.result import read_result
 from turnwise.training.main import run
 
 ROOT = Path(__file__).parents[2]

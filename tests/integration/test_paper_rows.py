@@ -20,9 +20,9 @@ from omegaconf import DictConfig
 from tests.conformance.conftest import PYTHON as ALFWORLD
 from tests.integration.paper_models import model_folder
 
-from turnwise.config_check import check_config
-from turnwise.papers.jobs import ask, jobs
-from turnwise.reports.result import Result, read_result
+from turnwise.config.check import check_config
+from turnwise.experiments.jobs import ask, jobs
+from turnwise.runs.result import Result, read_result
 from turnwise.training.main import run
 
 ROOT = Path(__file__).resolve().parents[2]

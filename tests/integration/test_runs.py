@@ -17,8 +17,8 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from turnwise.reports.result import read_result
-from turnwise.tiny.load import tiny_path
+from turnwise.models.shipped import tiny_path
+from turnwise.runs.result import read_result
 from turnwise.training.main import run
 from turnwise.training.measure import Measure
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from turnwise.reports.result import read_result
+from turnwise.runs.result import read_result
 from turnwise.training.main import run
 
 

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from turnwise.config import compose_config
-from turnwise.config_check import check_config
-from turnwise.papers.jobs import ask, jobs
-from turnwise.sweeps.arguments import is_sweep
+from turnwise.config.check import check_config
+from turnwise.config.schema import compose_config
+from turnwise.experiments.arguments import is_sweep
+from turnwise.experiments.jobs import ask, jobs
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}

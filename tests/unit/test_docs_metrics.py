@@ -15,33 +15,33 @@ from typing import Any
 import torch
 from tests.unit import quiet
 
-from turnwise.advantages.awpo import Awpo
-from turnwise.advantages.group import GroupAdvantage
-from turnwise.config import compose_config
+from turnwise.algo.advantages.awpo import Awpo
+from turnwise.algo.advantages.group import GroupAdvantage
+from turnwise.algo.gates.divergence import Divergence
+from turnwise.algo.losses.base import Loss
+from turnwise.algo.losses.clipped import Clipped
+from turnwise.algo.losses.correction import Correction
+from turnwise.algo.losses.nll import Nll
+from turnwise.algo.rewards.outcome import Outcome
+from turnwise.algo.states.refresh import Refresh
+from turnwise.config.schema import compose_config
+from turnwise.config.settings import Rollout
 from turnwise.engines.base import Sampling
 from turnwise.engines.lanes import Lanes
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.held_out import Reply
 from turnwise.evaluation.suites import Answer, Episode, Evaluation
-from turnwise.gates.divergence import Divergence
 from turnwise.judges.offline import OfflineJudge
-from turnwise.losses.base import Loss
-from turnwise.losses.clipped import Clipped
-from turnwise.losses.correction import Correction
-from turnwise.losses.nll import Nll
 from turnwise.models.attention import backbone, use_tree_attention
-from turnwise.predictors.critic import Critic
-from turnwise.predictors.online import OnlinePredictor
-from turnwise.reports.result import write_result
-from turnwise.rewards.outcome import Outcome
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
-from turnwise.settings import Rollout
-from turnwise.states.refresh import Refresh
+from turnwise.rollouts.predictors.critic import Critic
+from turnwise.rollouts.predictors.online import OnlinePredictor
+from turnwise.runs.lines import each_line
+from turnwise.runs.result import write_result
 from turnwise.training.collection import Imitation, sampling_metrics
 from turnwise.training.gradients import GradientCosine
 from turnwise.training.health import Health
-from turnwise.training.lines import each_line
 from turnwise.training.main import PHASES
 from turnwise.training.mismatch import MismatchAlarm
 from turnwise.training.module import PolicyModule

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from turnwise.config import compose_config
-from turnwise.config_check import check_config
-from turnwise.config_errors import explain
-from turnwise.identity import config_hash
-from turnwise.reports.result import read_result
-from turnwise.tiny.load import WORLDS
+from turnwise.config.check import check_config
+from turnwise.config.hydra_errors import explain
+from turnwise.config.schema import compose_config
+from turnwise.models.shipped import WORLDS
+from turnwise.runs.identity import config_hash
+from turnwise.runs.result import read_result
 
 ROOT = Path(__file__).parents[2]
 CONF, RESULTS = ROOT / "conf", ROOT / "results"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.config import compose_config
-from turnwise.reports.result import write_result
-from turnwise.run_folder import claim
+from turnwise.config.schema import compose_config
+from turnwise.runs.folder import claim
+from turnwise.runs.result import write_result
 
 ROOT = Path(__file__).parents[2]
 

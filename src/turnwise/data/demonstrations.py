@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from turnwise.data.chat import ChatTokens
 from turnwise.data.records import UnusableError
+from turnwise.data.shelf import Names, Shelf
 from turnwise.data.spines import Spine
 from turnwise.data.trajectories import used_twice
-from turnwise.shelf import Names, Shelf
 from turnwise.types import Trajectory
 
 Check = Callable[[Sequence[str]], None]
@@ -35,7 +35,7 @@ class Demonstrations:
 
     Args:
         chat: renders and tokenises them, once, when they are added.
-        folder: see :class:`turnwise.shelf.Shelf`.
+        folder: see :class:`turnwise.data.shelf.Shelf`.
     """
 
     def __init__(self, chat: ChatTokens, folder: Path | None = None) -> None:

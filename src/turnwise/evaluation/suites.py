@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
+from turnwise.algo.states.task_starts import task_starts
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs.base import tools_of, tried
 from turnwise.evaluation.held_out import Reply
 from turnwise.evaluation.skills import SKILLS, items
-from turnwise.gates.never import Never
 from turnwise.rollouts.guard import guarded
 from turnwise.rollouts.play import Player
 from turnwise.rollouts.seeds import seed_of
-from turnwise.states.task_starts import task_starts
 from turnwise.types import Message, RolloutTree, Task
 
 CHUNK = 64  # episodes played together; bounds the memory of the engine and lets progress be shown

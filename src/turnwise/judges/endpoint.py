@@ -10,8 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.background import Background
-from turnwise.endpoints import key_from
+from turnwise.endpoints import Background, key_from
 from turnwise.errors import InputError
 from turnwise.judges.base import Candidate, gather
 from turnwise.judges.cache import Cache, CacheError, key_of

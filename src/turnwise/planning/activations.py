@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
+from turnwise.config.settings import Lora
 from turnwise.models.score import score
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.shape import blank
-from turnwise.settings import Lora
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, PretrainedConfig
 
 from turnwise.errors import InputError
-from turnwise.tiny.load import weights_of
+from turnwise.models.shipped import weights_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
-from turnwise.config import build_node
+from turnwise.config.schema import build_node
 from turnwise.data.chat import ChatTokens
 from turnwise.data.dialect import dialect_of
-from turnwise.data.expert import expert_file
 from turnwise.data.trajectories import read_trajectories
+from turnwise.envs.expert_files import expert_file
 from turnwise.errors import InputError
+from turnwise.models.shipped import WORLDS, tiny_path
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.nested import settings_of
-from turnwise.tiny.load import WORLDS, tiny_path
 from turnwise.types import Trajectory
 
 SAMPLE = 16  # demonstrations that lengths are read from

@@ -7,13 +7,13 @@ from math import ceil
 
 from omegaconf import DictConfig, OmegaConf
 
+from turnwise.config.settings import Lora
 from turnwise.engines.store import GROW
 from turnwise.evaluation.suites import CHUNK as EPISODES
 from turnwise.planning.activations import activation_bytes
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.shape import Shape
 from turnwise.planning.tokens import Around, Tokens
-from turnwise.settings import Lora
 
 CHUNK = 1024  # positions whose logits stand at once in the update (tensors.selected_logprobs)
 TRAINED_LOGIT = 20  # bytes an entry: product, float32 logits; in the backward pass logs, probabilities and gradient too

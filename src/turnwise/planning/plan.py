@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from turnwise.config.settings import Lora
 from turnwise.errors import InputError
 from turnwise.planning.architectures import Architecture, architecture
 from turnwise.planning.hours import Gpu, Work, work
@@ -17,7 +18,6 @@ from turnwise.planning.missing import missing
 from turnwise.planning.shape import Shape, shape_of
 from turnwise.planning.steps import at_step, steps_in
 from turnwise.planning.tokens import Around, Tokens, around, collections, iteration
-from turnwise.settings import Lora
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
     """The plan of a checked configuration. Nothing is trained, sampled from a model or downloaded.
 
     Args:
-        cfg: of the run (``turnwise.config.compose_config``).
+        cfg: of the run (``turnwise.config.schema.compose_config``).
         gpu: what it would run on, and how well.
         given: lengths that a person knows better (fields of :class:`turnwise.planning.lengths.Lengths`).
     """

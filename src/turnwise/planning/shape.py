@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from turnwise.config.settings import Lora
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.policy import with_adapter
 from turnwise.planning.architectures import Architecture
-from turnwise.settings import Lora
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from math import ceil
 
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.config import build
+from turnwise.config.schema import build
 from turnwise.evaluation.skills import SKILLS
 from turnwise.planning.lengths import Lengths
 from turnwise.rollouts.pack import row_limit

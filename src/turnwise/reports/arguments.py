@@ -43,7 +43,7 @@ _DEFAULT = "outputs,results"
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What is asked of sweeps: ``rest`` is as of ``train.py`` (``turnwise.papers.jobs.ask``)."""
+    """What is asked of sweeps: ``rest`` is as of ``train.py`` (``turnwise.experiments.jobs.ask``)."""
 
     whole: bool  # a summary
     places: tuple[Path, ...]

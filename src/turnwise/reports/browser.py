@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.reports.html import BROWSER, environment, script, write_page
-from turnwise.reports.result import ResultError, read_result
 from turnwise.reports.run import line_counts, spaced_trees
 from turnwise.reports.views import clip, goal
+from turnwise.runs.result import ResultError, read_result
 
 CHARACTERS = 64_000_000  # of all trees before compression; what is more stays in the run's folder
 TURNS = 2_000  # of one tree

@@ -12,8 +12,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.errors import InputError
 from turnwise.files import read_yaml
-from turnwise.identity import recorded
-from turnwise.reports.result import Result, ResultError, read_result
+from turnwise.runs.identity import recorded
+from turnwise.runs.result import Result, ResultError, read_result
 
 
 class Estimate(Protocol):
@@ -127,9 +127,7 @@ def read_metric(result: Result, metric: str) -> float | None:
     node: Any = result
     for part in metric.split("."):
         if not isinstance(node, Mapping) and not hasattr(node, part):
-            raise InputError(
-                f"no metric {metric!r} in result.json: {part!r} is not there; see turnwise/reports/result.py"
-            )
+            raise InputError(f"no metric {metric!r} in result.json: {part!r} is not there; see turnwise/runs/result.py")
         node = node.get(part) if isinstance(node, Mapping) else getattr(node, part)
         if node is None:
             return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from turnwise.experiments.jobs import job_of
 from turnwise.files import read_yaml
-from turnwise.papers.jobs import job_of
 from turnwise.reports.compare import Interval
-from turnwise.reports.gates import COMMAND, tier_table
+from turnwise.reports.gates.shown import COMMAND, tier_table
 from turnwise.reports.headline import all_on_dialogues, signed
 from turnwise.reports.labels import words
 from turnwise.reports.measured import is_change

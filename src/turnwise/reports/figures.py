@@ -9,9 +9,9 @@ import numpy as np
 from turnwise.reports.dots import Side, Spot, dots
 from turnwise.reports.headline import duration, interval, signed
 from turnwise.reports.labels import words
-from turnwise.reports.result import OutOfDomain
 from turnwise.reports.run import Profile, Run
 from turnwise.reports.svg import DOWN, INK, MUTED, NARROW, SERIES, UP, Figure, canvas, label, to_svg, whole_iterations
+from turnwise.runs.result import OutOfDomain
 
 DIAGNOSTICS = (
     *("train/kl_ref", "train/entropy", "train/repeat_rate", "train/grad_norm", "train/clip_fraction"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.reports.result import Comparison, Nats, Result
+from turnwise.runs.result import Comparison, Nats, Result
 
 SCALE_NOTES = {
     "tiny": "A tiny model shows a mechanism, never a paper's score.",

@@ -24,10 +24,10 @@ from turnwise.reports.figures import comparison, run_figures
 from turnwise.reports.newest import so_far
 from turnwise.reports.overlay import overlays
 from turnwise.reports.run import Run, read_run
-from turnwise.reports.status import Status, progress, remaining
 from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
 from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_views
+from turnwise.runs.status import Status, progress, remaining
 
 BROWSER = "rollouts.html"  # of turnwise.reports.browser
 CONFIG_LIMIT = 120_000  # characters of the configuration shown

@@ -13,8 +13,8 @@ from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.reports.compare import read_metric
-from turnwise.reports.keep import each_line
-from turnwise.reports.result import Result
+from turnwise.runs.keep import each_line
+from turnwise.runs.result import Result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
 """Suite -> task -> the scores of every attempt, shares; the held-out episodes are one suite without a name."""
@@ -33,7 +33,7 @@ class Damaged(InputError):
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished run, or what was kept of one (:mod:`turnwise.reports.keep`).
+    """A finished run, or what was kept of one (:mod:`turnwise.runs.keep`).
 
     A metric is a path into ``result.json`` (``in_domain.after``), a key of ``metrics.jsonl`` as its mean over the training
     rows (``train/reward_std``; ``late train/...``: over the later half; ``spread train/...``: its standard deviation;

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.papers.jobs import ask
-from turnwise.papers.table import find_sweep, sweep_names
+from turnwise.experiments.jobs import ask
+from turnwise.experiments.table import find_sweep, sweep_names
 from turnwise.reports.compare import Interval
 from turnwise.reports.headline import signed
-from turnwise.reports.keep import finished
 from turnwise.reports.labels import words
 from turnwise.reports.run import Run, read_run
 from turnwise.reports.summary import Entry, read_entry
@@ -23,6 +22,7 @@ from turnwise.reports.svg import SERIES, Figure, canvas, label, standalone, to_s
 from turnwise.reports.tables import Table, to_markdown
 from turnwise.reports.verdict import Paired
 from turnwise.reports.views import Branch, Step, TreeView
+from turnwise.runs.keep import finished
 
 
 @dataclass(frozen=True, slots=True)

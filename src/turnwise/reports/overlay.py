@@ -13,9 +13,9 @@ from turnwise.errors import InputError
 from turnwise.reports import labels
 from turnwise.reports.compare import Interval, Row
 from turnwise.reports.curves import MARKS, STROKES
-from turnwise.reports.keep import each_line
 from turnwise.reports.labels import words
 from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
+from turnwise.runs.keep import each_line
 
 SUCCESS, ACCEPTED = f"{labels.SUCCESS}, %", f"{labels.ACCEPTED}, %"
 SHOWN = ("train/reward_mean", "train/kl_ref", "train/entropy", "rollout/turns", "cpu/iteration")

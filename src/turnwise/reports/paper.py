@@ -8,8 +8,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from turnwise.papers.jobs import preset
-from turnwise.papers.table import Sweep, read_sweep
+from turnwise.experiments.jobs import preset
+from turnwise.experiments.table import Sweep, read_sweep
 from turnwise.reports.compare import Estimate, Interval, Row
 
 Direction = Literal["holds", "opposite", "open", "-"]

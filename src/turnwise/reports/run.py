@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from turnwise.files import parse_yaml, read_yaml
-from turnwise.reports.result import Result, ResultError, read_result
-from turnwise.reports.status import Status, read_status
+from turnwise.runs.result import Result, ResultError, read_result
+from turnwise.runs.status import Status, read_status
 
 
 @dataclass(frozen=True, slots=True)

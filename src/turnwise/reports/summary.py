@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.papers.jobs import Asked, Job, job_of, origin, picked, played
+from turnwise.experiments.jobs import Asked, Job, job_of, origin, picked, played
 from turnwise.reports.compare import Interval
-from turnwise.reports.gates import Groups, recorded_groups
+from turnwise.reports.gates.shown import Groups, recorded_groups
 from turnwise.reports.measured import Damaged, Measured
-from turnwise.reports.result import Result, ResultError, read_result
 from turnwise.reports.verdict import (
     VERDICTS,
     Decision,
@@ -24,9 +23,10 @@ from turnwise.reports.verdict import (
     entry_verdict,
     rests_on_one_seed,
 )
+from turnwise.runs.result import Result, ResultError, read_result
 
 HashOf = Callable[[Job], str]
-"""What a row's run would be now (``turnwise.identity.config_hash``); raises InputError where its row does not compose."""
+"""What a row's run would be now (``turnwise.runs.identity.config_hash``); raises InputError where its row does not compose."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from turnwise.reports.headline import all_on_dialogues, count, duration, scale_s
 from turnwise.reports.headline import interval as bounds_text
 from turnwise.reports.labels import words
 from turnwise.reports.paper import PaperTable, pairs
-from turnwise.reports.result import Result
+from turnwise.runs.result import Result
 
 INTERVALS = (
     "`+-` is half the 95 % Student's t interval over seeds. Square brackets are the 95 % interval of a single seed "

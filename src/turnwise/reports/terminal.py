@@ -19,7 +19,7 @@ from turnwise.reports.headline import (
     scale_sentence,
     verifier_sentence,
 )
-from turnwise.reports.result import Result
+from turnwise.runs.result import Result
 from turnwise.text import plain
 
 STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow", "unfinished": "bold yellow"}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from turnwise.papers.table import Comparison
+from turnwise.experiments.table import Comparison
 from turnwise.reports.compare import Estimate, Interval
 from turnwise.reports.measured import Measured, Outcomes, is_change
 

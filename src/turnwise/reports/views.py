@@ -10,8 +10,8 @@ from typing import Any
 
 from markupsafe import escape
 
-from turnwise.reports.result import Comparison, HeldOut, InDomain, Replies, Result
 from turnwise.reports.run import Pair
+from turnwise.runs.result import Comparison, HeldOut, InDomain, Replies, Result
 
 MESSAGE_LIMIT = 1_600  # characters shown of one message
 GOAL_LIMIT = 300

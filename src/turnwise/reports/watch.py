@@ -14,8 +14,8 @@ from rich.table import Table
 from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.reports.headline import result_verdict
-from turnwise.reports.result import ResultError, read_result
-from turnwise.reports.status import progress, read_status, remaining
+from turnwise.runs.result import ResultError, read_result
+from turnwise.runs.status import progress, read_status, remaining
 
 SHOWN = {  # key of metrics.jsonl -> its column
     "train/reward_mean": "reward",

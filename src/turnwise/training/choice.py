@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
+from turnwise.algo.states.base import StateRule
+from turnwise.algo.states.lazy import chosen, ids_of
+from turnwise.algo.states.pivots import summarise
 from turnwise.rollouts.play import Player
-from turnwise.states.base import StateRule
-from turnwise.states.lazy import chosen, ids_of
-from turnwise.states.pivots import summarise
 from turnwise.training.module import PolicyModule
 from turnwise.training.profile import Profiles, profile
 from turnwise.training.progress import Phases

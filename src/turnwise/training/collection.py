@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from turnwise.allocators.base import Allocator
+from turnwise.algo.allocators.base import Allocator
+from turnwise.algo.states.batches import Batches
+from turnwise.config.settings import Rollout
+from turnwise.config.settings import Update as UpdateSettings
 from turnwise.errors import InputError
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.demonstrate import demonstration, paths
 from turnwise.rollouts.judged import NOT_SUMS, Judged
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
-from turnwise.settings import Rollout
-from turnwise.settings import Update as UpdateSettings
-from turnwise.states.batches import Batches
 from turnwise.training.earlier import become, remembered
 from turnwise.training.frozen import Frozen
 from turnwise.training.module import PolicyModule

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from turnwise.config.settings import Policy
 from turnwise.files import writing
 from turnwise.models.adapters import note_base
 from turnwise.models.policy import plain_copy
-from turnwise.settings import Policy
-from turnwise.tiny.load import weights_of
+from turnwise.models.shipped import weights_of
 from turnwise.training.sharding import Whole, is_sharded
 
 

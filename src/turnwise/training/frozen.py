@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from turnwise.allocators.base import Allocator
+from turnwise.algo.allocators.base import Allocator
+from turnwise.algo.gates.base import Gate
+from turnwise.algo.states.batches import Batches
 from turnwise.errors import InputError
 from turnwise.files import whole
-from turnwise.gates.base import Gate
 from turnwise.rollouts.play import Player
-from turnwise.states.batches import Batches
 from turnwise.training.branches import trajectories
 from turnwise.training.ranks import Ranks
 from turnwise.types import Look, RolloutTree, State, Task, Turn

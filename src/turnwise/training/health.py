@@ -8,10 +8,10 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
+from turnwise.algo.gates.never import Never
 from turnwise.errors import Stopped
-from turnwise.gates.never import Never
+from turnwise.runs.lines import append_lines, cut_lines
 from turnwise.training.gate_savings import gate_result
-from turnwise.training.lines import append_lines, cut_lines
 from turnwise.training.recorder import Recorder
 
 FILE = "warnings.jsonl"  # in the folder of a run: {"iteration", "kind", "text"}

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
 from turnwise.data.steps import Step
 from turnwise.engines.base import Sampling
 from turnwise.evaluation.held_out import Counted, Reply, groups, likelihood, paired_change, pooled, rate
 from turnwise.evaluation.suites import Evaluation
-from turnwise.gates.never import Never
 from turnwise.models.score import score
 from turnwise.rollouts.demonstrate import demonstration, paths
 from turnwise.rollouts.pack import pack

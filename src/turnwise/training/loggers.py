@@ -13,10 +13,10 @@ import wandb
 from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.config import build
+from turnwise.config.schema import build
 from turnwise.errors import InputError
 from turnwise.reports.publish import ROLLOUT_COLUMNS, logged_in, rollout_rows
-from turnwise.reports.result import ResultError, read_result
+from turnwise.runs.result import ResultError, read_result
 
 LOCAL = ("offline", "dryrun", "disabled")  # modes in which nothing leaves the machine
 TAG = 64  # characters that W&B takes

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from turnwise.algo.states.lazy import LazyStates
 from turnwise.console import Terminal
 from turnwise.reports.pages import write_pages
-from turnwise.reports.result import read_result, write_result
 from turnwise.reports.terminal import print_summary
-from turnwise.states.lazy import LazyStates
+from turnwise.runs.result import read_result, write_result
 from turnwise.training.judging import Proof, judged_of
 from turnwise.training.live import Live
 from turnwise.training.loggers import started

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from turnwise.config.settings import Evaluation as Settings
 from turnwise.engines.base import Sampling
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Evaluation, answer_skills, play_tasks
 from turnwise.rollouts.play import Player
-from turnwise.settings import Evaluation as Settings
 from turnwise.training.held_out import HeldOut, negative_log_likelihood
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import commit, read_evaluation, save_evaluation

@@ -20,9 +20,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from turnwise.algo.losses.base import Loss, LossInputs, Max, Mean, merge_metrics
 from turnwise.engines.base import Engine
 from turnwise.errors import Stopped
-from turnwise.losses.base import Loss, LossInputs, Max, Mean, merge_metrics
 from turnwise.models.policy import adapter_off
 from turnwise.models.score import score
 from turnwise.rollouts.halves import smaller

@@ -20,8 +20,8 @@ import numpy as np
 from turnwise.evaluation.held_out import reply_of
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Answer, Episode, Evaluation, repeat_rate
+from turnwise.experiments.arguments import typed
 from turnwise.files import whole
-from turnwise.sweeps.arguments import typed
 from turnwise.training.held_out import held_out_headline, held_out_metrics, held_out_result
 
 logger = logging.getLogger(__name__)

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from turnwise.config.settings import Data
 from turnwise.data.chat import ChatTemplateError, ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import Dialect, check_read_back, dialect_of, drops_text, refuse_lost_tools, uses_tools
 from turnwise.data.records import UnusableError
 from turnwise.data.toolcalls.formats import Format
 from turnwise.errors import InputError
-from turnwise.settings import Data
 from turnwise.types import Trajectory
 
 FLOOR, PART = 8, 4  # at least 8 dialogues are held out, but of a small file no more than a quarter

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from turnwise.config import build
+from turnwise.config.schema import build
+from turnwise.config.settings import Rollout
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.spool import Spool
 from turnwise.engines.spooled import Spooled
 from turnwise.envs.base import Environment
-from turnwise.identity import config_hash
 from turnwise.rollouts.local import Verifier
 from turnwise.rollouts.play import Player
-from turnwise.settings import Rollout
+from turnwise.runs.identity import config_hash
 from turnwise.training.ranks import Ranks
 
 

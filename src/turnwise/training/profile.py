@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
+from turnwise.algo.states.lazy import finder, ids_of
+from turnwise.algo.states.pivots import Profile
 from turnwise.files import whole
-from turnwise.gates.never import Never
 from turnwise.rollouts.play import Player
-from turnwise.states.lazy import finder, ids_of
-from turnwise.states.pivots import Profile
 from turnwise.training.costs import facts_of, told
 from turnwise.training.ranks import Ranks
 from turnwise.types import State

@@ -15,7 +15,7 @@ import lightning as L
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from turnwise.console import Terminal
-from turnwise.reports.status import Status, remaining
+from turnwise.runs.status import Status, remaining
 from turnwise.text import plain
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from lightning.pytorch.loggers import Logger
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.judged import NOT_SUMS
 from turnwise.rollouts.pack import Update
+from turnwise.runs.lines import append_lines, cut_lines, each_line
 from turnwise.training.branches import branch_metrics, trajectories
 from turnwise.training.gate_savings import gate_counts
 from turnwise.training.groups import reward_metrics
-from turnwise.training.lines import append_lines, cut_lines, each_line
 from turnwise.training.verdicts import VERIFIER, count_verdicts, verifier_metrics
 from turnwise.types import Message, RolloutTree
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from lightning import Callback
 
+from turnwise.algo.states.base import STD_TOLERANCE
+from turnwise.algo.states.batches import Batches
+from turnwise.algo.states.lazy import chosen, places_of
+from turnwise.algo.states.refresh import Refresh
+from turnwise.config.settings import Rollout
 from turnwise.rollouts.collect import Experience
-from turnwise.settings import Rollout
-from turnwise.states.base import STD_TOLERANCE
-from turnwise.states.batches import Batches
-from turnwise.states.lazy import chosen, places_of
-from turnwise.states.refresh import Refresh
 from turnwise.training.groups import totals_of
 from turnwise.types import State
 

@@ -13,17 +13,17 @@ from lightning import Callback
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.config import build
+from turnwise.config.schema import build
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import Step
 from turnwise.envs.base import check_ready, worlds_of
 from turnwise.evaluation.suites import Evaluation, openings
-from turnwise.identity import config_hash
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
-from turnwise.predictors.online import OnlinePredictor, load_predictor
-from turnwise.tiny.load import unknown_to, weights_of
+from turnwise.models.shipped import unknown_to, weights_of
+from turnwise.rollouts.predictors.online import OnlinePredictor, load_predictor
+from turnwise.runs.identity import config_hash
 from turnwise.training.call_format import call_format, check_readable, in_format
 from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.choice import Choice

@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from turnwise.algo.states.expert_turns import expert_turns
+from turnwise.algo.states.lazy import LazyStates, chosen, lengths_of
+from turnwise.algo.states.task_starts import task_starts
+from turnwise.config.settings import Data, Rollout
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import Dialect
-from turnwise.data.expert import expert_file
 from turnwise.data.steps import Step, steps_of
 from turnwise.data.trajectories import Problem, each_trajectory
 from turnwise.envs.base import worlds_of
+from turnwise.envs.expert_files import expert_file
 from turnwise.errors import InputError
-from turnwise.settings import Data, Rollout
-from turnwise.states.expert_turns import expert_turns
-from turnwise.states.lazy import LazyStates, chosen, lengths_of
-from turnwise.states.task_starts import task_starts
 from turnwise.training.held_out import HeldOut, called_tools
 from turnwise.training.own import OwnFile
 from turnwise.types import State, Task

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from itertools import repeat
 from typing import Any
 
+from turnwise.algo.states.base import Profile
 from turnwise.rollouts.collect import Experience
-from turnwise.states.base import Profile
 from turnwise.types import Rewards, RolloutTree, State
 
 VERIFIER = "verifier/"  # of its metrics and counters

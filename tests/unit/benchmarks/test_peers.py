@@ -11,10 +11,10 @@ from common import model_of, tokenizer_of
 from household import Work, long_trajectories, states_by_turn
 from peers_generate import GenerateEngine
 from peers_served import Continuous, serve, vllm_absent
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
 from turnwise.engines.base import Sampling
 from turnwise.engines.tree import TreeEngine
-from turnwise.gates.never import Never
 
 CPU = torch.device("cpu")
 

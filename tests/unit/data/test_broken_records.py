@@ -22,8 +22,8 @@ from turnwise.data.trajectories import DataError, Problem, each_trajectory, read
 from turnwise.envs.math.public import read_problems
 from turnwise.envs.search.public import read_pages, read_questions
 from turnwise.errors import InputError
+from turnwise.models.shipped import tiny_path
 from turnwise.text import parse_json
-from turnwise.tiny.load import tiny_path
 
 USER, REPLY = {"role": "user", "content": "go"}, {"role": "assistant", "content": "look"}
 GOOD = {"messages": [USER, REPLY]}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.data.chat import ChatTokens
 from turnwise.data.messages import parse_trajectory
 from turnwise.data.steps import Step, steps_of
-from turnwise.states.expert_turns import expert_turns
 from turnwise.types import ToolCall, Trajectory
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}}}}

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from turnwise.data import templates
 from turnwise.data.chat import ChatTemplateError, ChatTokens
 from turnwise.data.spines import EACH, compared
-from turnwise.tiny.load import tiny_path
+from turnwise.models.shipped import tiny_path
 
 NESTED = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
 BOMBS = {

@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.errors import InputError
 from turnwise.evaluation.general import evaluate, headline
+from turnwise.models.shipped import tiny_path
 from turnwise.reports.compare import read_metric
-from turnwise.reports.result import read_result, write_result
-from turnwise.tiny.load import tiny_path
+from turnwise.runs.result import read_result, write_result
 
 ROOT = Path(__file__).parents[3]
 QUESTIONS = [

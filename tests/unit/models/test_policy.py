@@ -12,7 +12,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
 from turnwise.models.policy import PolicyError, load_policy, plain_copy, with_adapter
-from turnwise.tiny.load import tiny_path
+from turnwise.models.shipped import tiny_path
 
 DENSE: dict[str, Any] = {
     "vocab_size": 61,

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from turnwise.models.adapters import note_base
 from turnwise.models.policy import PolicyError, load_backbone, load_policy
+from turnwise.models.shipped import tiny_path
 from turnwise.models.weights import check_finite
-from turnwise.tiny.load import tiny_path
 
 Damage = Callable[[Path], None]
 DOWN = "model.layers.0.mlp.down_proj.weight"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from turnwise.config import compose_config
+from turnwise.config.schema import compose_config
 from turnwise.planning.hours import Gpu
 
 CONF = Path(__file__).parents[3] / "conf"

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from turnwise.config.settings import Lora
 from turnwise.models.attention import PackedTree
 from turnwise.models.policy import load_policy
 from turnwise.models.score import score
+from turnwise.models.shipped import tiny_path
 from turnwise.planning.activations import activation_bytes
 from turnwise.planning.architectures import architecture
-from turnwise.settings import Lora
-from turnwise.tiny.load import tiny_path
 
 
 @pytest.mark.parametrize(("rank", "rows", "tokens", "scored"), [(16, 2, 192, 100), (0, 1, 256, 256)])

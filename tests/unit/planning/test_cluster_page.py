@@ -13,13 +13,13 @@ from types import ModuleType
 
 import pytest
 
-from turnwise.config import compose_config
-from turnwise.config_check import check_config
-from turnwise.papers.jobs import ask, jobs
-from turnwise.papers.table import read_sweep, sweep_names
+from turnwise.config.check import check_config
+from turnwise.config.schema import compose_config
+from turnwise.experiments.arguments import is_sweep
+from turnwise.experiments.jobs import ask, jobs
+from turnwise.experiments.table import read_sweep, sweep_names
 from turnwise.planning import missing
 from turnwise.planning.steps import PAGE, steps_in
-from turnwise.sweeps.arguments import is_sweep
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")

@@ -9,14 +9,14 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from turnwise.config.settings import Lora
 from turnwise.models.attention import PackedTree
 from turnwise.models.policy import load_policy
 from turnwise.models.score import score
+from turnwise.models.shipped import tiny_path
 from turnwise.planning import flops
 from turnwise.planning.architectures import architecture
 from turnwise.planning.shape import shape_of
-from turnwise.settings import Lora
-from turnwise.tiny.load import tiny_path
 
 
 def test_a_forward_pass_by_hand() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.config_check import check_config
-from turnwise.papers.jobs import Asked, job_of
-from turnwise.papers.table import find_sweep, sweep_names
+from turnwise.config.check import check_config
+from turnwise.experiments.jobs import Asked, job_of
+from turnwise.experiments.table import find_sweep, sweep_names
 from turnwise.planning.architectures import architecture
 from turnwise.planning.memory import gpus_of, sharding
 from turnwise.planning.plan import plan

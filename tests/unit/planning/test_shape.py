@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from turnwise.config.settings import Lora
 from turnwise.errors import InputError
 from turnwise.planning.architectures import architecture
 from turnwise.planning.shape import shape_of
-from turnwise.settings import Lora
 
 # parameters and those without embeddings, in 10^9, from the model cards
 PUBLISHED = {

@@ -14,8 +14,8 @@ from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.compare import collect, read_metric
 from turnwise.reports.paper import pairs, read_paper
-from turnwise.reports.result import Result
 from turnwise.reports.tables import estimate_text, paper_tables, run_table, to_markdown
+from turnwise.runs.result import Result
 
 SWEEP = {
     "paper": "P",

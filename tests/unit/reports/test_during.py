@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.papers.table import read_sweep
+from turnwise.experiments.table import read_sweep
 from turnwise.reports.during import Progress, by_update, during_figure
 from turnwise.reports.measured import Measured
-from turnwise.reports.result import read_result
+from turnwise.runs.result import read_result
 
 
 def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = False) -> Measured:

@@ -12,7 +12,7 @@ from tests.unit.reports.test_verdict import SWEEP, save
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.papers.jobs import ask
+from turnwise.experiments.jobs import ask
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.measured import Measured
 from turnwise.reports.summary import as_json, counted, read_entry

@@ -20,8 +20,8 @@ from turnwise.reports.headline import (
     verifier_sentence,
 )
 from turnwise.reports.html import write_report
-from turnwise.reports.result import Comparison, Result, write_result
 from turnwise.reports.terminal import print_summary, summary_lines
+from turnwise.runs.result import Comparison, Result, write_result
 
 
 def compared(base, after, bounds, tasks=192):

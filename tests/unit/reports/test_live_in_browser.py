@@ -14,8 +14,8 @@ from tests.unit.reports.chromium import Page
 from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.compare import collect
 from turnwise.reports.html import comparison_page, write_page, write_report
-from turnwise.reports.status import Status
 from turnwise.reports.tables import run_table
+from turnwise.runs.status import Status
 
 pytestmark = pytest.mark.slow
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}

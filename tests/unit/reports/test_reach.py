@@ -10,8 +10,8 @@ import pytest
 from turnwise.errors import InputError
 from turnwise.reports.measured import Measured
 from turnwise.reports.reach import Cost, curve, reach_table, reached
-from turnwise.reports.result import read_result
 from turnwise.reports.tables import to_markdown
+from turnwise.runs.result import read_result
 
 
 def save(folder: Path, evaluations: dict[int, tuple[float, float]], iterations: int, **result: float) -> Measured:

@@ -9,10 +9,10 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.papers.table import comparison
+from turnwise.experiments.table import comparison
 from turnwise.reports.measured import Measured
-from turnwise.reports.result import read_result
 from turnwise.reports.verdict import decide, decide_gate, settled
+from turnwise.runs.result import read_result
 
 SWEEP = """
 paper: P

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.reports.newest import so_far
-from turnwise.reports.result import InDomain, Result
 from turnwise.reports.run import Run
 from turnwise.reports.views import MESSAGE_LIMIT, clip, goal, in_domain_rows, tree_views
+from turnwise.runs.result import InDomain, Result
 
 
 def test_equal_samples_become_one_with_a_count(make):

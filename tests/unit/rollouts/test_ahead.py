@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
+from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.base import Sampling
 from turnwise.engines.tree import TreeEngine
@@ -16,11 +18,9 @@ from turnwise.envs.base import EnvironmentFault
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.mixture import Mixture
 from turnwise.evaluation.suites import openings
-from turnwise.gates.never import Never
 from turnwise.models.policy import load_policy
+from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.play import Player
-from turnwise.states.task_starts import task_starts
-from turnwise.tiny.load import ASSETS
 
 PAUSE = 0.02  # seconds of a step
 

@@ -9,23 +9,23 @@ import time
 
 import pytest
 
-from turnwise.advantages.group import GroupAdvantage
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.advantages.group import GroupAdvantage
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
+from turnwise.algo.losses.base import Counts
+from turnwise.algo.rewards.outcome import Outcome
+from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.base import Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.evaluation.suites import openings
-from turnwise.gates.never import Never
-from turnwise.losses.base import Counts
 from turnwise.models.policy import load_policy
-from turnwise.rewards.outcome import Outcome
+from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
-from turnwise.states.task_starts import task_starts
-from turnwise.tiny.load import ASSETS
 from turnwise.training.recorder import Recorder
 
 TURNS = 3

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
 from turnwise.engines.base import Sample, Sampling
 from turnwise.envs.household.environment import HouseholdEnv
-from turnwise.gates.never import Never
 from turnwise.rollouts import play
 from turnwise.rollouts.play import Player
 from turnwise.types import State

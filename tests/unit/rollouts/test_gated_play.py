@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.advantages.group import GroupAdvantage
-from turnwise.allocators.uniform import Uniform
-from turnwise.analysis.recorded import read_recorded
+from turnwise.algo.advantages.group import GroupAdvantage
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.base import Gate
+from turnwise.algo.gates.divergence import Divergence
+from turnwise.algo.gates.never import Never
+from turnwise.algo.gates.signals import DISTANCE
+from turnwise.algo.rewards.outcome import Outcome
+from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.base import Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings
-from turnwise.gates.base import Gate
-from turnwise.gates.divergence import Divergence
-from turnwise.gates.never import Never
-from turnwise.gates.signals import DISTANCE
 from turnwise.models.policy import load_policy
-from turnwise.rewards.outcome import Outcome
+from turnwise.models.shipped import tiny_path
+from turnwise.reports.gates.recorded import read_recorded
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.play import Player
-from turnwise.states.task_starts import task_starts
-from turnwise.tiny.load import tiny_path
 from turnwise.training.groups import reward_metrics
 from turnwise.training.recorder import tree_record
 from turnwise.types import RolloutTree, State, Task, Turn

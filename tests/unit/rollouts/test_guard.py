@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from turnwise.data.expert import expert_file
 from turnwise.envs.base import TRIES, EnvironmentFault, tried
+from turnwise.envs.expert_files import expert_file
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.rollouts.episodes import Episodes

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 
 import pytest
 
+from turnwise.algo.rewards.graded import Graded
 from turnwise.data.steps import Step, steps_of
 from turnwise.errors import InputError
 from turnwise.judges.base import Candidate, gather
 from turnwise.judges.offline import OfflineJudge
-from turnwise.rewards.graded import Graded
 from turnwise.rollouts.judged import Judged, candidate
 from turnwise.types import RolloutTree, State, Task, ToolCall, Trajectory, Turn
 

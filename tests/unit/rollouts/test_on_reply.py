@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
+from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.base import Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings
-from turnwise.gates.never import Never
 from turnwise.models.policy import load_policy
+from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.play import Player
-from turnwise.states.task_starts import task_starts
-from turnwise.tiny.load import tiny_path
 from turnwise.types import State, Task
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from turnwise.advantages.base import spread
-from turnwise.losses.base import Loss, LossInputs
-from turnwise.losses.clipped import Clipped
-from turnwise.losses.nll import Nll
+from turnwise.algo.advantages.base import spread
+from turnwise.algo.losses.base import Loss, LossInputs
+from turnwise.algo.losses.clipped import Clipped
+from turnwise.algo.losses.nll import Nll
 from turnwise.rollouts.pack import Update, pack, row_limit
 from turnwise.rollouts.trie import Trie
 from turnwise.training.module import PolicyModule

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from turnwise.allocators.treepo import TreePO
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.allocators.treepo import TreePO
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
+from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.base import Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings
-from turnwise.gates.never import Never
 from turnwise.models.policy import load_policy
+from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.play import Player
-from turnwise.states.expert_turns import expert_turns
-from turnwise.tiny.load import tiny_path
 from turnwise.types import RolloutTree, State
 
 HORIZON = 6

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.never import Never
+from turnwise.algo.rewards.outcome import Outcome
+from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.base import Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.base import EnvironmentFault, Step
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings, play_tasks
-from turnwise.gates.never import Never
 from turnwise.models.policy import load_policy
-from turnwise.rewards.outcome import Outcome
+from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.play import Player, Tally
-from turnwise.states.task_starts import task_starts
-from turnwise.tiny.load import ASSETS
 from turnwise.types import RolloutTree, Task
 
 TURNS = 3

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-
-from turnwise.theory.awpo import (
+from tests.unit.theory.awpo import (
     Array,
     advantage,
     cosine_floor,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from tests.unit.theory import pivotrl
 
-from turnwise.advantages.group import GroupAdvantage
-from turnwise.theory import pivotrl
+from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.types import RolloutTree, State, Task, Turn
 
 SEEDS = range(8)

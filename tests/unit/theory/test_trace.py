@@ -6,10 +6,10 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from tests.unit.theory import trace
 
-from turnwise.allocators.prefix import prefix_allocation, same_outcome
-from turnwise.allocators.root import root_allocation
-from turnwise.theory import trace
+from turnwise.algo.allocators.prefix import prefix_allocation, same_outcome
+from turnwise.algo.allocators.root import root_allocation
 
 SEEDS = range(12)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from turnwise.algo.rewards.exact import Exact
+from turnwise.algo.rewards.graded import Graded
+from turnwise.algo.rewards.toolcalls import ToolCalls
 from turnwise.envs.apibank import ApiBankEnv
 from turnwise.envs.bfcl import BfclEnv
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
-from turnwise.rewards.exact import Exact
-from turnwise.rewards.graded import Graded
-from turnwise.rewards.toolcalls import ToolCalls
 from turnwise.training.call_format import call_format, check_readable, in_format
 from turnwise.types import State, Task
 

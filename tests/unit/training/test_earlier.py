@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from turnwise.losses.clipped import Clipped
+from turnwise.algo.losses.clipped import Clipped
 from turnwise.training.earlier import become, remembered
 from turnwise.training.module import PolicyModule
 

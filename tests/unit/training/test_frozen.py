@@ -15,28 +15,28 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.advantages.group import GroupAdvantage
-from turnwise.allocators.uniform import Uniform
+from turnwise.algo.advantages.group import GroupAdvantage
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.base import Gate
+from turnwise.algo.gates.divergence import Divergence
+from turnwise.algo.gates.never import Never
+from turnwise.algo.gates.prefixes import group_at
+from turnwise.algo.gates.sequential import Sequential
+from turnwise.algo.gates.signals import DISTANCE
+from turnwise.algo.losses.clipped import Clipped
+from turnwise.algo.rewards.outcome import Outcome
+from turnwise.algo.states.batches import Batches
+from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.base import Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.evaluation.suites import openings
-from turnwise.gates.base import Gate
-from turnwise.gates.divergence import Divergence
-from turnwise.gates.never import Never
-from turnwise.gates.prefixes import group_at
-from turnwise.gates.sequential import Sequential
-from turnwise.gates.signals import DISTANCE
-from turnwise.losses.clipped import Clipped
 from turnwise.models.policy import load_policy
-from turnwise.rewards.outcome import Outcome
+from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.play import Player
-from turnwise.states.batches import Batches
-from turnwise.states.task_starts import task_starts
-from turnwise.tiny.load import tiny_path
 from turnwise.training import frozen
 from turnwise.training.frozen import Frozen, Shadow, drawn, read_tree, record, tree_row
 from turnwise.training.module import PolicyModule

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from turnwise.reports.headline import gate_sentence
-from turnwise.reports.result import Result
 from turnwise.rollouts.collect import Experience
+from turnwise.runs.result import Result
 from turnwise.training.gate_savings import PREFIX, gate_counts, gate_result
 from turnwise.training.recorder import Recorder
 from turnwise.types import Credit, Look, RolloutTree, State, Task, Turn

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from turnwise.advantages.base import spread
-from turnwise.losses.clipped import Clipped
+from turnwise.algo.advantages.base import spread
+from turnwise.algo.losses.clipped import Clipped
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.gradients import GradientCosine, gradient_cosine, view_gradients
 from turnwise.training.module import PolicyModule

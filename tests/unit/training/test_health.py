@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from turnwise.algo.gates.divergence import Divergence
+from turnwise.algo.gates.never import Never
 from turnwise.errors import Stopped
-from turnwise.gates.divergence import Divergence
-from turnwise.gates.never import Never
 from turnwise.training.health import FILE, IN_A_ROW, Health, likely_cause
 from turnwise.training.recorder import Recorder
 

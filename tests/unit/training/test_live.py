@@ -12,7 +12,7 @@ import pytest
 from hydra.types import RunMode
 
 from turnwise.console import Terminal
-from turnwise.reports.status import NAME, Status, write_status
+from turnwise.runs.status import NAME, Status, write_status
 from turnwise.training import progress, ranks
 from turnwise.training.live import Live
 from turnwise.training.progress import Phases

@@ -16,7 +16,7 @@ from tests.unit.reports.conftest import write_run
 from tests.unit.reports.test_publish import records
 from tests.unit.training.wandb_service import serving
 
-from turnwise.config import compose_config
+from turnwise.config.schema import compose_config
 from turnwise.errors import InputError
 from turnwise.training.loggers import started
 

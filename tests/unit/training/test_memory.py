@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.unit import quiet
 
-from turnwise.advantages.awpo import PEAK, Awpo
-from turnwise.losses.clipped import Clipped
+from turnwise.algo.advantages.awpo import PEAK, Awpo
+from turnwise.algo.losses.clipped import Clipped
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lightning import Trainer
 
-from turnwise.losses.clipped import Clipped
+from turnwise.algo.losses.clipped import Clipped
 from turnwise.training.mismatch import MismatchAlarm
 from turnwise.training.module import PolicyModule
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.config import build, compose_config
-from turnwise.identity import config_hash
+from turnwise.config.schema import build, compose_config
+from turnwise.runs.identity import config_hash
 from turnwise.training import durations
 from turnwise.training.opening import opening_lines
 

@@ -12,16 +12,16 @@ from omegaconf import OmegaConf
 from tests.integration import bookings
 from transformers import AutoModelForCausalLM
 
-from turnwise.config import compose_config
+from turnwise.config.schema import compose_config
+from turnwise.config.settings import Data, Rollout
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import dialect_of
 from turnwise.data.trajectories import DataError, Problem, each_trajectory
 from turnwise.engines.base import Sampling
 from turnwise.errors import InputError
-from turnwise.identity import config_hash
 from turnwise.models.policy import load_policy
-from turnwise.settings import Data, Rollout
+from turnwise.runs.identity import config_hash
 from turnwise.training.held_out import negative_log_likelihood
 from turnwise.training.own import OwnFile
 from turnwise.training.sources import Steps, Turns, hold_out

@@ -8,8 +8,8 @@ import threading
 import pytest
 import torch
 
-from turnwise.advantages.base import spread
-from turnwise.losses.clipped import Clipped
+from turnwise.algo.advantages.base import spread
+from turnwise.algo.losses.clipped import Clipped
 from turnwise.rollouts.pack import pack
 from turnwise.training.module import PolicyModule
 from turnwise.training.passes import Passes

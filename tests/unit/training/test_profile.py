@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from turnwise.algo.states.lazy import chosen
+from turnwise.algo.states.pivots import Pivots
 from turnwise.engines.base import Sample, Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.rollouts.play import Player
-from turnwise.states.lazy import chosen
-from turnwise.states.pivots import Pivots
 from turnwise.training import profile as profiling
 from turnwise.training.costs import profile_costs
 from turnwise.training.profile import Profiles, profile

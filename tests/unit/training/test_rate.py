@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from turnwise.losses.clipped import Clipped
+from turnwise.algo.losses.clipped import Clipped
 from turnwise.training.module import PolicyModule
 
 

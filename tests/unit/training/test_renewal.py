@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from turnwise.algo.states.batches import Batches
+from turnwise.algo.states.refresh import Refresh
+from turnwise.config.settings import Rollout
 from turnwise.engines.base import Sampling
 from turnwise.rollouts.collect import Experience
-from turnwise.settings import Rollout
-from turnwise.states.batches import Batches
-from turnwise.states.refresh import Refresh
 from turnwise.training.renewal import Renewal, mixed_share
 from turnwise.types import RolloutTree, State, Task
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from tests.unit import quiet
 
-from turnwise.advantages.base import spread
-from turnwise.losses.clipped import Clipped
+from turnwise.algo.advantages.base import spread
+from turnwise.algo.losses.clipped import Clipped
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.mismatch import MismatchAlarm

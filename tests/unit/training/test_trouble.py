@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.advantages.base import spread
+from turnwise.algo.advantages.base import spread
+from turnwise.algo.losses.base import LossInputs, LossOutput
+from turnwise.algo.losses.clipped import Clipped
 from turnwise.errors import Stopped
-from turnwise.losses.base import LossInputs, LossOutput
-from turnwise.losses.clipped import Clipped
 from turnwise.rollouts.halves import halves, smaller
 from turnwise.rollouts.pack import Packed, Update, pack
 from turnwise.training.memory import memory_told, out_of_memory

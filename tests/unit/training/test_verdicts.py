@@ -4,14 +4,14 @@ import math
 
 import pytest
 
+from turnwise.algo.rewards.exact import Exact
+from turnwise.algo.rewards.functional import Functional
+from turnwise.algo.rewards.toolcalls import ToolCalls
+from turnwise.algo.states.base import Profile
 from turnwise.envs.household import HouseholdEnv
-from turnwise.rewards.exact import Exact
-from turnwise.rewards.functional import Functional
-from turnwise.rewards.toolcalls import ToolCalls
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.local import Verdicts
-from turnwise.states.base import Profile
 from turnwise.training.recorder import Recorder
 from turnwise.training.verdicts import count_profile, count_verdicts, verifier_metrics, verifier_result
 from turnwise.types import RolloutTree, State, Task, Turn

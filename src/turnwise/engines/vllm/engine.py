@@ -21,8 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from turnwise.background import Background
-from turnwise.endpoints import key_from
+from turnwise.endpoints import Background, key_from
 from turnwise.engines.base import Sample, Sampling, Told
 from turnwise.engines.vllm.connection import Connection
 from turnwise.engines.vllm.local import Local, Process

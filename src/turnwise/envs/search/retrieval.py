@@ -12,8 +12,7 @@ import aiohttp
 import bm25s
 import numpy as np
 
-from turnwise.background import Background
-from turnwise.endpoints import TooLargeError, bounded, check_url, key_from, open_session
+from turnwise.endpoints import Background, TooLargeError, bounded, check_url, key_from, open_session
 from turnwise.envs.base import EnvironmentFault
 from turnwise.envs.search.pages import Page, Pages
 from turnwise.errors import InputError

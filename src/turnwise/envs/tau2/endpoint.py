@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from turnwise.background import Background
+from turnwise.endpoints import Background
 from turnwise.envs.base import EnvironmentFault
 from turnwise.envs.tau2.package import of_package
 from turnwise.envs.tau2.user import ENDS, Talk

@@ -19,7 +19,7 @@ from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases,
 from turnwise.envs.checks.cases import case_file
 from turnwise.envs.search import SearchEnv, SearchSession
 from turnwise.errors import InputError
-from turnwise.tiny.load import ASSETS
+from turnwise.models.shipped import ASSETS
 
 ENVS = Path(__file__).parents[4] / "src" / "turnwise" / "envs"
 

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from turnwise.data.chat import ChatTokens
 from turnwise.envs.base import tools_of
 from turnwise.envs.tools import read_calls
-from turnwise.tiny.load import ASSETS
+from turnwise.models.shipped import ASSETS
 
 
 @pytest.fixture(scope="module")

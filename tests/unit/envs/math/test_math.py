@@ -20,9 +20,9 @@ from turnwise.envs.math import Equality, Interpreter, MathEnv
 from turnwise.envs.math.problems import KINDS, SPLITS, Level, make_problems
 from turnwise.envs.math.public import boxed, read_problems
 from turnwise.errors import InputError
+from turnwise.models.shipped import ASSETS
 from turnwise.sandbox.base import NoSandboxError
 from turnwise.sandbox.detect import open_sandbox
-from turnwise.tiny.load import ASSETS
 
 
 @pytest.fixture(scope="module")

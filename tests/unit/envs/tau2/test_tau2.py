@@ -15,7 +15,7 @@ from turnwise.envs.tau2 import Tau2Env, by_domain, package
 from turnwise.envs.tau2.problem import Gold, Reference, missing, problem_of
 from turnwise.envs.tools import as_written
 from turnwise.errors import InputError
-from turnwise.tiny.load import ASSETS
+from turnwise.models.shipped import ASSETS
 from turnwise.types import Task, ToolCall
 
 ASK = "Could you tell me who you are, and everything else that I should know?"

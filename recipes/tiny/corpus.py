@@ -1,0 +1,88 @@
+"""The corpus of the recipe: demonstrations and toy skills as weighted token documents, drawn by step number.
+
+Every pool is a function of (seed, number) alone: a resumed run sees the documents it would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from typing import Any
+
+from recipes.tiny.tokenizer import TURN_END
+
+from turnwise.data.markers import disarming
+from turnwise.envs.base import Environment, Quality
+from turnwise.evaluation.skills import SKILLS, Split, stream
+from turnwise.types import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One conversation: ``weights[i]`` is the loss weight of predicting ``ids[i]``; the first is never predicted."""
+
+    ids: list[int]
+    weights: list[float]
+
+
+def encode(messages: Sequence[Message], tokenizer: Any, other: float) -> Document:
+    """Assistant text and its end-of-turn token have weight 1, everything else ``other``; ids as ``ChatTokens`` gives them."""
+    disarmed, _ = disarming(tokenizer)
+    ids: list[int] = []
+    weights: list[float] = []
+    for message in messages:
+        if message["role"] != "assistant":
+            text = tokenizer.apply_chat_template([disarmed(message)], tokenize=False)
+            own = 0
+        else:
+            text = message["content"] + TURN_END + "\n"
+            head = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
+            ids += head
+            weights += [other] * len(head)
+            own = 1
+        piece = tokenizer.encode(text, add_special_tokens=False)
+        ids += piece
+        weights += [1.0] * (len(piece) - 1) + [other] if own else [other] * len(piece)
+    return Document(ids, weights)
+
+
+def demonstration_documents(
+    env: Environment, tokenizer: Any, count: int, seed: int, quality: Quality = "clumsy", other: float = 0.3
+) -> Iterator[Document]:
+    """Fresh training tasks with one demonstration each."""
+    for i, task in enumerate(env.tasks("train", count, seed)):
+        trajectory = env.demonstrate(task, quality=quality, seed=seed + i)
+        yield encode(trajectory.messages, tokenizer, other)
+
+
+def skill_conversations(count: int, seed: int, split: Split = "train") -> Iterator[list[Message]]:
+    """``count`` question-and-answer pairs, the skills in equal shares."""
+    streams = [stream(skill, split, seed) for skill in SKILLS.values()]
+    order = Random(seed)
+    for _ in range(-(-count // len(streams))):
+        order.shuffle(streams)
+        for item in islice((next(s) for s in streams), len(streams)):
+            yield [*item.messages, {"role": "assistant", "content": item.reference}]
+
+
+def micro_batches(documents: Iterable[Document], parts: int) -> list[list[Document]]:
+    """Cut documents, sorted by length, into ``parts`` runs of about equal token count, none of them empty.
+
+    Raises:
+        ValueError: there are fewer documents than parts.
+    """
+    ordered = sorted(documents, key=lambda d: len(d.ids))
+    if len(ordered) < parts:
+        raise ValueError(f"{len(ordered)} documents cannot fill {parts} micro-batches; draw more a step")
+    total = sum(len(d.ids) for d in ordered)
+    found: list[list[Document]] = [[] for _ in range(parts)]
+    passed = index = 0
+    for k, document in enumerate(ordered):
+        due = min(parts - 1, passed * parts // total)
+        index = min(due, index + bool(found[index]))  # one very long document must not make a part be skipped
+        index = max(index, parts - len(ordered) + k)  # nor may the last parts run out of documents
+        found[index].append(document)
+        passed += len(document.ids)
+    return found

@@ -1,0 +1,115 @@
+"""Muon for the matrices, AdamW for embeddings and norms, and a warm-up, flat, decay schedule."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from recipes.tiny.corpus import Document
+from torch import Tensor
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum orthogonalised by Newton-Schulz iteration (K. Jordan, 2024), matrices of one shape in one batch.
+
+    ``torch.optim.Muon`` iterates in bfloat16, which a CPU without such instructions emulates at several times the cost of
+    float32; this one stays in the parameters' own precision. Nesterov momentum, step scaled by sqrt(max(1, rows / columns)).
+    """
+
+    def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.01) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nothing here asks for the loss again
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape[parameter.shape].append((parameter, parameter.grad))
+            for (rows, columns), pairs in by_shape.items():
+                moves = []
+                for parameter, grad in pairs:
+                    state = self.state[parameter]
+                    if "momentum" not in state:
+                        state["momentum"] = torch.zeros_like(parameter)
+                    state["momentum"].lerp_(grad, 1 - group["momentum"])
+                    moves.append(grad.lerp(state["momentum"], group["momentum"]))
+                size = group["lr"] * max(1.0, rows / columns) ** 0.5
+                for (parameter, _), move in zip(pairs, orthogonalise(torch.stack(moves)), strict=True):
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(move, alpha=-size)
+
+
+def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
+    """About U V^T of each matrix U S V^T in a batch (n, rows, columns): singular values end within 0.7 to 1.2."""
+    a, b, c = 3.4445, -4.7750, 2.0315  # the quintic with the steepest slope at 0 that still stays in that range
+    tall = matrices.size(1) > matrices.size(2)
+    x = matrices.mT if tall else matrices
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if tall else x
+
+
+def optimisers(model: Any, muon_lr: float, adam_lr: float) -> list[torch.optim.Optimizer]:
+    """Muon for every matrix but the embedding, AdamW for the rest."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    return [Muon(matrices, lr=muon_lr), torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.95), weight_decay=0.0)]
+
+
+def schedule(step: int, steps: int, warmup: int = 50, decay: float = 0.3) -> float:
+    """Share of the peak learning rate: linear up over ``warmup`` steps, flat, linear down over the last ``decay``."""
+    start = steps * (1 - decay)
+    falling = 1.0 if step < start else max(0.02, (steps - step) / max(1.0, steps - start))
+    return min((step + 1) / warmup, falling)
+
+
+def batch_loss(model: Any, documents: list[Document]) -> tuple[Tensor, float]:
+    """Summed weighted negative log-likelihood of right-padded documents, and the sum of the weights."""
+    longest = max(len(d.ids) for d in documents)
+    ids = torch.zeros(len(documents), longest, dtype=torch.long)
+    weights = torch.zeros(len(documents), longest)
+    for row, document in enumerate(documents):
+        ids[row, : len(document.ids)] = torch.tensor(document.ids)
+        weights[row, : len(document.ids)] = torch.tensor(document.weights)
+    ids, weights = ids.to(model.device), weights.to(model.device)
+    # no attention mask: attention is causal and padding stands to the right of everything that is scored
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+    wanted = weights[:, 1:] > 0
+    logits = model.lm_head(hidden[wanted])
+    nll = F.cross_entropy(logits, ids[:, 1:][wanted], reduction="none")
+    weight = weights[:, 1:][wanted]
+    return (nll * weight).sum(), float(weight.sum())
+
+
+class Threads:
+    """Gradients of one step from several micro-batches at once, one thread each, over shared parameters.
+
+    On two cores this runs about half as fast again as one stream with two threads an operation: nothing waits at the
+    barrier of every small operation.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+
+    def gradients(self, model: Any, parts: list[list[Document]]) -> float:
+        """Set every ``grad`` to that of the weighted mean loss over all parts; returns the loss."""
+        parameters = list(model.parameters())
+        if model.device.type != "cpu":
+            parts = [[document for part in parts for document in part]]  # there one large batch is the fastest
+        total = sum(sum(d.weights[1:]) for part in parts for d in part)
+
+        def one(part: list[Document]) -> tuple[float, tuple[Tensor, ...]]:
+            loss, _ = batch_loss(model, part)
+            loss = loss / total
+            return float(loss.detach()), torch.autograd.grad(loss, parameters)
+
+        results = list(self.pool.map(one, parts))
+        for parameter, *pieces in zip(parameters, *(grads for _, grads in results), strict=True):
+            parameter.grad = torch.stack(pieces).sum(0) if len(pieces) > 1 else pieces[0]
+        return sum(loss for loss, _ in results)

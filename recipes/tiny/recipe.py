@@ -1,0 +1,288 @@
+"""The training loop of a tiny base policy: settings, model, resumable steps. What it is trained on is a mixture's affair.
+
+Three stretches: imitation of an expert with the skills among it; reading drills, with a little of the rest so that it
+is not forgotten; imitation of an expert that errs more, at a falling rate. Imitation alone did not teach this model to
+read a list of the household within its 1,200 steps (docs/results.md).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from recipes.tiny.corpus import Document, encode, micro_batches, skill_conversations
+from recipes.tiny.mixture import Mixture
+from recipes.tiny.model import FAMILIES, make_model
+from recipes.tiny.optimise import Threads, optimisers, schedule
+from recipes.tiny.tokenizer import build_tokenizer
+from torch.nn.utils import clip_grad_norm_
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerFast
+
+_POOL = 8  # steps whose documents are drawn together, so that lengths can be matched
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps with one mixture. Counts are documents a step."""
+
+    steps: int
+    demonstrations: int
+    skills: int
+    other_weight: float  # loss weight of tokens that the assistant does not write
+    drills: int = 0
+    drill_weight: float = 0.0  # of a choice in a drill; a token that the assistant writes elsewhere has 1
+    errant: bool = False  # demonstrations of the expert that errs far more
+    rate: float = 1.0  # share of the recipe's learning rates
+    warmup: int = 50  # steps
+    decay: float = 0.3  # share of the steps over which the rate falls to 0
+
+    def share(self, step: int) -> float:
+        """Of the recipe's learning rates, at a step of this stretch."""
+        return self.rate * schedule(step, self.steps, self.warmup, self.decay)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that decides the weights."""
+
+    seed: int = 0
+    steps: int = 1200  # of imitation
+    reading: int = 200  # steps of drills
+    settling: int = 152  # steps of imitation after them
+    demonstrations: int = 20  # a step of imitation
+    skills: int = 48  # question-and-answer pairs a step of imitation
+    drills: int = 0  # a step of imitation
+    other_weight: float = 0.3  # of tokens that the assistant does not write, during imitation
+    muon_lr: float = 0.02
+    adam_lr: float = 0.004
+    family: str = "qwen3"  # or llama
+    hidden: int = 192
+    head: int = 48  # width of a head
+    layers: int = 4
+    mlp: int = 512
+    vocabulary: int = 1024
+    theta: float = 10_000.0  # base of the rotary positions' wavelengths
+    induction: int = 0  # 1: begin with heads that copy (recipes.tiny.induction)
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "demonstrations", "skills", "layers", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for stretch in self.stretches:
+            if stretch.demonstrations < self.threads:
+                raise ValueError(
+                    f"demonstrations must be at least {self.threads} in every stretch, the threads, got {stretch.demonstrations}"
+                )
+        if self.family not in FAMILIES:
+            raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {self.family}")
+        if self.head < 2 or self.head % 2 or self.hidden % self.head:
+            raise ValueError(
+                f"head must be even and divide hidden, got a head of {self.head} and a hidden of {self.hidden}"
+            )
+        if (self.reading or self.settling) and (self.steps % _POOL or self.reading % _POOL):
+            raise ValueError(f"steps and reading must be multiples of {_POOL}, got {self.steps} and {self.reading}")
+
+    @property
+    def stretches(self) -> tuple[Stretch, Stretch, Stretch]:
+        """What is trained on, in order."""
+        return (
+            Stretch(self.steps, self.demonstrations, self.skills, self.other_weight, self.drills, 0.5),
+            Stretch(self.reading, 3, 8, 0.0, drills=24, drill_weight=6.0, warmup=20, decay=0.0),
+            Stretch(
+                self.settling,
+                self.demonstrations // 2,
+                self.skills // 2,
+                0.05,
+                errant=True,
+                rate=0.5,
+                warmup=10,
+                decay=0.7,
+            ),
+        )
+
+    @property
+    def total(self) -> int:
+        """Steps of all stretches."""
+        return self.steps + self.reading + self.settling
+
+    def stretch(self, step: int) -> tuple[Stretch, int]:
+        """Where a step lies: its stretch, and the steps of that stretch before it."""
+        for stretch in self.stretches:
+            if step < stretch.steps:
+                return stretch, step
+            step -= stretch.steps
+        raise IndexError(f"there are {self.total} steps")
+
+
+def make_tokenizer(mixture: Mixture, recipe: Recipe, template: str) -> PreTrainedTokenizerFast:
+    """Trained on the mixture's texts and 4,000 skill items, with the chat roles."""
+    texts = ["system", "user", "assistant", "tool"] * 50
+    texts += mixture.texts(recipe.seed)
+    for pair in skill_conversations(4000, recipe.seed):
+        texts += [m["content"] for m in pair]
+    return build_tokenizer(texts, template, recipe.vocabulary)
+
+
+_worker: dict[str, Any] = {}
+
+
+def _start_worker(mixture: Mixture, tokenizer: Any) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _worker.update(mixture=mixture, tokenizer=tokenizer)
+
+
+def draw_pool(mixture: Mixture, tokenizer: Any, recipe: Recipe, number: int) -> list[list[list[Document]]]:
+    """The micro-batches of ``_POOL`` steps: for each step one list for every thread, and again for each other kind."""
+    seed = (recipe.seed + 1) * 1_000_003 + number
+    threads, stretch = recipe.threads, recipe.stretch(number * _POOL)[0]
+    shown = mixture.demonstrations(
+        tokenizer, stretch.demonstrations * _POOL, seed, stretch.errant, stretch.other_weight
+    )
+    parts = micro_batches(shown, _POOL * threads)
+    pairs = [encode(m, tokenizer, stretch.other_weight) for m in skill_conversations(stretch.skills * _POOL, seed)]
+    drills = list(mixture.drills(tokenizer, stretch.drills * _POOL, seed, stretch.drill_weight))
+    # the k-th shortest beside the k-th longest, so that every step has all lengths and its threads equal work
+    steps = [
+        [parts[(i + j * _POOL) if j % 2 == 0 else (j + 1) * _POOL - 1 - i] for j in range(threads)]
+        for i in range(_POOL)
+    ]
+    Random(seed).shuffle(steps)
+    batches = []
+    for i, step in enumerate(steps):
+        mine = pairs[i * stretch.skills : (i + 1) * stretch.skills]
+        read = drills[i * stretch.drills : (i + 1) * stretch.drills]
+        batches.append(
+            step + [mine[j::threads] for j in range(threads)] + (micro_batches(read, 2 * threads) if read else [])
+        )
+    return batches
+
+
+def _draw_in_worker(recipe: Recipe, number: int) -> list[list[list[Document]]]:
+    return draw_pool(_worker["mixture"], _worker["tokenizer"], recipe, number)
+
+
+def batches(
+    mixture: Mixture, tokenizer: Any, recipe: Recipe, start: int, workers: int = 1
+) -> Generator[list[list[Document]], None, None]:
+    """Micro-batches of steps ``start`` and after; the next pools are drawn in other processes meanwhile."""
+    spawn = get_context("spawn")
+    number, skip = divmod(start, _POOL)
+    last = -(-recipe.total // _POOL)  # pools there are
+    start_worker = partial(_start_worker, mixture, tokenizer)
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=start_worker) as pool:
+        ahead: deque[Future] = deque()
+        try:
+            while number < last:
+                while len(ahead) < min(2 * workers, last - number):
+                    ahead.append(pool.submit(_draw_in_worker, recipe, number + len(ahead)))
+                current, number = ahead.popleft().result(), number + 1
+                yield from current[skip:]
+                skip = 0
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+class Run:
+    """A training run that can be saved and taken up again.
+
+    Args:
+        folder: of its checkpoint.
+        device: where the model is trained, as PyTorch names it.
+        workers: processes that draw documents ahead.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        mixture: Mixture,
+        tokenizer: Any,
+        folder: Path,
+        device: str = "cpu",
+        workers: int = 1,
+    ) -> None:
+        self.recipe, self.mixture, self.tokenizer, self.folder = recipe, mixture, tokenizer, folder
+        self.device, self.workers = device, workers
+        self.model = make_model(recipe, tokenizer).to(device)
+        self.optimisers = optimisers(self.model, recipe.muon_lr, recipe.adam_lr)
+        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        self.history: list[dict[str, Any]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def machine(self) -> str:
+        """What it is trained on, for the card."""
+        cores = f"{os.cpu_count()} CPU cores, {platform.machine()}"
+        if self.device == "cpu":
+            return f"{cores}, {self.recipe.threads} threads"
+        return f"{torch.cuda.get_device_name(self.device)}; {cores}, {self.workers} of them drawing demonstrations"
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "run.pt"
+
+    def save(self) -> None:
+        """Write everything that the next step depends on; a kill leaves the old file or the new one."""
+        state = {
+            "model": self.model.state_dict(),
+            "optimisers": [o.state_dict() for o in self.optimisers],
+            **{k: getattr(self, k) for k in ("step", "tokens", "seconds", "history")},
+        }
+        temporary = self.path.with_suffix(".tmp")
+        torch.save(state, temporary)
+        temporary.replace(self.path)
+
+    def load(self) -> bool:
+        """Take up what ``save`` left, if anything."""
+        if not self.path.is_file():
+            return False
+        state = torch.load(self.path, weights_only=True, map_location=self.device)
+        self.model.load_state_dict(state["model"])
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.history = state["history"]
+        return True
+
+    def train(self, evaluate: Callable[[Run], dict[str, Any]], every: int, until: int | None = None) -> None:
+        """Train to the last step, evaluating and saving every ``every`` steps; ``seconds`` leaves evaluation out."""
+        recipe, threads = self.recipe, Threads(self.recipe.threads)
+        bar = tqdm(total=recipe.total, initial=self.step, desc="tiny", unit="step", mininterval=5, smoothing=0.1)
+        source = batches(self.mixture, self.tokenizer, recipe, self.step, self.workers)
+        end = min(recipe.total, until or recipe.total)
+        while self.step < end:
+            began = time.perf_counter()
+            stretch, passed = recipe.stretch(self.step)
+            if passed == 0:  # the last stretch's momentum belongs to another mixture
+                self.optimisers = optimisers(self.model, recipe.muon_lr, recipe.adam_lr)
+            parts = next(source)
+            loss = threads.gradients(self.model, parts)
+            clip_grad_norm_(self.model.parameters(), 1.0)
+            share = stretch.share(passed)
+            for optimiser, peak in zip(self.optimisers, (recipe.muon_lr, recipe.adam_lr), strict=True):
+                for group in optimiser.param_groups:
+                    group["lr"] = peak * share
+                optimiser.step()
+            self.step += 1
+            self.tokens += sum(len(d.ids) for part in parts for d in part)
+            self.seconds += time.perf_counter() - began
+            bar.set_postfix(loss=f"{loss:.3f}", tok_s=f"{self.tokens / self.seconds:.0f}", refresh=False)
+            bar.update()
+            if self.step % every == 0 or self.step == end:
+                self.save()
+                self.history.append({"step": self.step, "tokens": self.tokens, "loss": loss, **evaluate(self)})
+        source.close()
+        bar.close()

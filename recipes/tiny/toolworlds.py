@@ -1,0 +1,228 @@
+"""The mixture of the base that knows the worlds of tools at their tiny levels.
+
+Each world's good expert is imitated first, then a clumsy one that errs often and has the turns to put it right. Every mistake is
+one that the world's verifier of single turns refuses, so that a base which makes them knows better than it acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache, partial
+from typing import Any
+
+from recipes.tiny import names
+from recipes.tiny.copying import copy_documents
+from recipes.tiny.corpus import Document, encode
+from recipes.tiny.recipe import Recipe
+
+from turnwise.envs import apibank, bfcl, math, search, software, terminal
+from turnwise.envs.apibank.generated import OfficeTasks
+from turnwise.envs.base import Environment, Quality
+from turnwise.envs.bfcl.generated import TinyTasks
+from turnwise.types import Message
+
+_LONG = 24  # turns of an episode of the errant experts: many more than they need
+_SHELF = 16  # draws of demonstrations kept for reuse: commands in a sandbox are dear
+_DIALOGUE = apibank.Mistakes(wrong=0.16, unknown=0.14, missing=0.14, repeat=0.1, look=0.08, early=0.16)
+_MUDDLE = 0.4
+
+
+def _bfcl(errant: bool, thinks: bool = False) -> list[Environment]:
+    given: dict[str, Any] = {"horizon": _LONG, "mistakes": _DIALOGUE, "muddle": _MUDDLE} if errant else {}
+    plain, made_up = (bfcl.BfclEnv(**given, thinks=thinks) for _ in range(2))
+    made_up.source = TinyTasks(names.simulated)
+    return [plain, made_up]
+
+
+def _apibank(errant: bool, thinks: bool = False) -> list[Environment]:
+    given: dict[str, Any] = (
+        {"horizon": _LONG, "steps": _LONG, "mistakes": _DIALOGUE, "muddle": _MUDDLE} if errant else {}
+    )
+    plain, made_up = (apibank.ApiBankEnv(**given, thinks=thinks) for _ in range(2))
+    made_up.source = OfficeTasks(names=names.office)
+    return [plain, made_up]
+
+
+def _search(errant: bool) -> list[Environment]:
+    """Other editions than that of the tasks: names and questions recur, with answers of their own; no page does."""
+    given: dict[str, Any] = {}
+    if errant:
+        given = {
+            "horizon": _LONG,
+            "mistakes": search.Mistakes(repeat=0.1, stray=0.15, vague=0.15, malformed=0.1),
+        }
+    return [search.SearchEnv("tiny", edition, **given) for edition in range(1, 9)]
+
+
+def _math(errant: bool) -> list[Environment]:
+    if errant:
+        mistakes = math.Mistakes(slip=0.2, broken=0.15, repeat=0.05, malformed=0.15)
+        return [math.MathEnv("tiny", horizon=_LONG, mistakes=mistakes)]
+    return [math.MathEnv("tiny")]
+
+
+def _terminal(errant: bool) -> list[Environment]:
+    if errant:
+        slips = terminal.Slips(look=0.2, misspell=0.2, guess=0.1, stray=0.05)
+        return [terminal.TerminalEnv(horizon=_LONG, slips=slips)]
+    return [terminal.TerminalEnv()]
+
+
+def _software(errant: bool) -> list[Environment]:
+    if errant:
+        slips = software.Slips(again=0.08, astray=0.14, lost=0.08, wrong=0.2)
+        return [software.SoftwareEnv(horizon=_LONG, slips=slips)]
+    return [software.SoftwareEnv()]
+
+
+WORLDS: Mapping[str, Callable[[bool], list[Environment]]] = {
+    "bfcl": _bfcl,
+    "apibank": _apibank,
+    "search": _search,
+    "math": _math,
+    "terminal": _terminal,
+    "software": _software,
+}
+"""World -> the environments whose demonstrations are imitated, in turn; with True those of the errant expert."""
+THINKING: Mapping[str, Callable[[bool], list[Environment]]] = {
+    "bfcl": partial(_bfcl, thinks=True),
+    "apibank": partial(_apibank, thinks=True),
+}
+"""The same of worlds whose experts state their thoughts."""
+
+
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "medium": {"hidden": 144, "head": 36, "mlp": 384},
+    "small": {"hidden": 128, "head": 32, "mlp": 320, "layers": 2},
+}
+"""Of the base that thinks, for tables that compare sizes of a model -> what its recipe changes."""
+
+
+def _recipe() -> Recipe:
+    return Recipe(
+        steps=1400,
+        layers=3,
+        reading=0,
+        settling=120,
+        demonstrations=24,
+        drills=8,
+        skills=32,
+        other_weight=0.0,
+        vocabulary=2048,
+        theta=1e6,
+        induction=1,
+    )
+
+
+@dataclass(frozen=True)
+class ToolWorlds:
+    """See ``recipes.tiny.mixture.Mixture``. With ``thinks`` the experts state their thoughts."""
+
+    worlds: tuple[str, ...] = tuple(WORLDS)
+    thinks: bool = False
+    recipe: Recipe = field(default_factory=_recipe)
+    name: str = "tiny_tools"
+    max_tokens: int = 40
+    about: str = "demonstrations of six worlds of tools"
+    stretches: str = (
+        "It begins with heads that copy, set by hand (`recipes/tiny/induction.py`). Two stretches\n"
+        "(`recipes/tiny/recipe.py`): imitation of the good experts with the skills and drills in copying among it;\n"
+        "imitation of clumsy ones that err often (`recipes/tiny/toolworlds.py`). Demonstrations come from the train splits\n"
+        "alone, those of search from other editions of the encyclopaedia, and skills from their train items alone. Half of the\n"
+        "demonstrations of bfcl and apibank have made-up names."
+    )
+
+    def texts(self, seed: int) -> Iterable[str]:
+        """Of 80 demonstrations a world."""
+        for world in self.worlds:
+            for messages in _drawn(world, self.thinks, False, "clumsy", 80, seed):
+                yield from (m["content"] for m in messages)
+
+    def demonstrations(self, tokenizer: Any, count: int, seed: int, errant: bool, other: float) -> Iterator[Document]:
+        """Fresh training tasks with one demonstration each, the worlds in turn."""
+        shares = [count // len(self.worlds) + (i < count % len(self.worlds)) for i in range(len(self.worlds))]
+        for world, share in zip(self.worlds, shares, strict=True):
+            for messages in _demonstrations(world, self.thinks, errant, share, seed % _SHELF, seed // _SHELF):
+                yield encode(messages, tokenizer, other)
+
+    def drills(self, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
+        """Lines to copy; see ``recipes.tiny.copying``."""
+        return copy_documents(tokenizer, count, seed, weight)
+
+    def details(
+        self, model: Any, tokenizer: Any, worlds: Mapping[str, Environment], found: dict[str, Any], tasks: int
+    ) -> str:
+        """Nothing."""
+        return ""
+
+
+def llama() -> ToolWorlds:
+    """The mixture of the base of a second family: three worlds, so half of the demonstrations and fewer steps."""
+    return ToolWorlds(
+        worlds=("bfcl", "search", "math"),
+        recipe=replace(_recipe(), family="llama", steps=1000, demonstrations=12),
+        name="tiny_llama",
+        about="demonstrations of three worlds of tools",
+        stretches="As `tiny_tools`, on another architecture and in three of its worlds.",
+    )
+
+
+def thinking(size: str = "") -> ToolWorlds:
+    """The mixture of the base that thinks before it calls: two worlds of dialogues, so half of the demonstrations and steps.
+
+    Args:
+        size: one of ``SIZES``; "" is the largest.
+    """
+    return ToolWorlds(
+        worlds=tuple(THINKING),
+        thinks=True,
+        recipe=replace(_recipe(), steps=1000, demonstrations=12, **SIZES[size]),
+        name="_".join(filter(None, ("tiny_thinking", size))),
+        max_tokens=64,
+        about="demonstrations of two worlds of dialogues whose experts state their thoughts",
+        stretches=(
+            "As `tiny_tools`, in bfcl and apibank alone. Before each reply the experts state which calls the request still\n"
+            "needs, in order (`src/turnwise/envs/dialogues/thoughts.py`). Of the clumsy ones' right replies four in ten follow\n"
+            "a wrong thought, and most of their wrong ones do."
+        ),
+    )
+
+
+@cache
+def _environments(world: str, thinks: bool, errant: bool) -> Sequence[Environment]:
+    return (THINKING if thinks else WORLDS)[world](errant)
+
+
+_BOXED = ("terminal", "software")
+
+
+def _demonstrations(
+    world: str, thinks: bool, errant: bool, count: int, draw: int, epoch: int
+) -> tuple[tuple[Message, ...], ...]:
+    """Of training tasks; those that take a sandbox come back in every epoch."""
+    if world in _BOXED:
+        return _kept(world, errant, count, draw)
+    return _drawn(world, thinks, errant, _quality(errant), count, draw + _SHELF * epoch)
+
+
+@lru_cache(maxsize=4 * _SHELF)
+def _kept(world: str, errant: bool, count: int, draw: int) -> tuple[tuple[Message, ...], ...]:
+    return _drawn(world, False, errant, _quality(errant), count, draw)
+
+
+def _quality(errant: bool) -> Quality:
+    return "clumsy" if errant else "good"
+
+
+def _drawn(
+    world: str, thinks: bool, errant: bool, quality: Quality, count: int, draw: int
+) -> tuple[tuple[Message, ...], ...]:
+    environments = _environments(world, thinks, errant)
+    found = []
+    for i, environment in enumerate(environments):
+        share = count // len(environments) + (i < count % len(environments))
+        for number, task in enumerate(environment.tasks("train", share, draw)):
+            found.append(environment.demonstrate(task, quality, draw * 1000 + number).messages)
+    return tuple(found)

@@ -1,0 +1,217 @@
+"""AWPO: an outcome reward and a judge's reasoning reward, mixed where the judge can be trusted (arXiv:2512.19126)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from turnwise.algo.advantages.base import Credited, finite_rewards, leaf_rewards, mean, spread, std
+from turnwise.types import Credit, Rewards, RolloutTree
+
+PEAK = "peak_outcome"  # R_max: the greatest mean outcome of any group of the run
+_Leaves = dict[int, float]  # leaf -> reward or advantage
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The statistics of one tree's valid leaves (Eqs. 18-20)."""
+
+    mean: float  # of the outcome
+    ratio: float | None  # rho; None without a judge's score for every leaf
+    a_out: _Leaves
+    a_mix: _Leaves | None  # None as well
+
+
+@dataclass(frozen=True, slots=True)
+class Awpo:
+    """A = d [(1 - w) A_out + w A_mix] over a tree's valid leaves (Eqs. 18-24), and the clip radius that goes with it.
+
+    Reads the rewards ``outcome`` (or ``total``, where none is called so) and ``reasoning``; R_mix is their sum. A_out and A_mix
+    are normalised by the population std as in :class:`turnwise.algo.advantages.group.GroupAdvantage`: a std of at most
+    ``tolerance`` gives advantage exactly 0.
+
+    - rho = s_mix / (s_out + s_mix + eps) (Eq. 20);
+    - w = 1[mean_out < R_max] 1[rho < epsilon_mix] rho (Eq. 21). R_max is the running peak over the whole run, this batch
+      included (the rule's memory). Means within ``tolerance`` of it are at the peak;
+    - d = alpha_base + (alpha_prio - alpha_base) 1[tau_low < mean_out < tau_high] (Eq. 22);
+    - clip radius clip_min + (1 - mean w) (clip_max - clip_min) (Eq. 24), the mean over all groups of the collection
+      (Algorithm 1). A tree without two valid leaves, one that a gate stopped, or one that a refill replaces is no group.
+
+    A group in which the judge failed on a leaf (``reasoning`` is NaN there), or that has no ``reasoning`` at all, falls back to
+    A_out (w = 0) and is counted.
+
+    Since ``reasoning`` adds to the outcome, a judge who agrees with it makes s_mix >= s_out and rho >= 1/2: ``epsilon_mix`` at or
+    below 1/2 would never open the gate for it.
+
+    Attributes:
+        gate: ``ratio`` is Eq. 21. ``inverse`` opens where ``ratio`` is shut, rho >= epsilon_mix: the introduction's words, by
+            which the judge is heard when the outcome's variance is insignificant. ``open`` sets w = 1 (the ablation; with the
+            three switches off as well, the plain sum of both rewards).
+        saturation: the first indicator of Eq. 21.
+        difficulty: d; without it d = 1.
+        dynamic_clip: the radius of Eq. 24; without it the loss keeps its own range.
+        mean_over: the groups of the mean of Eq. 24. ``trained`` leaves out those without a weight in the loss: their w is
+            mostly 0, which keeps the radius wide for the others, however much these rely on the judge.
+        epsilon_mix, tau_low, tau_high: not given in the paper. The taus are in units of the outcome.
+        zero_variance: of a group whose every advantage is 0: as in ``GroupAdvantage``.
+    """
+
+    gate: Literal["ratio", "inverse", "open"] = "ratio"
+    saturation: bool = True
+    difficulty: bool = True
+    dynamic_clip: bool = True
+    mean_over: Literal["all", "trained"] = "all"
+    epsilon_mix: float = 0.75
+    tau_low: float = 0.4
+    tau_high: float = 1.6
+    alpha_base: float = 0.5
+    alpha_prio: float = 1.5
+    clip_min: float = 0.18
+    clip_max: float = 0.20
+    eps: float = 1e-6
+    tolerance: float = 1e-6
+    zero_variance: Literal["keep", "drop", "refill"] = "keep"
+
+    def __post_init__(self) -> None:
+        if self.gate not in ("ratio", "inverse", "open"):
+            raise ValueError(f"gate must be ratio, inverse or open, got {self.gate!r}")
+        if self.mean_over not in ("all", "trained"):
+            raise ValueError(f"mean_over must be all or trained, got {self.mean_over!r}")
+        if not 0 < self.epsilon_mix <= 1:
+            raise ValueError(f"epsilon_mix must be in (0, 1], got {self.epsilon_mix}")
+        if not self.tau_low < self.tau_high:
+            raise ValueError(f"tau_low must be below tau_high, got {self.tau_low} and {self.tau_high}")
+        if not 0 < self.alpha_base <= self.alpha_prio:
+            raise ValueError(
+                f"alpha_base must be positive and at most alpha_prio, got {self.alpha_base} and {self.alpha_prio}"
+            )
+        if not 0 <= self.clip_min <= self.clip_max <= 1:
+            raise ValueError(
+                f"clip_min and clip_max must be in [0, 1], in order, got {self.clip_min} and {self.clip_max}"
+            )
+        if not (self.eps >= 0 and self.tolerance >= 0):
+            raise ValueError(f"eps and tolerance must be at least 0, got {self.eps} and {self.tolerance}")
+        if self.zero_variance not in ("keep", "drop", "refill"):
+            raise ValueError(f"zero_variance must be keep, drop or refill, got {self.zero_variance!r}")
+
+    @property
+    def wants_refill(self) -> bool:
+        """Whether the collector should replace trees whose every weight is 0."""
+        return self.zero_variance == "refill"
+
+    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
+        """Credit of a tree as the only one of the first update; its group is then at the peak, so w = 0 with ``saturation``."""
+        return self.over([tree], [rewards], {}).credits[0]
+
+    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
+        """Credit of all trees of an update, the peak so far, and what the diagnostics show.
+
+        Raises:
+            ValueError: the outcome is missing or not finite for a valid leaf, or ``reasoning`` is infinite.
+        """
+        groups = [self._group(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
+        peak = max([memory.get(PEAK, -math.inf), *(group.mean for group in groups if group)])
+        weights = [self._weight(group, peak) if group else 0.0 for group in groups]
+        credits = [
+            self._credit(tree, group, weight) for tree, group, weight in zip(trees, groups, weights, strict=True)
+        ]
+        played = [
+            (group, weight, any(credit.weight))
+            for group, weight, credit in zip(groups, weights, credits, strict=True)
+            if group and (any(credit.weight) or not self.wants_refill)  # what is replaced is no group of the update
+        ]
+        mixing = mean([w for _, w, trained in played if trained or self.mean_over == "all"] or [0.0])
+        radius = self.clip_min + (1 - mixing) * (self.clip_max - self.clip_min)
+        if self.dynamic_clip:
+            credits = [
+                replace(credit, clip_low=[radius] * len(credit.weight), clip_high=[radius] * len(credit.weight))
+                for credit in credits
+            ]
+        if not math.isfinite(peak):  # no group yet
+            return Credited(credits, memory)
+        metrics = {
+            **self._means(played, mixing),
+            "outcome_peak": peak,
+            "unjudged_groups": float(sum(group is not None and group.ratio is None for group in groups)),
+            **({"clip_radius": radius} if self.dynamic_clip else {}),
+        }
+        return Credited(credits, {**memory, PEAK: peak}, metrics)
+
+    def _group(self, tree: RolloutTree, rewards: Rewards) -> _Group | None:
+        """None where there is no group to compare: the tree was stopped, or fewer than two of its leaves are valid."""
+        if tree.stopped:
+            return None
+        outcome = finite_rewards(tree, rewards, "outcome" if "outcome" in rewards else "total")
+        if len(outcome) < 2:
+            return None
+        mixed = _mixed(tree, rewards, outcome)
+        centre, a_out = mean(outcome.values()), self._normalised(outcome)
+        if mixed is None:
+            return _Group(centre, None, a_out, None)
+        s_out, s_mix = std(outcome.values()), std(mixed.values())
+        ratio = s_mix / (s_out + s_mix + self.eps) if s_mix > 0 else 0.0
+        return _Group(centre, ratio, a_out, self._normalised(mixed))
+
+    def _normalised(self, rewards: _Leaves) -> _Leaves:
+        """Eq. 19."""
+        centre, scale = mean(rewards.values()), std(rewards.values())
+        if scale <= self.tolerance:
+            return dict.fromkeys(rewards, 0.0)
+        return {leaf: (value - centre) / (scale + self.eps) for leaf, value in rewards.items()}
+
+    def _weight(self, group: _Group, peak: float) -> float:
+        """w (Eq. 21)."""
+        if group.ratio is None or (self.saturation and not group.mean < peak - self.tolerance):
+            return 0.0
+        if self.gate == "open":
+            return 1.0
+        passes = group.ratio < self.epsilon_mix
+        return group.ratio if passes == (self.gate == "ratio") else 0.0
+
+    def _difficulty(self, group: _Group) -> float:
+        """d (Eq. 22)."""
+        if not self.difficulty:
+            return 1.0
+        return self.alpha_prio if self.tau_low < group.mean < self.tau_high else self.alpha_base
+
+    def _credit(self, tree: RolloutTree, group: _Group | None, weight: float) -> Credit:
+        """Eq. 23, with A_out and A_mix as views."""
+        if group is None:
+            return spread(tree, self._untaught(tree))
+        a_out, a_mix = group.a_out, group.a_mix or group.a_out
+        scale = self._difficulty(group)
+        advantage = {leaf: scale * ((1 - weight) * a_out[leaf] + weight * a_mix[leaf]) for leaf in a_out}
+        credit = spread(tree, advantage if any(advantage.values()) else self._untaught(tree))
+        credit.views = {"outcome": spread(tree, a_out).advantage, "mixed": spread(tree, a_mix).advantage}
+        return credit
+
+    def _untaught(self, tree: RolloutTree) -> _Leaves:
+        """What the leaves of a group without signal get."""
+        kept = self.zero_variance == "keep" and not tree.stopped
+        return {leaf: 0.0 for leaf in tree.leaves() if kept and leaf not in tree.invalid}
+
+    def _means(self, played: Sequence[tuple[_Group, float, bool]], mixing: float) -> dict[str, float]:
+        if not played:
+            return {}
+        trained = [group for group, _, trained in played if trained]
+        ratios = [group.ratio for group in trained if group.ratio is not None]
+        return {
+            "gate_open": mean([float(weight > 0) for _, weight, _ in played]),
+            "mix_weight": mixing,
+            **({"rho": mean(ratios)} if ratios else {}),
+            **(
+                {"difficulty": mean([self._difficulty(group) for group in trained])}
+                if self.difficulty and trained
+                else {}
+            ),
+        }
+
+
+def _mixed(tree: RolloutTree, rewards: Rewards, outcome: _Leaves) -> _Leaves | None:
+    """R_mix = R_out + R_reasoning (Eq. 17); None where a valid leaf has no reasoning reward."""
+    if "reasoning" not in rewards or any(map(math.isnan, leaf_rewards(tree, rewards, "reasoning").values())):
+        return None
+    reasoning = finite_rewards(tree, rewards, "reasoning")
+    return {leaf: value + reasoning[leaf] for leaf, value in outcome.items()}

@@ -1,0 +1,35 @@
+"""What rules share that normalise rewards within groups of a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from turnwise.algo.advantages.base import mean, std
+
+ZeroVariance = Literal["keep", "drop", "refill"]
+"""What becomes of a group whose rewards are equal: ``keep`` it with advantage 0 (it counts in every mean and feels the KL),
+``drop`` it (weight 0), or ``refill``: drop it, and ask the collector for other states where a whole tree is dropped."""
+
+
+def normalised(values: Sequence[float], eps: float, tolerance: float) -> list[float] | None:
+    """(value - mean) / (std + eps); None for fewer than two values or a std of at most ``tolerance``."""
+    if len(values) < 2:
+        return None
+    spread = std(values)
+    if spread <= tolerance:
+        return None
+    centre = mean(values)
+    return [(value - centre) / (spread + eps) for value in values]
+
+
+def check_settings(eps: float, tolerance: float, zero_variance: str) -> None:
+    """Range checks of the parameters that these rules have.
+
+    Raises:
+        ValueError: naming the parameter.
+    """
+    if not (eps >= 0 and tolerance >= 0):
+        raise ValueError(f"eps and tolerance must be at least 0, got {eps} and {tolerance}")
+    if zero_variance not in ("keep", "drop", "refill"):
+        raise ValueError(f"zero_variance must be keep, drop or refill, got {zero_variance!r}")

@@ -1,0 +1,78 @@
+"""Tree-GRPO (arXiv:2509.21240), in the form of TRACE (arXiv:2606.11119, Eqs. 48-49): a leaf against two groups."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
+
+from turnwise.algo.advantages.base import finite_rewards, spread
+from turnwise.algo.advantages.statistics import ZeroVariance, check_settings, normalised
+from turnwise.types import Credit, Rewards, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class TreeGRPO:
+    """A_i = A_intra + A_inter, each (r_i - mean) / (std + eps) with the population std, 0 where a group's rewards are equal.
+
+    The inter-tree group is all valid leaves of the prompt. The intra-tree group are the leaves that share a prefix: those
+    below the last turn at which the leaf's path branches (``siblings``), or those of one rollout and of all that branched
+    from it (``tree``). A leaf alone in its group has no intra-tree part. Turns receive the sum of their leaves' advantages.
+    A tree whose rewards are all equal teaches nothing (``zero_variance``); a stopped one is never trained on.
+
+    Attributes:
+        eps: added to the std.
+        tolerance: std at or below which rewards count as equal.
+        intra: which leaves share a prefix.
+        zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
+    """
+
+    eps: float = 1e-6
+    tolerance: float = 1e-6
+    intra: Literal["siblings", "tree"] = "siblings"
+    zero_variance: ZeroVariance = "drop"
+
+    def __post_init__(self) -> None:
+        check_settings(self.eps, self.tolerance, self.zero_variance)
+        if self.intra not in ("siblings", "tree"):
+            raise ValueError(f"intra must be siblings or tree, got {self.intra!r}")
+
+    @property
+    def wants_refill(self) -> bool:
+        """Whether the collector should replace trees whose every weight is 0."""
+        return self.zero_variance == "refill"
+
+    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
+        """Credit of every turn of ``tree``.
+
+        Raises:
+            ValueError: see :func:`turnwise.algo.advantages.base.finite_rewards`.
+        """
+        if tree.stopped:
+            return spread(tree, {})
+        total = finite_rewards(tree, rewards, "total")
+        inter = normalised(list(total.values()), self.eps, self.tolerance)
+        if inter is None:
+            return spread(tree, dict.fromkeys(total, 0.0) if self.zero_variance == "keep" else {})
+        advantage = dict(zip(total, inter, strict=True))
+        for leaf, group in self._groups(tree, total).items():
+            if intra := normalised([total[member] for member in group], self.eps, self.tolerance):
+                advantage[leaf] += intra[group.index(leaf)]
+        return spread(tree, advantage)
+
+    def _groups(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, list[int]]:
+        """The intra-tree group of each leaf that has one."""
+        below: dict[int, list[int]] = defaultdict(list)
+        for leaf in total:
+            for turn in tree.path(leaf):
+                below[turn].append(leaf)
+        if self.intra == "tree":
+            return {leaf: below[tree.path(leaf)[0]] for leaf in total}
+        children = tree.children()
+        groups = {}
+        for leaf in total:
+            for turn in reversed(tree.path(leaf)):
+                if sum(child in below for child in children[turn]) > 1:
+                    groups[leaf] = below[turn]
+                    break
+        return groups

@@ -1,0 +1,76 @@
+"""TreeRPO (arXiv:2506.05183), in the form of TRACE (arXiv:2606.11119, Eqs. 45-47): siblings compete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnwise.algo.advantages.base import finite_rewards, spread
+from turnwise.algo.advantages.statistics import ZeroVariance, check_settings, normalised
+from turnwise.types import Credit, Rewards, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRPO:
+    """A node's value is the plain mean of its children's, whatever their number of leaves; A_c = (R_c - mean) / (std + eps)
+    among the children of one parent, population std.
+
+    A branch runs from a child to where the tree branches next: turns without siblings have their branch's advantage, and
+    each branch is one sample of the loss (the edges of Eq. 47). On a tree that never branches below its root this is the
+    group advantage. A branch point whose children are worth the same teaches nothing (``zero_variance``), nor does a root
+    with one child. Children without a valid leaf are in no mean and have weight 0; a stopped tree has none at all.
+
+    Attributes:
+        eps: added to the std.
+        tolerance: std at or below which values count as equal.
+        zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
+    """
+
+    eps: float = 1e-6
+    tolerance: float = 1e-6
+    zero_variance: ZeroVariance = "drop"
+
+    def __post_init__(self) -> None:
+        check_settings(self.eps, self.tolerance, self.zero_variance)
+
+    @property
+    def wants_refill(self) -> bool:
+        """Whether the collector should replace trees whose every weight is 0."""
+        return self.zero_variance == "refill"
+
+    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
+        """Credit of every turn of ``tree``.
+
+        Raises:
+            ValueError: see :func:`turnwise.algo.advantages.base.finite_rewards`.
+        """
+        if tree.stopped:
+            return spread(tree, {})
+        children = tree.children()
+        value = backed_up(children, finite_rewards(tree, rewards, "total"))
+        credit = Credit([0.0] * len(tree.turns), [0.0] * len(tree.turns), sample=list(range(len(tree.turns))))
+        assert credit.sample is not None
+        quiet = 1.0 if self.zero_variance == "keep" else 0.0
+        for parent in range(-1, len(tree.turns)):  # parents stand before their children
+            group = [child for child in children[parent] if child in value]
+            if len(group) == 1:
+                only = group[0]
+                above = parent >= 0
+                credit.advantage[only] = credit.advantage[parent] if above else 0.0
+                credit.weight[only] = credit.weight[parent] if above else quiet
+                credit.sample[only] = credit.sample[parent] if above else only
+                continue
+            advantages = normalised([value[child] for child in group], self.eps, self.tolerance)
+            for place, child in enumerate(group):
+                credit.advantage[child] = advantages[place] if advantages else 0.0
+                credit.weight[child] = 1.0 if advantages else quiet
+        return credit
+
+
+def backed_up(children: dict[int, list[int]], total: dict[int, float]) -> dict[int, float]:
+    """R of every turn above a valid leaf (Eq. 45): the leaf's total, or the mean over its children."""
+    value = dict(total)
+    for turn in sorted(children, reverse=True):
+        below = [value[child] for child in children[turn] if child in value]
+        if turn >= 0 and below:
+            value[turn] = sum(below) / len(below)
+    return value

@@ -1,0 +1,45 @@
+"""Prefix allocation of TRACE (arXiv:2606.11119, Eqs. 14-16): at which turns to branch, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from turnwise.algo.allocators.concave import Array, Counts, even, greedy, probabilities
+
+
+def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
+    """Continuations k of each prefix, with sum ``budget``, that maximise the sum of 1 - q^k (Eqs. 15-16), (A,).
+
+    The gain of one more is q^(k - 1) (1 - q), which falls, so greedy is exact. What is left once every gain is 0 (all q are
+    1, or 0 and visited) is spread evenly.
+
+    Args:
+        same: q of each prefix, the probability that a continuation ends as the rollout did that visited it.
+        budget: m N.
+
+    Raises:
+        ValueError: a probability outside [0, 1], a budget below 0, or one above 0 for no prefix.
+    """
+    q_A = probabilities(same, "same")
+    if budget < 0 or (budget > 0 and not len(q_A)):
+        raise ValueError(f"budget {budget} cannot be spent on {len(q_A)} prefixes")
+
+    def gain(items: Counts, start: int, stop: int) -> Array:
+        q = q_A[items, None]
+        return (1 - q) * q ** np.arange(start, stop)[None]
+
+    counts_A = greedy(gain, len(q_A), budget)
+    left = budget - int(counts_A.sum())
+    return counts_A + even(len(q_A), left) if left else counts_A
+
+
+def same_outcome(values: Sequence[float] | Array, rewards: Sequence[float] | Array) -> Array:
+    """q = r V + (1 - r) (1 - V) of each prefix (Eq. 15); rewards between 0 and 1 enter as they are.
+
+    Raises:
+        ValueError: a value or a reward outside [0, 1].
+    """
+    v_A, r_A = probabilities(values, "values"), probabilities(rewards, "rewards")
+    return r_A * v_A + (1 - r_A) * (1 - v_A)

@@ -1,0 +1,88 @@
+"""TRACE (arXiv:2606.11119): spend rollouts where success and failure are both likely, at roots and then at prefixes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from turnwise.algo.allocators.base import anchors, counted
+from turnwise.algo.allocators.concave import even
+from turnwise.algo.allocators.prefix import prefix_allocation, same_outcome
+from turnwise.algo.allocators.root import root_allocation
+from turnwise.types import Judge, RolloutTree, State, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """``budget`` rollouts over all states by predicted success (Eq. 13), then ``expansion`` continuations for each (Eq. 16).
+
+    One round of expansion, each prompt for itself. A prompt whose rollouts leave no turn to branch at turns its
+    continuations into as many further rollouts from its root. A rollout whose world failed is no anchor.
+
+    Attributes:
+        value: predicts the success of histories.
+        reward: of finished rollouts, within [0, 1].
+        budget: M, rollouts from the roots of one collection; None: twice as many as there are states, the paper's proportion.
+        expansion: N, continuations a root rollout.
+        root: ``predicted``, or ``uniform``: ``group_size`` rollouts each to as many states as the budget reaches.
+        prefix: ``predicted``, or ``random``: each continuation at any turn, all alike. With ``root`` this makes Table 1.
+        group_size: of ``root=uniform``.
+        seed: of random turns, and of the order in which equally good ones are taken.
+    """
+
+    value: Value
+    reward: Judge
+    budget: int | None = None
+    expansion: int = 2
+    root: Literal["predicted", "uniform"] = "predicted"
+    prefix: Literal["predicted", "random"] = "predicted"
+    group_size: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and self.budget < 2:
+            raise ValueError(f"budget must be at least 2, the smallest group, got {self.budget}")
+        if self.expansion < 0:
+            raise ValueError(f"expansion must be at least 0, got {self.expansion}")
+        if self.group_size < 2:
+            raise ValueError(f"group_size must be at least 2, got {self.group_size}")
+        if self.root not in ("predicted", "uniform"):
+            raise ValueError(f"root must be predicted or uniform, got {self.root!r}")
+        if self.prefix not in ("predicted", "random"):
+            raise ValueError(f"prefix must be predicted or random, got {self.prefix!r}")
+
+    def __call__(self, states: Sequence[State]) -> list[int]:
+        """m of each state."""
+        if not states:
+            return []
+        budget = 2 * len(states) if self.budget is None else self.budget
+        if self.root == "uniform":
+            active = min(len(states), max(1, budget // self.group_size))
+            return [*even(active, budget).tolist(), *[0] * (len(states) - active)]
+        values = [value[0] for value in self.value([RolloutTree(state) for state in states])]
+        return root_allocation(values, budget).tolist()
+
+    def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
+        """K of each tree's turns."""
+        if self.expansion == 0:
+            return [{} for _ in trees]
+        blind = self.prefix == "random"
+        values = [[0.0] * (1 + len(tree.turns)) for tree in trees] if blind else self.value(trees)
+        return [self._expand(tree, value) for tree, value in zip(trees, values, strict=True)]
+
+    def _expand(self, tree: RolloutTree, value: Sequence[float]) -> Mapping[int, int]:
+        rollouts = anchors(tree)
+        budget = len(rollouts) * self.expansion
+        if not any(rollouts):
+            return {-1: budget} if budget else {}
+        rng = random.Random(f"{self.seed}/{tree.state.id}/{tree.version}")
+        if self.prefix == "random":
+            turns = [turn for path in rollouts for turn in path]
+            return counted(rng.choice(turns) for _ in range(budget))
+        totals = [r for leaf, r in zip(tree.leaves(), self.reward(tree)["total"]) if leaf not in tree.invalid]
+        places = [(turn, total) for path, total in zip(rollouts, totals, strict=True) for turn in path]
+        rng.shuffle(places)  # equally good turns are taken in this order, not the first rollout's first
+        same = same_outcome([value[turn + 1] for turn, _ in places], [total for _, total in places])
+        return {turn: int(k) for (turn, _), k in zip(places, prefix_allocation(same, budget), strict=True) if k}

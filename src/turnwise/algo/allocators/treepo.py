@@ -1,0 +1,52 @@
+"""TreePO as TRACE's experiments use it (arXiv:2606.11119, App. E.5): trees that branch at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from turnwise.algo.allocators.base import anchors, counted
+from turnwise.types import RolloutTree, State
+
+
+@dataclass(frozen=True, slots=True)
+class TreePO:
+    """``roots`` rollouts a state, then one continuation at each of ``branches`` random turns of every rollout.
+
+    The turns of a rollout differ where it has enough of them. A prompt none of whose rollouts has a turn to branch at gets
+    as many further rollouts from its root; a single rollout without one passes its branches to the others.
+    """
+
+    roots: int = 4
+    branches: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.roots < 1 or self.branches < 0:
+            raise ValueError(f"roots must be at least 1 and branches at least 0, got {self.roots} and {self.branches}")
+
+    def __call__(self, states: Sequence[State]) -> list[int]:
+        return [self.roots] * len(states)
+
+    def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
+        return [self._expand(tree) for tree in trees]
+
+    def _expand(self, tree: RolloutTree) -> Mapping[int, int]:
+        rollouts = anchors(tree)
+        budget = len(rollouts) * self.branches
+        if not any(rollouts):
+            return {-1: budget} if budget else {}
+        rng = random.Random(f"{self.seed}/{tree.state.id}/{tree.version}")
+        turns = [turn for path in rollouts if path for turn in _draw(rng, path, self.branches)]
+        everywhere = [turn for path in rollouts for turn in path]
+        turns += [rng.choice(everywhere) for _ in range(budget - len(turns))]
+        return counted(turns)
+
+
+def _draw(rng: random.Random, path: Sequence[int], count: int) -> list[int]:
+    """``count`` of the turns, each drawn again only when all have been."""
+    drawn: list[int] = []
+    while len(drawn) < count:
+        drawn += rng.sample(path, min(len(path), count - len(drawn)))
+    return drawn

@@ -1,0 +1,43 @@
+"""Selective Rollout: stop a group whose rollouts have taken nearly the same actions so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnwise.algo.gates.base import noted
+from turnwise.algo.gates.prefixes import group_at
+from turnwise.algo.gates.signals import DISTANCE, prefix_edit_distance
+from turnwise.types import Look, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Stop a tree at step K if d_K < d_L (arXiv:2605.05802, Eq. 2): its rewards will likely all be the same.
+
+    The tree is stopped as it is and leaves the update altogether; its state is not played again in its place. A group whose
+    rollouts have all ended by step K is let be: there is nothing to save, and its rewards are known.
+
+    Attributes:
+        k: K, the turn since the root after which the group is looked at, once.
+        threshold: d_L.
+    """
+
+    k: int = 10
+    threshold: float = 0.12
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k must be at least 1, got {self.k}")
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold must be a share in [0, 1], got {self.threshold}")
+
+    def look(self, tree: RolloutTree) -> Look | None:
+        """What the gate says of the tree now; None where this is not the moment (``turnwise.algo.gates.prefixes.group_at``)."""
+        group = group_at(tree, self.k)
+        if group is None:
+            return None
+        distance = prefix_edit_distance(group)
+        return Look(self.k, {DISTANCE: distance}, distance < self.threshold)
+
+    def __call__(self, tree: RolloutTree) -> bool:
+        return noted(tree, self.look(tree))

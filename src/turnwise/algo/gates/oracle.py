@@ -1,0 +1,41 @@
+"""The ceiling of every gate: it knows how the groups end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnwise.algo.gates.base import noted
+from turnwise.algo.gates.prefixes import group_at
+from turnwise.types import Look, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """Stop, at step K, the trees of the states that are named: those whose rollouts are known to end alike (App. E.1).
+
+    Draws are seeded by their names, so a first run to the end under the same seeds tells which groups those are. It measures
+    what any rule of this form can save at most, and trains nothing.
+
+    Attributes:
+        zero_variance: ids of the states whose groups end with equal rewards.
+        k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
+    """
+
+    zero_variance: Sequence[str] = ()
+    k: int = 10
+
+    def __post_init__(self) -> None:
+        if isinstance(self.zero_variance, str):
+            raise ValueError(f"zero_variance must be a list of state ids, got {self.zero_variance!r}")
+        if self.k < 1:
+            raise ValueError(f"k must be at least 1, got {self.k}")
+
+    def look(self, tree: RolloutTree) -> Look | None:
+        """What the gate says of the tree now; None where this is not the moment."""
+        if group_at(tree, self.k) is None:
+            return None
+        return Look(self.k, {}, tree.state.id in self.zero_variance)
+
+    def __call__(self, tree: RolloutTree) -> bool:
+        return noted(tree, self.look(tree))

@@ -1,0 +1,62 @@
+"""The predictor as the gate: stop a group whose rewards it expects to be the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnwise.algo.gates.base import noted
+from turnwise.algo.gates.prefixes import group_at
+from turnwise.types import Judge, Look, RolloutTree, Value
+
+MIXED = "mixed_probability"
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Stop a tree at step K if a success and a failure among its rollouts are unlikely.
+
+    TRACE's predictor in the place of Selective Rollout's divergence (arXiv:2605.05802, Eq. 2): both ask whether a group will be
+    mixed. The probability is that of arXiv:2606.11119, Eq. 12, with a success of each rollout's own: its reward where it has
+    ended, else what is predicted of its history before its last action.
+
+    Attributes:
+        value: predicts the success of histories.
+        reward: of finished rollouts, within [0, 1].
+        k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
+        threshold: probability of mixed outcomes below which the tree is stopped; 0 looks and never stops.
+    """
+
+    value: Value
+    reward: Judge
+    k: int = 10
+    threshold: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k must be at least 1, got {self.k}")
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold must be a probability in [0, 1], got {self.threshold}")
+
+    def look(self, tree: RolloutTree) -> Look | None:
+        """What the gate says of the tree now; None where this is not the moment."""
+        if group_at(tree, self.k) is None:
+            return None
+        (values,) = self.value([tree])  # of the state, then of each turn
+        total = self.reward(tree)["total"]
+        success = [
+            values[tree.turns[leaf].parent + 1] if tree.turns[leaf].observation_ids else total[number]
+            for number, leaf in enumerate(tree.leaves())
+            if leaf not in tree.invalid
+        ]
+        mixed = mixed_probability(success)
+        return Look(self.k, {MIXED: mixed}, mixed < self.threshold)
+
+    def __call__(self, tree: RolloutTree) -> bool:
+        return noted(tree, self.look(tree))
+
+
+def mixed_probability(success_G: Sequence[float]) -> float:
+    """Probability that independent rollouts, each with its chance of success, do not all end alike."""
+    return 1 - math.prod(success_G) - math.prod(1 - v for v in success_G)

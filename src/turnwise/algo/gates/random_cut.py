@@ -1,0 +1,43 @@
+"""The control of every gate: stop as many groups, but any."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from turnwise.algo.gates.base import noted
+from turnwise.algo.gates.prefixes import group_at
+from turnwise.types import Look, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class RandomCut:
+    """Stop a tree at step K with a fixed probability (arXiv:2605.05802, App. E.1), whatever its rollouts do.
+
+    The draw is named by seed, state and policy version: the same run stops the same groups however it is batched or resumed.
+
+    Attributes:
+        share: probability; 0.2 is about what d_10 < 0.12 stops.
+        k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
+        seed: of the draws.
+    """
+
+    share: float = 0.2
+    k: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must be in [0, 1], got {self.share}")
+        if self.k < 1:
+            raise ValueError(f"k must be at least 1, got {self.k}")
+
+    def look(self, tree: RolloutTree) -> Look | None:
+        """What the gate says of the tree now; None where this is not the moment."""
+        if group_at(tree, self.k) is None:
+            return None
+        draw = random.Random(f"{self.seed} {tree.version} {tree.state.id}").random()
+        return Look(self.k, {}, draw < self.share)
+
+    def __call__(self, tree: RolloutTree) -> bool:
+        return noted(tree, self.look(tree))

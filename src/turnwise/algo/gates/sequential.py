@@ -1,0 +1,50 @@
+"""Several looks instead of one: each group is stopped at the first step where its rollouts agree enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from turnwise.algo.gates.base import noted
+from turnwise.algo.gates.prefixes import group_at
+from turnwise.algo.gates.signals import DISTANCE, prefix_edit_distance
+from turnwise.types import Look, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class Sequential:
+    """Stop a tree at the first of the given steps where d_K is below that step's threshold.
+
+    K is thereby chosen per group, which arXiv:2605.05802 leaves to future work (App. D.2). Every look is another chance of a
+    mistake, so the thresholds must be set together, for one precision over all looks: ``turnwise.reports.gates.tuning`` does
+    so on a buffer of rollouts.
+
+    Attributes:
+        steps: turns since the root at which the group is looked at, ascending.
+        thresholds: one a step; 0 never stops there.
+    """
+
+    steps: Sequence[int]
+    thresholds: Sequence[float]
+
+    def __post_init__(self) -> None:
+        steps, thresholds = list(self.steps), list(self.thresholds)
+        if not steps or steps[0] < 1 or any(a >= b for a, b in pairwise(steps)):
+            raise ValueError(f"steps must be ascending turns from 1 on, got {steps}")
+        if len(thresholds) != len(steps):
+            raise ValueError(f"thresholds must be one a step: {len(thresholds)} for {len(steps)} steps")
+        if not all(0 <= threshold <= 1 for threshold in thresholds):
+            raise ValueError(f"thresholds must be shares in [0, 1], got {thresholds}")
+
+    def look(self, tree: RolloutTree) -> Look | None:
+        """What the gate says of the tree now; None where no step of its has just been taken."""
+        for step, threshold in zip(self.steps, self.thresholds, strict=True):
+            group = group_at(tree, step)
+            if group is not None:
+                distance = prefix_edit_distance(group)
+                return Look(step, {DISTANCE: distance}, distance < threshold)
+        return None
+
+    def __call__(self, tree: RolloutTree) -> bool:
+        return noted(tree, self.look(tree))

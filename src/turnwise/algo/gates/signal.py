@@ -1,0 +1,46 @@
+"""A gate on any one of the seven signals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnwise.algo.gates.base import noted
+from turnwise.algo.gates.prefixes import group_at
+from turnwise.algo.gates.signals import SIGNALS
+from turnwise.types import Look, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Stop a tree at step K if a signal of its group is below a threshold, or at least as high.
+
+    Attributes:
+        signal: a name of ``turnwise.algo.gates.signals.SIGNALS`` (arXiv:2605.05802, App. B).
+        k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
+        threshold: in the unit of the signal, a share.
+        below: True stops at values below the threshold (agreement), False at values at or above it (``termination_fraction``).
+    """
+
+    signal: str
+    k: int = 10
+    threshold: float = 0.12
+    below: bool = True
+
+    def __post_init__(self) -> None:
+        if self.signal not in SIGNALS:
+            raise ValueError(f"signal must be one of {', '.join(SIGNALS)}, got {self.signal!r}")
+        if self.k < 1:
+            raise ValueError(f"k must be at least 1, got {self.k}")
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold must be a share in [0, 1], got {self.threshold}")
+
+    def look(self, tree: RolloutTree) -> Look | None:
+        """What the gate says of the tree now; None where this is not the moment."""
+        group = group_at(tree, self.k)
+        if group is None:
+            return None
+        value = SIGNALS[self.signal](group)
+        return Look(self.k, {self.signal: value}, (value < self.threshold) == self.below)
+
+    def __call__(self, tree: RolloutTree) -> bool:
+        return noted(tree, self.look(tree))

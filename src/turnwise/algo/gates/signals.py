@@ -1,0 +1,82 @@
+"""How much the rollouts of a group disagree so far: the seven signals of Selective Rollout (arXiv:2605.05802, App. B).
+
+Each is a share in [0, 1]; but for ``termination_fraction``, 0 means that the rollouts are alike. The names are those of the
+authors' released table. Where the paper leaves a choice open, that table decided it: the entropy is divided by log G, and
+rollouts that are over share one symbol in the signals of a single step (``turnwise.algo.gates.prefixes``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from itertools import combinations, pairwise
+from statistics import fmean
+from typing import TypeVar
+
+from rapidfuzz.distance import Levenshtein
+
+from turnwise.algo.gates.prefixes import Prefixes
+
+T = TypeVar("T")
+
+
+def prefix_edit_distance(group: Prefixes) -> float:
+    """d_K: mean over pairs of the Levenshtein distance between prefixes, actions as symbols, by the longer length."""
+    return _mean_over_pairs(group.actions, Levenshtein.normalized_distance)
+
+
+def action_bigram_jaccard(group: Prefixes) -> float:
+    """1 - the mean Jaccard overlap of the pairs' sets of consecutive actions; two empty sets overlap fully."""
+    return _mean_over_pairs([frozenset(pairwise(actions)) for actions in group.actions], _jaccard_distance)
+
+
+def unique_prefix_ratio(group: Prefixes) -> float:
+    """Different prefixes / G."""
+    return _unique(group.actions)
+
+
+def unique_action_ratio(group: Prefixes) -> float:
+    """Different actions at step K / G."""
+    return _unique(group.last_actions)
+
+
+def obs_unique_ratio(group: Prefixes) -> float:
+    """Different observations at step K / G."""
+    return _unique(group.last_observations)
+
+
+def action_entropy(group: Prefixes) -> float:
+    """Shannon entropy of the actions at step K, by its greatest value log G."""
+    shares = [count / len(group.last_actions) for count in Counter(group.last_actions).values()]
+    return abs(math.fsum(share * math.log(share) for share in shares)) / math.log(len(group.last_actions))
+
+
+def termination_fraction(group: Prefixes) -> float:
+    """tau_K: share of the rollouts that are over by step K, won or not."""
+    return fmean(group.ended)
+
+
+DISTANCE = "prefix_edit_distance_mean"
+TERMINATION = "termination_fraction"
+SIGNALS: dict[str, Callable[[Prefixes], float]] = {
+    DISTANCE: prefix_edit_distance,
+    "action_bigram_jaccard_mean": action_bigram_jaccard,
+    "unique_prefix_ratio": unique_prefix_ratio,
+    "unique_action_ratio": unique_action_ratio,
+    "action_entropy": action_entropy,
+    "obs_unique_ratio": obs_unique_ratio,
+    TERMINATION: termination_fraction,
+}
+
+
+def _mean_over_pairs(items: Sequence[T], distance: Callable[[T, T], float]) -> float:
+    return fmean(distance(a, b) for a, b in combinations(items, 2))
+
+
+def _jaccard_distance(a: frozenset[Hashable], b: frozenset[Hashable]) -> float:
+    return 1 - len(a & b) / len(a | b) if a or b else 0.0
+
+
+def _unique(items: Sequence[Hashable]) -> float:
+    return len(set(items)) / len(items)

@@ -1,0 +1,172 @@
+"""What every loss reads and returns. Micro-batches of one update add up to the loss of the whole update.
+
+``K`` is the flat axis of the tokens that are trained on: written by the policy (or demonstrated), never an observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from turnwise.models.tensors import segment_sum
+
+Aggregation = Literal[
+    "seq_mean_token_mean", "tree_mean_seq_mean_token_mean", "turn_mean_token_mean", "token_mean", "constant"
+]
+AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Denominators over the WHOLE update (all micro-batches, all ranks), of what carries a weight above 0.
+
+    A trainer whose ranks average their gradients multiplies the loss by the number of ranks.
+    """
+
+    tokens: float
+    sequences: float
+    turns: float
+
+    @classmethod
+    def of(cls, weight_K: Tensor, sequence_K: Tensor, turn_K: Tensor) -> Counts:
+        """Counts of a whole update from its token weights and ids."""
+        kept = weight_K > 0
+        return cls(float(kept.sum()), float(sequence_K[kept].unique().numel()), float(turn_K[kept].unique().numel()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossInputs:
+    """The trained tokens of one micro-batch. Every tensor is (K,).
+
+    Ids are unique within the whole update, and a turn or a sequence never straddles two micro-batches. In a flat tree a
+    sequence is a leaf's path. In a branching tree every token stands once: a turn that several leaves share counts in the
+    sequence of the first leaf whose path it is on, unless its credit names another (``Credit.sample``), and its advantage
+    already holds what its branches give it.
+    """
+
+    logprobs_K: Tensor  # log pi, with gradient, at the sampling temperature
+    weight_K: Tensor  # of the token's turn; 0 takes it out of the loss and of every count
+    turn_K: Tensor  # integer id of the token's turn
+    sequence_K: Tensor  # integer id of the token's sample
+    counts: Counts
+    share_K: Tensor | None = (
+        None  # of the token's sample in the update, where all its trees weigh the same (see token_scale)
+    )
+    advantage_K: Tensor | None = None
+    old_logprobs_K: Tensor | None = None  # of the policy that sampled
+    ref_logprobs_K: Tensor | None = None  # of pi_0
+    entropy_K: Tensor | None = None  # of pi at the position that wrote the token, with gradient, in nats
+    clip_low_K: Tensor | None = None  # overrides the loss's own range; NaN where a token has no override
+    clip_high_K: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self._tensors().items():
+            if value.shape != self.logprobs_K.shape or value.ndim != 1:
+                shape, expected = tuple(value.shape), tuple(self.logprobs_K.shape)
+                raise ValueError(f"{name} has shape {shape}, logprobs_K {expected}: all must be the same (K,)")
+
+    def trained(self) -> LossInputs:
+        """Only the tokens whose weight is above 0, so that what a discarded token holds cannot matter."""
+        keep_K = self.weight_K > 0
+        kept = {name: value[keep_K] for name, value in self._tensors().items()}
+        return LossInputs(counts=self.counts, **kept)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A metric that is a mean: micro-batches and ranks add totals and counts."""
+
+    total: float
+    count: float
+
+    @property
+    def value(self) -> float:
+        return self.total / self.count if self.count else 0.0
+
+    def __add__(self, other: Mean) -> Mean:
+        return Mean(self.total + other.total, self.count + other.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    """A metric that is a maximum."""
+
+    value: float
+
+    def __add__(self, other: Max) -> Max:
+        return Max(max(self.value, other.value))
+
+
+Metrics = Mapping[str, Mean | Max]
+
+
+def merge_metrics(parts: Iterable[Metrics]) -> dict[str, Mean | Max]:
+    """Metrics of an update from those of its micro-batches; a key may be missing from some of them."""
+    merged: dict[str, Mean | Max] = {}
+    for part in parts:
+        for name, metric in part.items():
+            merged[name] = merged[name] + metric if name in merged else metric  # type: ignore[operator]
+    return merged
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """A micro-batch's share of the update's loss (sum the shares; do not average them) and its metrics."""
+
+    loss: Tensor
+    metrics: Metrics
+
+
+class Loss(Protocol):
+    @property
+    def needs_reference(self) -> bool:
+        """Whether ``ref_logprobs_K`` must be there."""
+        ...
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether ``entropy_K`` must be there."""
+        ...
+
+    def __call__(self, batch: LossInputs) -> LossOutput: ...
+
+
+def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: float | None = None) -> Tensor:
+    """What each token's loss is multiplied by before all are summed, (K,). ``batch`` holds trained tokens only.
+
+    - ``seq_mean_token_mean``: mean over the sequences of the update of the mean over their tokens (GRPO);
+    - ``tree_mean_seq_mean_token_mean``: the same within each tree, then the mean over trees, so that a prompt of ten samples
+      weighs as much as one of two (TRACE Eqs. 43 and 47). It reads ``share_K``, 1 / (trees x samples of the token's tree);
+    - ``turn_mean_token_mean``: the same with turns as the unit (one sequence per turn: PivotRL Eq. 7);
+    - ``token_mean``: mean over all tokens of the update (DAPO);
+    - ``constant``: sum of tokens over (sequences x ``constant_length``), free of length bias (Dr.GRPO).
+
+    A weight scales its tokens' loss and no denominator: tokens of weight 1/2 count as tokens.
+
+    Raises:
+        ValueError: the mean over trees is asked for, and there is no ``share_K``.
+    """
+    ones_K = torch.ones_like(batch.weight_K)
+    counts = batch.counts
+    match aggregation:
+        case "seq_mean_token_mean":
+            return batch.weight_K / segment_sum(ones_K, batch.sequence_K) / max(counts.sequences, 1.0)
+        case "tree_mean_seq_mean_token_mean":
+            if batch.share_K is None:
+                raise ValueError("the mean over trees needs share_K: pass what rollouts.pack gave the items")
+            return batch.weight_K / segment_sum(ones_K, batch.sequence_K) * batch.share_K
+        case "turn_mean_token_mean":
+            return batch.weight_K / segment_sum(ones_K, batch.turn_K) / max(counts.turns, 1.0)
+        case "token_mean":
+            return batch.weight_K / max(counts.tokens, 1.0)
+        case "constant":
+            assert constant_length is not None  # checked where the loss is built
+            return batch.weight_K / (max(counts.sequences, 1.0) * constant_length)

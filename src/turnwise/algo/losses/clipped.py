@@ -1,0 +1,194 @@
+"""The clipped surrogate of PPO and GRPO, with the options by which its descendants differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from turnwise.algo.losses.base import AGGREGATIONS, Aggregation, LossInputs, LossOutput, Max, Mean, Metrics, token_scale
+from turnwise.algo.losses.correction import Correction, Weights
+from turnwise.models.tensors import segment_sum
+
+RatioLevel = Literal["token", "sequence", "action"]
+KlEstimator = Literal["k1", "k2", "k3"]
+
+# exp(20) is far outside any clip range; beyond it a product over a long action would overflow, and 0 * inf is NaN
+_LOG_RATIO_LIMIT = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """Loss = -min(w A, clip(w, 1 - e_low, 1 + e_high) A) + beta KL(pi || pi_0) - c H, aggregated over tokens.
+
+    ``ratio`` says what w is:
+        - ``token``: pi(y_t | ...) / pi_old(y_t | ...) (GRPO);
+        - ``sequence``: its geometric mean over the sequence's tokens (GSPO, arXiv:2507.18071);
+        - ``action``: pi(a|s) / pi_old(a|s), the product over the turn's tokens (PivotRL, arXiv:2603.21383, Eq. 8). The KL is
+          then the action's too, the sum of its tokens' estimates. With ``turn_mean_token_mean`` this is Eq. 7 to the letter.
+
+    ``aggregation``: see :func:`turnwise.algo.losses.base.token_scale`; ``constant`` needs ``constant_length``.
+
+    ``kl_estimator``, with x = log pi_0 - log pi of the sampled token: k1 = -x, k2 = x^2 / 2, k3 = e^x - x - 1. Differentiated
+    as they stand on samples of pi, only k2 has the gradient of KL(pi || pi_0). The gradient of k1 is zero in expectation;
+    that of k3 belongs to KL(pi_0 || pi). ``kl_importance`` (the default) multiplies the estimate by w, kept in the graph, which
+    makes the gradient of k1 and of k3 that of KL(pi || pi_0), and corrects for samples of pi_old; with k2 it adds bias, for
+    the expectation of k2 is not the KL, so leave it off there.
+
+    ``correction``: None puts the ratio to the sampler inside the clip, as above. Given, the clip is around the trainer's own
+    policy (which one update a collection never leaves) and the ratio to the sampler is a constant weight of the token's loss.
+    Its level should be that of ``ratio``.
+
+    Metrics over tokens: ``clip_fraction``, ``clip_fraction_low``, ``clip_fraction_high`` (tokens whose gradient the clip cuts),
+    ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``mismatch_mean`` and ``mismatch_max`` (of
+    |log pi - log pi_old|), ``kl_ref`` (k3 of KL(pi || pi_0)) where there are reference log-probs, ``entropy`` where it was
+    computed; with a correction ``correction_weight``, ``correction_capped`` and ``correction_masked`` too.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    ratio: RatioLevel = "token"
+    aggregation: Aggregation = "seq_mean_token_mean"
+    constant_length: float | None = None
+    kl_beta: float = 0.0
+    kl_estimator: KlEstimator = "k3"
+    kl_importance: bool = True
+    entropy_coef: float = 0.0
+    correction: Correction | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clip_low <= 1:
+            raise ValueError(f"clip_low must be in [0, 1], got {self.clip_low}")
+        if not self.clip_high >= 0:
+            raise ValueError(f"clip_high must be at least 0, got {self.clip_high}")
+        if not self.kl_beta >= 0:
+            raise ValueError(f"kl_beta must be at least 0, got {self.kl_beta}")
+        if self.ratio not in ("token", "sequence", "action"):
+            raise ValueError(f"ratio must be token, sequence or action, got {self.ratio!r}")
+        if self.aggregation not in AGGREGATIONS:
+            raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, got {self.aggregation!r}")
+        if self.kl_estimator not in ("k1", "k2", "k3"):
+            raise ValueError(f"kl_estimator must be k1, k2 or k3, got {self.kl_estimator!r}")
+        if (self.constant_length is not None) != (self.aggregation == "constant"):
+            raise ValueError("constant_length goes with aggregation=constant, and only with it: set both or neither")
+        if self.constant_length is not None and not self.constant_length > 0:
+            raise ValueError(f"constant_length must be positive, got {self.constant_length}")
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether ``ref_logprobs_K`` must be there."""
+        return self.kl_beta > 0
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether ``entropy_K`` must be there."""
+        return self.entropy_coef != 0
+
+    def __call__(self, batch: LossInputs) -> LossOutput:
+        """This micro-batch's share of the update's loss.
+
+        Raises:
+            ValueError: old log-probs or advantages, or what ``kl_beta`` or ``entropy_coef`` ask for, are missing.
+        """
+        batch = batch.trained()
+        old_K = _given(batch.old_logprobs_K, "old_logprobs_K", "the log-probs that the sampler recorded")
+        advantage_K = _given(batch.advantage_K, "advantage_K", "a credit rule's advantages")
+        weights = self.correction(batch, old_K) if self.correction else None
+        near_K = old_K if weights is None else batch.logprobs_K.detach()  # of the policy that the clip is around
+        token_ratio_K = _exp(batch.logprobs_K - near_K)
+        ratio_K = self._ratio(batch, near_K)
+        low_K = _override(batch.clip_low_K, self.clip_low, ratio_K)
+        high_K = _override(batch.clip_high_K, self.clip_high, ratio_K)
+
+        clipped_K = ratio_K.clamp(1 - low_K, 1 + high_K)
+        loss_K = -torch.minimum(ratio_K * advantage_K, clipped_K * advantage_K)
+        if weights is not None:
+            loss_K, ratio_K, token_ratio_K = (x * weights.weight_K for x in (loss_K, ratio_K, token_ratio_K))
+        if self.needs_reference:
+            reference_K = _given(batch.ref_logprobs_K, "ref_logprobs_K", "those of pi_0, or kl_beta=0")
+            loss_K = loss_K + self.kl_beta * self._kl(batch, reference_K, ratio_K, token_ratio_K)
+        if self.needs_entropy:
+            loss_K = loss_K - self.entropy_coef * _given(batch.entropy_K, "entropy_K", "entropies, or entropy_coef=0")
+        if weights is not None:
+            loss_K = loss_K * weights.kept_K
+
+        loss = (loss_K * token_scale(batch, self.aggregation, self.constant_length)).sum()
+        if weights is not None:
+            ratio_K = self._ratio(batch, old_K)
+        clipping = weights is None
+        cut_low_K = (ratio_K < 1 - low_K) & (advantage_K < 0) & clipping
+        cut_high_K = (ratio_K > 1 + high_K) & (advantage_K > 0) & clipping
+        return LossOutput(loss, _metrics(batch, old_K, ratio_K, cut_low_K, cut_high_K, weights))
+
+    def _ratio(self, batch: LossInputs, old_K: Tensor) -> Tensor:
+        log_ratio_K = batch.logprobs_K - old_K
+        if self.ratio == "action":
+            log_ratio_K = segment_sum(log_ratio_K, batch.turn_K)
+        elif self.ratio == "sequence":
+            tokens_K = segment_sum(torch.ones_like(log_ratio_K), batch.sequence_K)
+            log_ratio_K = segment_sum(log_ratio_K, batch.sequence_K) / tokens_K
+        return _exp(log_ratio_K)
+
+    def _kl(self, batch: LossInputs, reference_K: Tensor, ratio_K: Tensor, token_ratio_K: Tensor) -> Tensor:
+        kl_K = _KL[self.kl_estimator](reference_K - batch.logprobs_K)
+        if self.ratio == "action":
+            kl_K = segment_sum(kl_K, batch.turn_K)
+        if self.kl_importance:
+            # a length-normalised ratio is no importance weight: sequences weight each token's estimate by its own
+            kl_K = kl_K * (ratio_K if self.ratio == "action" else token_ratio_K)
+        return kl_K
+
+
+def _k3(x: Tensor) -> Tensor:
+    # expm1 keeps the digits that exp(x) - 1 would lose near x = 0
+    return torch.expm1(x.clamp(max=_LOG_RATIO_LIMIT)) - x
+
+
+_KL = {"k1": lambda x: -x, "k2": lambda x: x.square() / 2, "k3": _k3}
+
+
+def _exp(log_ratio_K: Tensor) -> Tensor:
+    return log_ratio_K.clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT).exp()
+
+
+def _given(value_K: Tensor | None, name: str, what: str) -> Tensor:
+    if value_K is None:
+        raise ValueError(f"the clipped loss needs {name}: pass {what}")
+    return value_K
+
+
+def _override(given_K: Tensor | None, default: float, like_K: Tensor) -> Tensor:
+    default_K = torch.full_like(like_K, default)
+    return default_K if given_K is None else torch.where(given_K.isnan(), default_K, given_K.to(like_K.dtype))
+
+
+@torch.no_grad()
+def _metrics(
+    batch: LossInputs, old_K: Tensor, ratio_K: Tensor, low_K: Tensor, high_K: Tensor, weights: Weights | None
+) -> Metrics:
+    tokens = ratio_K.numel()
+    mismatch_K = (batch.logprobs_K - old_K).abs()
+    sums = {
+        "clip_fraction": (low_K | high_K).sum(),
+        "clip_fraction_low": low_K.sum(),
+        "clip_fraction_high": high_K.sum(),
+        "ratio_mean": ratio_K.sum(),
+        "kl_sampler": _k3(batch.logprobs_K - old_K).sum(),
+        "mismatch_mean": mismatch_K.sum(),
+    }
+    if weights is not None:
+        sums["correction_weight"] = weights.weight_K.sum()
+        sums["correction_capped"] = weights.capped_K.sum()
+        sums["correction_masked"] = (~weights.kept_K).sum()
+    if batch.ref_logprobs_K is not None:
+        sums["kl_ref"] = _k3(batch.ref_logprobs_K - batch.logprobs_K).sum()
+    if batch.entropy_K is not None:
+        sums["entropy"] = batch.entropy_K.sum()
+    totals = torch.stack([value.double() for value in sums.values()]).tolist()  # one transfer from the device
+    metrics: dict[str, Mean | Max] = {name: Mean(total, tokens) for name, total in zip(sums, totals, strict=True)}
+    if tokens:
+        metrics["ratio_max"] = Max(float(ratio_K.max()))
+        metrics["mismatch_max"] = Max(float(mismatch_K.max()))
+    return metrics

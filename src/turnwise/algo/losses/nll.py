@@ -1,0 +1,35 @@
+"""Supervised fine-tuning: negative log-likelihood of demonstrated tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from turnwise.algo.losses.base import LossInputs, LossOutput, Mean, token_scale
+
+
+@dataclass(frozen=True, slots=True)
+class Nll:
+    """-log pi(a*|s), averaged over all demonstrated tokens of the update or over turns (PivotRL section 2).
+
+    ``token_mean`` weights every token alike, ``turn_mean_token_mean`` every turn alike. Metrics: ``nll`` (nats per token)
+    and ``entropy`` where it was computed, both unweighted means over tokens.
+    """
+
+    aggregation: Literal["token_mean", "turn_mean_token_mean"] = "token_mean"
+
+    needs_reference: ClassVar[bool] = False
+    needs_entropy: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.aggregation not in ("token_mean", "turn_mean_token_mean"):
+            raise ValueError(f"aggregation must be token_mean or turn_mean_token_mean, got {self.aggregation!r}")
+
+    def __call__(self, batch: LossInputs) -> LossOutput:
+        batch = batch.trained()
+        loss = -(batch.logprobs_K * token_scale(batch, self.aggregation)).sum()
+        tokens = float(batch.logprobs_K.numel())
+        metrics = {"nll": Mean(-float(batch.logprobs_K.detach().sum()), tokens)}
+        if batch.entropy_K is not None:
+            metrics["entropy"] = Mean(float(batch.entropy_K.detach().sum()), tokens)
+        return LossOutput(loss, metrics)

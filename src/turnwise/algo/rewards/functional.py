@@ -1,0 +1,19 @@
+"""The functional local reward: any action that is as good as the demonstrated one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from turnwise.algo.rewards.base import recorded_locally
+from turnwise.types import Rewards, RolloutTree
+
+
+@dataclass(frozen=True, slots=True)
+class Functional:
+    """``functional``: 1[a in M(s)] (PivotRL Eq. 6), the environment's verdict in ``turn.info["functional"]``."""
+
+    most: ClassVar[float] = 1.0
+
+    def __call__(self, tree: RolloutTree) -> Rewards:
+        return recorded_locally(tree, "functional", "functional")

@@ -1,0 +1,107 @@
+"""The graded reward of one step with tool calls: is it well formed, and how much of the demonstrated calls does it make?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from turnwise.algo.rewards.base import single_actions
+from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
+from turnwise.data.toolcalls.match import same_value
+from turnwise.errors import InputError
+from turnwise.types import Rewards, RolloutTree, State, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """R_out = S_format + S_exec in [0, 2] (AWPO, arXiv:2512.19126, Eqs. 11-16), against the demonstrated action.
+
+    ``format``: 1 where the action can be read in its format and was not cut off. ``exec``: :func:`execution_score` of its calls;
+    an action that cannot be read executes nothing, and is 0 even where no call was expected. ``outcome`` and ``total`` are the
+    sum.
+
+    Attributes:
+        format: how calls are written, in the policy's actions and in the demonstrations. None: the run fills in what the
+            environment or the policy writes (``training.call_format``) before any tree is rewarded.
+    """
+
+    format: Format | None = "hermes"
+    most: ClassVar[float] = 2.0
+
+    def __post_init__(self) -> None:
+        if self.format is not None and self.format not in PARSERS:
+            raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
+
+    def __call__(self, tree: RolloutTree) -> Rewards:
+        """Rewards of a tree of depth one.
+
+        Raises:
+            ValueError: the tree is deeper, or its state has no demonstrated action.
+            InputError: the demonstrated action is not in this format.
+        """
+        expected = self._expected(tree.state)
+        form, execution = [], []
+        for leaf in single_actions(tree, "graded"):
+            turn = tree.turns[leaf]
+            if leaf in tree.invalid:
+                form.append(math.nan)
+                execution.append(math.nan)
+                continue
+            try:
+                execution.append(execution_score(expected, parser_of(self.format)(turn.text).calls))
+                form.append(float(not turn.truncated))
+            except ToolCallError:
+                execution.append(0.0)
+                form.append(0.0)
+        outcome = [f + e for f, e in zip(form, execution, strict=True)]
+        return {"format": form, "exec": execution, "outcome": outcome, "total": outcome}
+
+    def _expected(self, state: State) -> Sequence[ToolCall]:
+        if state.expert is None:
+            raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with: use states=expert_turns")
+        try:
+            return parser_of(self.format)(state.expert).calls
+        except ToolCallError as error:
+            raise InputError(
+                f"{state.id}: the demonstrated action is not in the format {self.format} ({error}): set reward.format to the "
+                "demonstrations' format, or correct them"
+            ) from error
+
+
+def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> float:
+    """S_exec in [0, 1] (Eqs. 13-16): 1 exactly where every expected call was made with its arguments and no other tool.
+
+    - r_name: Jaccard similarity of the sets of tool names;
+    - r_para: over the expected calls, Jaccard similarity of their parameter names with those of the call matched to them, two
+      empty sets being alike;
+    - r_value: how many expected parameters have exactly the expected value;
+    - all over 1 + number of expected calls + number of their parameters.
+
+    A call is matched to one of the same tool, each at most once, such that r_para + r_value is greatest: the paper has one
+    call a tool. No call expected and none made is 1; no call expected and one made is 0. As in the paper a surplus call of a
+    tool that is expected anyway costs nothing.
+    """
+    if not expected and not made:
+        return 1.0
+    names, named = {call.name for call in expected}, {call.name for call in made}
+    agreement = np.array([[_agreement(true, call) for call in made] for true in expected]).reshape(
+        len(expected), len(made)
+    )
+    matched = agreement[linear_sum_assignment(agreement, maximize=True)].sum()
+    parameters = sum(len(call.arguments) for call in expected)
+    return float(len(names & named) / len(names | named) + matched) / (1 + len(expected) + parameters)
+
+
+def _agreement(true: ToolCall, call: ToolCall) -> float:
+    """r_para + r_value of one expected call and one made (Eqs. 14-15); 0 for two tools."""
+    if true.name != call.name:
+        return 0.0
+    keys, given = true.arguments.keys(), call.arguments.keys()
+    jaccard = len(keys & given) / len(keys | given) if keys | given else 1.0
+    return jaccard + sum(same_value(true.arguments[key], call.arguments[key]) for key in keys & given)

@@ -1,0 +1,83 @@
+"""The functional reward of one step with tool calls, for dialogues of no world: is it as good as the demonstrated one?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from turnwise.algo.rewards.base import single_actions
+from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
+from turnwise.data.toolcalls.match import equivalent, identical
+from turnwise.errors import InputError
+from turnwise.types import Rewards, RolloutTree, State, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """1 where the calls are as good as the demonstrated ones (PivotRL, arXiv:2603.21383, Appendix A.2), else 0.
+
+    ``format`` is 1 where the action can be read and was not cut off. ``functional`` matches calls one to one
+    (:func:`turnwise.data.toolcalls.match.equivalent`), ``strict`` wants the same calls in the same order. Where the first is 1
+    and the second 0, an exact match would have missed an acceptable action. An action that cannot be read, or was cut off, earns
+    neither. Where no call was demonstrated, none must be made.
+
+    Attributes:
+        format: how calls are written, in the policy's actions and in the demonstrations. None: the run fills in what the
+            environment or the policy writes (``training.call_format``) before any tree is rewarded.
+        exact: whether ``total`` is the strict one.
+    """
+
+    format: Format | None = "hermes"
+    exact: bool = False
+    most: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        if self.format is not None and self.format not in PARSERS:
+            raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
+
+    def __call__(self, tree: RolloutTree) -> Rewards:
+        """Rewards of a tree of depth one.
+
+        Raises:
+            ValueError: the tree is deeper, or its state has no demonstrated action.
+            InputError: the demonstrated action is not in this format.
+        """
+        expected = self._expected(tree.state)
+        form, functional, strict = [], [], []
+        for leaf in single_actions(tree, "toolcalls"):
+            turn = tree.turns[leaf]
+            readable = good = same = math.nan
+            if leaf not in tree.invalid:
+                readable = good = same = 0.0
+                made = self._made(turn.text)
+                if made is not None and not turn.truncated:
+                    readable = 1.0
+                    good, same = float(equivalent(made, expected)), float(identical(made, expected))
+            form.append(readable)
+            functional.append(good)
+            strict.append(same)
+        return {
+            "format": form,
+            "functional": functional,
+            "strict": strict,
+            "total": strict if self.exact else functional,
+        }
+
+    def _made(self, text: str) -> tuple[ToolCall, ...] | None:
+        try:
+            return parser_of(self.format)(text).calls
+        except ToolCallError:
+            return None
+
+    def _expected(self, state: State) -> tuple[ToolCall, ...]:
+        if state.expert is None:
+            raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with: use states=expert_turns")
+        made = self._made(state.expert)
+        if made is None:
+            raise InputError(
+                f"{state.id}: the demonstrated action is not in the format {self.format}: set reward.format to the "
+                "demonstrations' format, or correct them"
+            )
+        return made

@@ -1,0 +1,107 @@
+"""Which states an iteration plays: a pure function of seed and iteration, so a resumed run needs no memory of it."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.algo.states.lazy import LazyStates
+from turnwise.errors import InputError
+from turnwise.types import State
+
+
+@dataclass(slots=True)
+class Batches:
+    """Iteration -> its states.
+
+    Iterations walk through epochs; within an epoch no state comes twice. An epoch has as many full batches as the
+    states give, the rest waits (another rest each epoch); fewer states than a batch make one batch of all. States of
+    one trajectory come together, in the order of their turns, because they share their spine.
+
+    The order of the epoch asked for last is remembered: sixteen bytes a state, and eight more a trajectory.
+
+    Args:
+        states: the same ones, in the same order, in every start of a run.
+        seed: of the order; another set of states under the same seed would need one of its own.
+        states_per_batch: most states of a batch.
+        trajectories_per_batch: spread a batch over about this many trajectories; whole trajectories unless given. Fewer
+            share more tokens, more differ more.
+        first: the iteration with which the first epoch begins.
+
+    Raises:
+        InputError: there is no state.
+        ValueError: a number is out of range.
+    """
+
+    states: Sequence[State]
+    seed: int | str
+    states_per_batch: int
+    trajectories_per_batch: int | None = None
+    first: int = 0
+    _groups_S: NDArray[np.int64] | None = field(default=None, init=False, repr=False)
+    _epoch: int = field(default=-1, init=False, repr=False)
+    _order_S: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64), init=False, repr=False)
+
+    def __call__(self, iteration: int) -> list[State]:
+        size, spread = self.states_per_batch, self.trajectories_per_batch
+        if not self.states:
+            raise InputError(
+                "no state to train on: loosen states.keep or states.lambda_diff, or give more trajectories"
+            )
+        if iteration < self.first or size < 1:
+            raise ValueError(
+                f"iteration {iteration} must be at least {self.first} and states_per_batch {size} at least 1"
+            )
+        if spread is not None and not 1 <= spread <= size:
+            raise ValueError(f"trajectories_per_batch must be from 1 to states_per_batch ({size}), got {spread}")
+        if self._groups_S is None:
+            self._groups_S = _groups(self.states)
+        epoch, nth = divmod(iteration - self.first, max(1, len(self.states) // size))
+        if epoch != self._epoch:
+            chunk = size if spread is None else -(-size // spread)
+            self._order_S = _order(self._groups_S, random.Random(f"{self.seed}/{epoch}"), chunk)
+            self._epoch = epoch
+        places = self._order_S[nth * size : (nth + 1) * size].tolist()
+        chosen = [(int(self._groups_S[place]), place, self.states[place]) for place in places]
+        first: dict[int, int] = {}
+        for group, _, _ in chosen:
+            first.setdefault(group, len(first))
+        chosen.sort(key=lambda one: (first[one[0]], one[2].turn, one[1]))
+        return [state for _, _, state in chosen]
+
+
+def _groups(states: Sequence[State]) -> NDArray[np.int64]:
+    """A number for each state, the same for those of one trajectory, in the order of first appearance, (S,)."""
+    if isinstance(states, LazyStates):
+        found = states.groups()
+        _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[inverse]
+    numbers: dict[str, int] = {}
+    keys = (state.id if state.trajectory is None else state.trajectory for state in states)
+    return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(states))
+
+
+def _order(groups_S: NDArray[np.int64], rng: random.Random, chunk: int) -> NDArray[np.int64]:
+    """Places of the states, (S,): trajectories in random pieces of at most ``chunk``, pieces in random order."""
+    by_group_S = np.argsort(groups_S, kind="stable")
+    ends = np.cumsum(np.bincount(groups_S)).tolist()
+    begins = array("q")
+    begin = 0
+    for end in ends:
+        places = by_group_S[begin:end].tolist()
+        rng.shuffle(places)
+        by_group_S[begin:end] = places
+        begins.extend(range(begin, end, chunk))
+        begin = end
+    lengths = np.diff(np.append(np.frombuffer(begins, np.int64), len(groups_S)))
+    pieces = array("q", range(len(begins)))
+    rng.shuffle(pieces)
+    shuffled = np.frombuffer(pieces, np.int64)
+    lengths = lengths[shuffled]
+    offsets = np.repeat(np.frombuffer(begins, np.int64)[shuffled] - np.cumsum(lengths) + lengths, lengths)
+    return by_group_S[offsets + np.arange(len(groups_S))]

@@ -1,0 +1,71 @@
+"""Every assistant turn of an expert trajectory as a state to act in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+from turnwise.algo.states.base import Profile
+from turnwise.types import State, Task, Trajectory
+
+
+class SpineLike(Protocol):
+    """A trajectory's tokens: ``ids[:start]`` is the state before a turn, ``ids[start:stop]`` what was done there."""
+
+    @property
+    def ids(self) -> Sequence[int]: ...
+
+    @property
+    def turns(self) -> Sequence[tuple[int, int]]: ...
+
+
+def expert_turns(
+    trajectory: Trajectory, spines: Sequence[SpineLike], decode: Callable[[Sequence[int]], str]
+) -> list[State]:
+    """The candidates (s_t, a*_t) of one trajectory, in order (PivotRL, arXiv:2603.21383, Eq. 3).
+
+    Args:
+        trajectory: names the states: the id of turn t is ``{trajectory.id}#t{t}``.
+        spines: its tokens; more than one where the chat template shows later turns a shortened history.
+        decode: an action's ids as the text that the environment reads.
+
+    A trajectory without a task gets one without an environment, whose data are the tools of the dialogue: what is done in its
+    states can be imitated, or held against the demonstrated action, but not played.
+    """
+    tools = {"tools": list(trajectory.tools)} if trajectory.tools else {}
+    task = trajectory.task or Task("", trajectory.id, "train", tools)
+    states: list[State] = []
+    actions: tuple[str, ...] = ()
+    for spine in spines:
+        for start, stop in spine.turns:
+            expert_ids = tuple(spine.ids[start:stop])
+            expert = decode(expert_ids)
+            turn = len(states)
+            states.append(
+                State(
+                    id=f"{trajectory.id}#t{turn}",
+                    task=task,
+                    ids=tuple(spine.ids[:start]),
+                    actions=actions,
+                    expert=expert,
+                    expert_ids=expert_ids,
+                    trajectory=trajectory.id,
+                    turn=turn,
+                )
+            )
+            actions = (*actions, expert)
+    return states
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTurns:
+    """Every expert turn, unfiltered and without a profile."""
+
+    source: ClassVar[Literal["expert"]] = "expert"
+    k: ClassVar[int] = 0
+    renewal: ClassVar[None] = None
+
+    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
+        """All of them."""
+        return states

@@ -1,0 +1,122 @@
+"""Pivots: the expert turns at which sampled outcomes disagree (PivotRL, arXiv:2603.21383).
+
+Only such turns teach a group-normalised method anything: where all samples of a state earn the same, each advantage is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from turnwise.algo.states.base import STD_TOLERANCE, Profile
+from turnwise.algo.states.lazy import chosen, ids_of
+from turnwise.algo.states.refresh import Refresh
+from turnwise.types import State
+
+Keep = Literal["adv", "mixed", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pivots:
+    """Which profiled turns to train on.
+
+    ``adv`` keeps mixed turns of mean below ``lambda_diff`` (Eq. 5), ``mixed`` every mixed turn, ``all`` every candidate
+    (the paper's random turns). ``k`` is the samples a state; the paper gives neither it nor ``lambda_diff``. Beyond the paper,
+    ``refresh`` and its three numbers say when the turns are profiled and chosen anew (:class:`Refresh`); None: never.
+
+    Raises:
+        ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a number of ``refresh`` is out of
+            range.
+    """
+
+    source: ClassVar[Literal["expert"]] = "expert"
+
+    k: int = 8
+    lambda_diff: float = 0.8
+    keep: Keep = "adv"
+    refresh: float | None = None
+    refresh_window: int = 3
+    refresh_gap: int = 6
+    refresh_most: int = 4
+
+    def __post_init__(self) -> None:
+        if self.k < 2:
+            raise ValueError(f"k must be at least 2: one sample cannot disagree with itself; got {self.k}")
+        if not 0 < self.lambda_diff <= 1:
+            raise ValueError(
+                f"lambda_diff must be above 0 and at most 1: it bounds a mean of verdicts in [0, 1]; got {self.lambda_diff}"
+            )
+        if self.keep not in ("adv", "mixed", "all"):
+            raise ValueError(f"keep must be adv, mixed or all, got {self.keep!r}")
+        Refresh(0.5 if self.refresh is None else self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)
+
+    @property
+    def renewal(self) -> Refresh | None:
+        """When to choose anew; None: never."""
+        if self.refresh is None:
+            return None
+        return Refresh(self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)
+
+    def keeps(self, profile: Profile) -> bool:
+        """Whether a turn of this profile is trained on."""
+        if self.keep == "all":
+            return True
+        return profile.mixed and (self.keep == "mixed" or profile.mean < self.lambda_diff)
+
+    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
+        """The kept states, in their order. ``profiles`` goes by state id.
+
+        Raises:
+            KeyError: a state has no profile.
+        """
+        missing = [name for name in ids_of(states) if name not in profiles]
+        if missing:
+            raise KeyError(f"{len(missing)} of {len(states)} states have no profile, the first is {missing[0]!r}")
+        return chosen(states, (place for place, name in enumerate(ids_of(states)) if self.keeps(profiles[name])))
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSummary:
+    """What a profile says before any training. Shares are in [0, 1]."""
+
+    states: int
+    zero_signal: float  # share of states whose samples all earned the same
+    solved: float  # share of states that every sample solved (reward at its greatest, 1)
+    miss_rate: float | None  # Pr[strict = 0 | functional = 1] over samples; None where no sample was functional
+    yield_curve: tuple[tuple[float, int], ...]  # (lambda_diff, states that ``adv`` keeps)
+
+
+def summarise(profiles: Iterable[Profile], lambdas: Sequence[float] | None = None) -> ProfileSummary:
+    """Yield curve, share of zero-signal turns and miss rate of the strict rule.
+
+    Args:
+        profiles: one a state.
+        lambdas: where to read the yield curve; 0.1, 0.2 ... 1.0 unless given.
+
+    Raises:
+        ValueError: there is no profile.
+    """
+    lambdas = [step / 10 for step in range(1, 11)] if lambdas is None else lambdas
+    states = mixed = solved = functional = misses = 0
+    below = [0] * len(lambdas)
+    for profile in profiles:
+        states += 1
+        mean = profile.mean
+        if profile.mixed:
+            mixed += 1
+            below = [count + (mean < limit) for count, limit in zip(below, lambdas)]
+        else:
+            solved += mean >= 1 - STD_TOLERANCE
+        strict_of_functional = [strict for paid, strict in zip(profile.functional, profile.strict) if paid >= 1]
+        functional += len(strict_of_functional)
+        misses += sum(strict <= 0 for strict in strict_of_functional)
+    if not states:
+        raise ValueError("no profile to summarise")
+    return ProfileSummary(
+        states=states,
+        zero_signal=1 - mixed / states,
+        solved=solved / states,
+        miss_rate=misses / functional if functional else None,
+        yield_curve=tuple(zip(lambdas, below)),
+    )

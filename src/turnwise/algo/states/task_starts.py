@@ -1,0 +1,48 @@
+"""The openings of tasks as states: end-to-end training starts here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from turnwise.algo.states.base import Profile
+from turnwise.types import State, Task
+
+
+def task_starts(tasks: Iterable[Task], opening: Callable[[Task], Sequence[int]]) -> list[State]:
+    """One state a task, before its first action.
+
+    Args:
+        tasks: what to play; a task named twice gives two states of one id, which the caller must not batch together.
+        opening: the ids of a task's first messages, ending where the policy writes.
+    """
+    return [State(id=f"{task.env}/{task.id}#t0", task=task, ids=tuple(opening(task))) for task in tasks]
+
+
+_MOST = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarts:
+    """The openings of the first ``count`` training tasks.
+
+    Raises:
+        ValueError: ``count`` is below 1, or more than can be drawn before a run begins.
+    """
+
+    source: ClassVar[Literal["tasks"]] = "tasks"
+    k: ClassVar[int] = 0
+    renewal: ClassVar[None] = None
+
+    count: int = 300
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, got {self.count}")
+        if self.count > _MOST:
+            raise ValueError(f"count must be at most {_MOST}, got {self.count}")
+
+    def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
+        """The first ``count`` of them."""
+        return list(states[: self.count])

@@ -1,0 +1,208 @@
+"""The check that every configuration has to pass before anything is loaded. It tells all mistakes at once, with near names."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from turnwise.config.execution import impossible_execution
+from turnwise.config.hints import meant
+from turnwise.config.rules import impossible_combinations
+from turnwise.config.schema import ConfigError, RunConfig, build_node, first_line
+from turnwise.config.secrets import secrets_in
+from turnwise.config.signature import Signature, TargetError, signature_of
+from turnwise.config.sizes import too_large
+from turnwise.config.trainer import impossible_trainer, lost_checkpoints
+from turnwise.config.values import strange_name, unusable_values
+
+_HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
+_UNSET = "???"
+_NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy", "engine", "trainer", "eval")
+
+
+def check_config(cfg: DictConfig) -> None:
+    """Refuse a configuration that cannot run.
+
+    Every ``_target_``, at any depth, is compared with its constructor: unknown and missing parameters, types, ``Literal``
+    values. Dataclasses of Turnwise are also built once, so that their range checks are made. Combinations of parts that exclude
+    each other come last.
+
+    Raises:
+        ConfigError: with every mistake found.
+    """
+    try:
+        tree: Any = OmegaConf.to_container(cfg, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError([f"{error.full_key or 'config'}: {first_line(error)}"]) from error
+    if secrets := list(secrets_in(tree)):  # told alone, because other messages repeat values
+        raise ConfigError(secrets)
+    mistakes = [*_strange(tree), *strange_name(tree.get("name"))]
+    mistakes += [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
+    mistakes += _walk(tree, "")
+    told = {mistake.split(":")[0] for mistake in mistakes}
+    later = impossible_trainer(tree) + lost_checkpoints(tree) + too_large(tree) + impossible_combinations(tree)
+    later += impossible_execution(tree)
+    mistakes += [mistake for mistake in later if mistake.split(":")[0] not in told]
+    if mistakes:
+        raise ConfigError(list(dict.fromkeys(mistakes)))  # two checks may tell the same mistake
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?``, or the whole list if no name is near."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; it takes {', '.join(names)}" if names else "; it takes none"
+
+
+def _strange(tree: Mapping[str, Any]) -> list[str]:
+    """Appended keys (``+key=``) that nothing reads, at the root and among loggers and callbacks; and parts that are missing."""
+    known = {field.name for field in fields(RunConfig)}
+    extra = [str(key) for key in tree if key not in known]
+    own = {str(key): value for key, value in tree.items() if key in known}
+    mistakes = [f"{key}: there is no key '{key}'{meant(key, own)}" for key in extra]
+    mistakes += [
+        f"{key}: every run needs it; leave out ~{key} or {key}=null"
+        for key in _NEEDED
+        if "callbacks" in own and own.get(key) is None  # without them it is no whole run, but some parts of one
+    ]
+    for group in ("logger", "callbacks"):
+        for name, part in (own.get(group) or {}).items():
+            if part and not (isinstance(part, Mapping) and "_target_" in part):
+                mistakes.append(f"{group}.{name}: a part has a _target_, or is null to be left out; got {part!r}")
+    return mistakes
+
+
+def _walk(node: Any, path: str) -> list[str]:
+    mistakes: list[str] = []
+    for key, child in _children(node):
+        mistakes += _walk(child, f"{path}.{key}" if path else str(key))
+    if isinstance(node, Mapping) and "_target_" in node:
+        mistakes += _check_call(node, path, sound=not mistakes)
+    return mistakes
+
+
+def _children(node: Any) -> Iterator[tuple[str | int, Any]]:
+    if isinstance(node, Mapping):
+        yield from node.items()
+    elif isinstance(node, list):
+        yield from enumerate(node)
+
+
+def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
+    target = str(node["_target_"])
+    try:
+        signature = signature_of(target)
+    except TargetError as error:
+        return [f"{path}._target_: {error}"]
+    given = {key: value for key, value in node.items() if key not in _HYDRA_KEYS}
+    mistakes = [*_names(given, signature, path, partial=bool(node.get("_partial_"))), *unusable_values(node, path)]
+    told = {mistake.split(":")[0] for mistake in mistakes}
+    for name, value in given.items():
+        parameter = signature.parameters.get(name) if f"{path}.{name}" not in told else None
+        if parameter is not None and value != _UNSET and not matches(value, parameter.annotation):
+            mistakes.append(f"{path}.{name}: expected {describe(parameter.annotation)}, got {value!r}")
+    ours = target.startswith("turnwise.") and signature.is_dataclass
+    if sound and ours and _UNSET not in given.values():
+        wrong = {mistake.split(":")[0].rpartition(".")[2] for mistake in mistakes}
+        later = [name for name, p in signature.parameters.items() if p.required and node.get("_partial_")]
+        kept = {key: value for key, value in node.items() if str(key) not in wrong and key != "_partial_"}
+        mistakes += _ranges(dict.fromkeys(later) | kept, path, signature)
+    return mistakes
+
+
+def _ranges(node: dict[str, Any], path: str, signature: Signature) -> list[str]:
+    """The mistakes that the part itself finds in its values. It is built, and built again without each value that it refused.
+
+    A value that only the program can supply is null here, because a person does not set it.
+    """
+    mistakes: list[str] = []
+    while all(name in node for name, parameter in signature.parameters.items() if parameter.required):
+        try:
+            build_node(node, path)
+            break
+        except ConfigError as error:
+            refused = [key for key in node if re.search(rf"\b{re.escape(key)}\b", str(error).removeprefix(f"{path}: "))]
+            mistakes += error.mistakes
+        if not refused:
+            break
+        del node[refused[0]]
+    return mistakes
+
+
+def _names(given: Mapping[Any, Any], signature: Signature, path: str, partial: bool) -> Iterator[str]:
+    if not signature.accepts_any:
+        for name in given.keys() - signature.parameters.keys():
+            if isinstance(name, str):
+                hint = suggest(name, signature.parameters)
+            else:  # YAML reads the bare words on, off, yes and no as true and false
+                hint = "; a bare on, off, yes or no is a truth value in YAML: quote the key, or call it otherwise"
+            yield f"{path}.{name}: {signature.name} has no such parameter{hint}"
+    if not partial:
+        for name, parameter in signature.parameters.items():
+            if parameter.required and name not in given:
+                yield f"{path}.{name}: {signature.name} needs it; give it as {path}.{name}=..."
+
+
+def matches(value: Any, annotation: Any) -> bool:
+    """Whether a value of a YAML file fits an annotated parameter. A node with a ``_target_`` fits any."""
+    if annotation is Any or (isinstance(value, Mapping) and "_target_" in value):
+        return True
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return any(value == allowed and type(value) is type(allowed) for allowed in arguments)
+    if origin in (Union, types.UnionType):
+        return any(matches(value, argument) for argument in arguments)
+    if origin is not None or annotation in (list, tuple, set, dict, Sequence, Mapping):
+        return _matches_container(value, origin or annotation, arguments)
+    if annotation is None or annotation is type(None):
+        return value is None
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if annotation is Path:
+        return isinstance(value, str)
+    return isinstance(value, annotation) if isinstance(annotation, type) else True
+
+
+def _matches_container(value: Any, kind: Any, arguments: tuple[Any, ...]) -> bool:
+    if kind in (dict, Mapping):
+        inner = arguments[1] if len(arguments) == 2 else Any
+        return isinstance(value, Mapping) and all(matches(item, inner) for item in value.values())
+    if kind in (list, tuple, set, Sequence):
+        if not isinstance(value, list):
+            return False
+        if kind is tuple and arguments and arguments[-1] is not Ellipsis:
+            pairs = zip(value, arguments, strict=False)
+            return len(value) == len(arguments) and all(matches(item, inner) for item, inner in pairs)
+        inner = arguments[0] if arguments else Any
+        return all(matches(item, inner) for item in value)
+    return True
+
+
+def describe(annotation: Any) -> str:
+    """A type in words: ``float``, ``one of keep, drop``, ``int or null``."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(argument) for argument in arguments)
+    if annotation is None or annotation is type(None):
+        return "null"
+    if origin in (list, tuple, Sequence, set) or annotation in (list, tuple, Sequence, set):
+        return "a list" + (f" of {describe(arguments[0])}" if arguments else "")
+    if origin in (dict, Mapping) or annotation in (dict, Mapping):
+        return "a mapping"
+    if annotation is Path:
+        return "a path"
+    return getattr(annotation, "__name__", str(annotation))

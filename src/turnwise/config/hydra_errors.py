@@ -1,0 +1,130 @@
+"""Turns Hydra's complaints into one clear message: every bad override of a command line, with the nearest right name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException, ValidationError
+from yaml import YAMLError
+
+from turnwise.config.check import check_config, suggest
+from turnwise.config.hints import meant
+from turnwise.config.schema import ConfigError, compose_config
+
+
+def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
+    """What is wrong with a command line that Hydra refused.
+
+    Overrides that Hydra refuses are taken out one by one until the rest composes. The rest is then checked by
+    :func:`turnwise.config.check.check_config`, so that one message names all mistakes.
+
+    Args:
+        error: what Hydra raised. Its own words are used if no override is to blame.
+        arguments: the command line without the program.
+        folder: the configuration folder.
+        primary: name of the primary configuration.
+    """
+    if isinstance(error, OverrideParseException):
+        return ConfigError([f"{error.override}: not of the form key=value; quote what the shell or Hydra would split"])
+    if isinstance(error, YAMLError):
+        return ConfigError([f"not YAML: {_line(error)}"])
+    overrides = [argument for argument in arguments if ("=" in argument or argument[0] == "~") and argument[0] != "-"]
+    kept = [_one_of_sweep(override, str(error)) for override in OverridesParser.create().parse_overrides(overrides)]
+    refused: list[tuple[Override, Exception]] = []
+    cfg, in_a_file = None, None
+    while cfg is None:
+        try:
+            cfg = compose_config([override.input_line or "" for override in kept], folder, primary)
+        except (HydraException, OmegaConfBaseException) as refusal:
+            blamed = _blame(refusal, kept)
+            if blamed is None:
+                in_a_file = refusal
+                break
+            kept.remove(blamed)
+            refused.append((blamed, refusal))
+    mistakes = [_message(override, refusal, cfg, folder) for override, refusal in refused]
+    if in_a_file is not None:
+        mistakes.append(_in_a_file(in_a_file, folder))
+    elif cfg is not None:
+        try:
+            check_config(cfg)
+        except ConfigError as more:
+            mistakes += more.mistakes
+    return ConfigError(mistakes or [_line(error)])
+
+
+def _one_of_sweep(override: Override, complaint: str) -> Override:
+    """The override with the value of a sweep that Hydra complains of, or with the first value; all have the same key."""
+    if not override.is_sweep_override():
+        return override
+    lines = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+    line = next((line for line in lines if line in complaint), lines[0])
+    return OverridesParser.create().parse_override(line)
+
+
+def _blame(error: Exception, overrides: Sequence[Override]) -> Override | None:
+    text = str(error)
+    missing = error.missing_cfg_file if isinstance(error, MissingConfigException) else None
+    full_key = getattr(error.__cause__ or error, "full_key", None)
+    reference = re.search(r"Interpolation key '([^']+)'", text)
+    for override in overrides:
+        key, line = override.key_or_group, str(override.input_line)
+        named = key == full_key or f"'{key}'" in text or line in text
+        named = named or (reference is not None and "${" + reference.group(1) in line)
+        if missing == f"{key}/{override.value()}" if missing else named:
+            return override
+    return None
+
+
+def _message(override: Override, error: Exception, cfg: DictConfig | None, folder: Path) -> str:
+    given, key = override.input_line, override.key_or_group
+    if isinstance(error, MissingConfigException):
+        return f"{given}: {_no_option(key, str(override.value()), folder)}"
+    cause = error.__cause__ or error
+    if isinstance(cause, ValidationError | InterpolationResolutionError):
+        return f"{given}: {_line(cause)}"
+    if cfg is None:
+        return f"{given}: there is no key '{key}'"
+    *parents, last = key.lstrip("+~").split(".")
+    if parents[:1] == ["hydra"]:  # Hydra's own part is not in cfg
+        return f"{given}: {_line(error)}"
+    depth = 0
+    while depth < len(parents) and isinstance(OmegaConf.select(cfg, ".".join(parents[: depth + 1])), DictConfig):
+        depth += 1
+    holder = ".".join(parents[:depth])
+    node = OmegaConf.select(cfg, holder) if holder else cfg
+    wrong = [*parents, last][depth]
+    if wrong in node:
+        place = f"{holder}.{wrong}" if holder else wrong
+        if depth < len(parents):
+            return f"{given}: {place} is a single value and holds no keys; set {place}=..."
+        return f"{given}: {_line(error)}"  # for example a key that is appended and exists already
+    where = f"{holder} has no key '{wrong}'" if holder else f"there is no key '{wrong}'"
+    return f"{given}: {where}{meant(wrong, OmegaConf.to_container(cfg), holder)}"  # type: ignore[arg-type]
+
+
+def _in_a_file(error: Exception, folder: Path) -> str:
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, option = error.missing_cfg_file.rpartition("/")
+        asking = re.compile(rf"^ *- (override )?/?{re.escape(group)}: *{re.escape(option)}\b", re.MULTILINE)
+        files = [path for path in sorted(folder.rglob("*.yaml")) if asking.search(path.read_text(encoding="utf-8"))]
+        where = f"{files[0].relative_to(folder.parent)}: " if files else ""
+        return where + _no_option(group, option, folder)
+    full_key = getattr(error.__cause__ or error, "full_key", None)
+    return f"{full_key}: {_line(error)}" if full_key else _line(error)
+
+
+def _no_option(group: str, option: str, folder: Path) -> str:
+    files = (folder / group).rglob("*.yaml")
+    options = [path.relative_to(folder / group).with_suffix("").as_posix() for path in files]
+    return f"{group} has no '{option}'{suggest(option, options)}"
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split("\n    full_key")[0].split())

@@ -1,0 +1,71 @@
+"""Launchers of ``-m`` and sweeps: what a launcher needs and this machine lacks is found before a run is launched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from turnwise.config.schema import ConfigError
+from turnwise.files import read_yaml
+
+# Hydra's name of a launcher -> the module that brings it, and the package
+_PLUGINS = {
+    "joblib": ("hydra_plugins.hydra_joblib_launcher", "hydra-joblib-launcher"),
+    "submitit_local": ("hydra_plugins.hydra_submitit_launcher", "hydra-submitit-launcher"),
+    "submitit_slurm": ("hydra_plugins.hydra_submitit_launcher", "hydra-submitit-launcher"),
+    "ray": ("hydra_plugins.hydra_ray_launcher", "hydra-ray-launcher"),
+}
+_LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
+
+
+def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
+    """Refuse a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm.
+
+    Args:
+        arguments: the command line without the program.
+        folder: the configuration folder.
+
+    Raises:
+        ConfigError: with what to install, or where to start the command.
+    """
+    given = [argument.partition("=")[2] for argument in arguments if argument.startswith("hydra/launcher=")]
+    if not given:
+        return
+    found = _stands_on(given[-1], folder)
+    module, package = _PLUGINS.get(found, (None, ""))
+    if module is not None and find_spec(module) is None:
+        raise ConfigError(
+            [f"hydra/launcher={given[-1]}: needs {package}, which is not installed here; pip install {package}"]
+        )
+    launches = any(a in ("-m", "--multirun") or a.startswith("sweep=") for a in arguments)
+    if found == "submitit_slurm" and launches and not _LOOKS_ONLY & set(arguments) and shutil.which("srun") is None:
+        raise ConfigError(
+            [
+                f"hydra/launcher={given[-1]}: srun is not on this machine's PATH, so there is no Slurm to hand jobs to; start "
+                "the command on a login node of the cluster, or choose hydra/launcher=local_jobs"
+            ]
+        )
+
+
+def took_no_job(error: BaseException) -> bool:
+    """Whether Slurm refused what submitit handed it: no cluster that answers, or no such account or partition."""
+    return type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
+
+
+def launchers(folder: Path) -> str:
+    """The launchers of ``conf/hydra/launcher`` in one line, for ``--help``."""
+    return ", ".join(sorted(path.stem for path in (folder / "hydra" / "launcher").glob("*.yaml")))
+
+
+def _stands_on(name: str, folder: Path) -> str:
+    """The launcher of Hydra that a file of ``conf/hydra/launcher`` sets up; the name itself if there is no such file."""
+    for _ in range(8):  # files that name each other in a circle are Hydra's to refuse
+        path = folder / "hydra" / "launcher" / f"{name}.yaml"
+        content = read_yaml(path) if path.is_file() else None
+        below = content.get("defaults") if isinstance(content, dict) else None
+        if not (isinstance(below, list) and below and isinstance(below[0], str)):
+            break
+        name = below[0]
+    return name

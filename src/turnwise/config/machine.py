@@ -1,0 +1,99 @@
+"""Checks whether this machine can run a configuration: devices of the trainer, folders to write to, models."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.config.schema import ConfigError
+from turnwise.config.trainer import ON_GPU, places
+from turnwise.errors import InputError
+from turnwise.models.hub import at_hand
+from turnwise.models.shipped import BASES
+
+_PROCESSES = 16  # that any machine may start
+_LONGEST = 255  # bytes of a file's name
+
+
+def check_machine(cfg: DictConfig) -> None:
+    """Refuse a run that this machine cannot begin: it lacks GPUs, folders cannot be written, or models are neither here nor can
+    be fetched.
+
+    This check is made where a run starts, and not where its configuration is composed, because a plan or a sweep may be made on
+    another machine.
+
+    Raises:
+        ConfigError: with every mistake found.
+    """
+    mistakes = [*_gpus(cfg), *_cores(cfg), *_folders(cfg), *_models(cfg)]
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+def _gpus(cfg: DictConfig) -> list[str]:
+    accelerator, devices = (OmegaConf.select(cfg, f"trainer.{name}") for name in ("accelerator", "devices"))
+    if accelerator not in ON_GPU:
+        return []
+    import torch  # heavy, and only needed here
+
+    if not torch.cuda.is_available():
+        return [
+            f"trainer.accelerator={accelerator}: torch {torch.__version__} finds no CUDA device on this machine; choose "
+            "trainer=cpu, or see whether nvidia-smi lists one and whether this torch is built for CUDA"
+        ]
+    started = any(
+        name in os.environ for name in ("LOCAL_RANK", "SLURM_PROCID")
+    )  # its launcher may show it one GPU alone
+    needed = devices if isinstance(devices, int) else 1 + max(devices, default=0) if places(devices) else 0
+    there = torch.cuda.device_count()
+    return [f"trainer.devices={devices}: this machine has {there}"] if needed > there and not started else []
+
+
+def _cores(cfg: DictConfig) -> Iterator[str]:
+    """Processes that compute: more of them than cores only wait for each other, and each takes memory."""
+    most = max(_PROCESSES, os.cpu_count() or 1)
+    on_cpu = OmegaConf.select(cfg, "trainer.accelerator") == "cpu"
+    for key in (*(["trainer.devices"] if on_cpu else []), "engine.lanes"):
+        given = OmegaConf.select(cfg, key)
+        if isinstance(given, int) and given > most:
+            yield f"{key}: at most {most} processes compute side by side on this machine; got {given}"
+
+
+def _folders(cfg: DictConfig) -> list[str]:
+    mistakes = []
+    for key in ("paths.out", "paths.cache"):
+        given = str(OmegaConf.select(cfg, key) or "")
+        if not given.strip():
+            mistakes.append(f"{key}: empty; name a folder to write to")
+        elif "\0" in given or any(len(part.encode(errors="replace")) > _LONGEST for part in Path(given).parts):
+            mistakes.append(
+                f"{key}: no name of a folder is longer than {_LONGEST} bytes; give a shorter one (name=...)"
+            )
+        else:
+            path = next(path for path in (Path(given), *Path(given).absolute().parents) if os.path.lexists(path))
+            if not path.is_dir():
+                mistakes.append(f"{key}={given}: {path} is not a folder; remove it, or name another place")
+            elif not os.access(path, os.W_OK | os.X_OK):
+                mistakes.append(f"{key}={given}: nothing can be written to {path}; name another place")
+    if mistakes:
+        return mistakes
+    out, cache = (Path(os.path.realpath(str(OmegaConf.select(cfg, f"paths.{name}")))) for name in ("out", "cache"))
+    if cache.is_relative_to(out):
+        mistakes.append(
+            f"paths.cache={cache}: lies in the run's own folder, which may be put aside or emptied; runs share it, so give "
+            "it a place beside them"
+        )
+    return mistakes
+
+
+def _models(cfg: DictConfig) -> Iterator[str]:
+    for key in ("policy.model", "predictor.model"):
+        model = OmegaConf.select(cfg, key)
+        if isinstance(model, str) and model not in BASES:
+            try:
+                at_hand(model, key)
+            except InputError as error:
+                yield str(error)

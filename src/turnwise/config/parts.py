@@ -1,0 +1,35 @@
+"""One part of a configuration without the others, for scripts that use an environment alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from turnwise.config.check import check_config
+from turnwise.config.hydra_errors import explain
+from turnwise.config.schema import build, compose_config
+
+
+def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:
+    """Check and build the part under ``key`` of the configuration that ``overrides`` make. The other parts are not checked.
+
+    Args:
+        key: a group, such as ``env``.
+        overrides: as for ``train.py``.
+        folder: of the configuration's files.
+
+    Raises:
+        ConfigError: it does not compose, or the part cannot be built; the message names the key and the remedy.
+    """
+    try:
+        cfg = compose_config(overrides, folder)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, overrides, folder) from error
+    part = OmegaConf.create({key: OmegaConf.to_container(cfg, resolve=True)[key]})  # type: ignore[index, call-overload]
+    check_config(part)  # not even the libraries of the other parts are needed
+    return build(part, key)

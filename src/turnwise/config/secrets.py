@@ -1,0 +1,83 @@
+"""Secrets in a configuration: they are refused before anything is written or printed, and the refusal does not repeat them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from turnwise.config.schema import ConfigError
+
+_USER = re.compile(r"//[^\s/?#]*@|//[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")  # //user:password@, its password with a slash too
+_ADDRESS = re.compile(r"(?:^|[._])(?:urls?|retriever)(?:\.\d+)?$")  # a key that takes addresses
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
+_NAMED = re.compile(r"key_variable['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
+
+
+def refuse_secrets(arguments: Iterable[str]) -> None:
+    """Refuse overrides that hold a password or an API key, because Hydra's own messages would repeat them.
+
+    Raises:
+        ConfigError: the message names the key of each such override, and shows no part of its value.
+    """
+    mistakes = [mistake for argument in arguments for mistake in _in_override(argument)]
+    if mistakes:
+        raise ConfigError(list(dict.fromkeys(mistakes)))
+
+
+def secrets_in(tree: Any, path: str = "") -> Iterator[str]:
+    """Mistakes of a resolved configuration: addresses with a user or a password, and API keys where a variable's name belongs."""
+    children = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in children:
+        place = f"{path}.{key}" if path else str(key)
+        if str(key) == "key_variable" and isinstance(value, str):
+            if not _VARIABLE.fullmatch(value):
+                yield _no_variable(place)
+        elif isinstance(value, str):
+            if _holds_user(value) or (_ADDRESS.search(place) and "@" in value.split("/")[0]):
+                yield _credentials(place)
+            elif value.startswith(("http://", "https://")):
+                yield from _misplaced(value, place)
+        else:
+            yield from secrets_in(value, place)
+
+
+def _in_override(argument: str) -> Iterator[str]:
+    key, equals, value = argument.partition("=")
+    place = key.lstrip("+~") if equals and re.fullmatch(r"[+~]*[\w./-]+", key) else "an argument"
+    bare = _ADDRESS.search(place) and any("@" in item.split("/")[0] for item in re.split(r"[\[\],'\"]+", value))
+    if bare or _holds_user(argument):
+        yield _credentials(place)
+    whole = [value] if place.endswith("key_variable") else [named["value"] for named in _NAMED.finditer(argument)]
+    for given in (item.strip("'\" ") for text in whole for item in text.split(",")):
+        if given not in ("null", "???") and not given.startswith("${") and not _VARIABLE.fullmatch(given):
+            yield _no_variable(place)
+
+
+def _holds_user(text: str) -> bool:
+    return _USER.search(text) is not None
+
+
+def _misplaced(value: str, place: str) -> Iterator[str]:
+    try:
+        port = urlsplit(value).port
+    except ValueError:  # also an address of IPv6 that is cut
+        yield f"{place}: the address has no valid host and port; a port is a number from 1 to 65535"
+        return
+    if port == 0:
+        yield f"{place}: a port is a number from 1 to 65535, got 0"
+
+
+def _credentials(place: str) -> str:
+    return (
+        f"{place}: the address holds a user or a password, which would be kept with the run; leave them out, and put the key "
+        "into the environment variable that key_variable names"
+    )
+
+
+def _no_variable(place: str) -> str:
+    return (
+        f"{place}: this takes the NAME of an environment variable (capital letters, digits and _), not the key itself; "
+        "export the key under a name such as TURNWISE_JUDGE_KEY and give that name"
+    )

@@ -1,0 +1,218 @@
+"""The runs of a sweep: a row and a seed, the overrides that make it, and the folder that it has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from turnwise.config.schema import run_name
+from turnwise.errors import InputError
+from turnwise.experiments.table import Scale, Sweep, find_sweep
+
+# overrides that say how a run is carried out, and make no other run of it
+_NAMELESS = (
+    "fresh",
+    "paths.cache",
+    "judge.cache",
+    "judge.client.url",
+    "engine.urls",
+    "engine.lanes",
+    "rollout.world_threads",
+    "rollout.spool",
+    "engine.local.python",
+    "logger",
+    "callbacks.progress",
+    "eval.every",
+)
+
+# what only training reads: it would make another run of a row that is measured alone, or train it
+_OF_TRAINING = (
+    *("states", "allocator", "gate", "reward", "advantage", "loss", "update", "judge", "predictor", "callbacks"),
+    *("data.trajectories", "data.good", "data.strict", "trainer.max_epochs", "trainer.max_steps"),
+    *("rollout.states", "rollout.turns", "rollout.trajectories", "rollout.max_refills", "rollout.staleness"),
+    "rollout.frozen",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a sweep. ``cannot`` says why it cannot be, where it cannot; ``starts`` names the run that comes before it, and
+    ``begin`` is the override that gives it that run's weights."""
+
+    row: str
+    seed: int
+    name: str
+    overrides: tuple[str, ...]
+    cannot: str | None = None
+    starts: str | None = None
+    begin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command line asks of a sweep: ``extra`` overrides go to every row that they concern, ``rows`` and ``seeds`` pick."""
+
+    sweep: Sweep
+    folder: Path  # conf/
+    scale: Scale = "tiny"
+    rows: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    extra: tuple[str, ...] = ()
+    dry: bool = False
+
+    @property
+    def fresh(self) -> bool:
+        return "fresh=true" in (item.lower() for item in self.extra)
+
+
+def played(asked: Asked) -> Asked:
+    """What is to be run for it: the sweep itself, or all rows of the one whose groups its numbers are computed from."""
+    source = asked.sweep.gate_report
+    return (
+        asked
+        if source in (None, asked.sweep.name)
+        else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
+    )
+
+
+def picked(asked: Asked) -> tuple[str, ...]:
+    """The rows that are asked for.
+
+    Raises:
+        InputError: one of them is unknown; the nearest is told.
+    """
+    sweep = asked.sweep
+    rows = asked.rows or tuple(sweep.rows)
+    for row in rows:
+        if row not in sweep.rows:
+            near = get_close_matches(row, sweep.rows, n=1, cutoff=0.6)
+            told = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sweep.rows)}"
+            raise InputError(f"rows={row}: {sweep.name} has no row {row!r}; {told}")
+    return rows
+
+
+def jobs(asked: Asked) -> list[Job]:
+    """Every run that is asked for, all rows of a seed before the next seed, so that a whole table is there early.
+
+    Raises:
+        InputError: a row is unknown, here or in another sweep that a row refers to.
+    """
+    sweep, rows = asked.sweep, picked(asked)
+    found: dict[tuple[str, int], Job] = {}
+    for seed in asked.seeds or sweep.seeds:
+        for row in rows:
+            job = job_of(asked, row, seed)
+            found.setdefault((job.name, seed), job)
+    return list(found.values())
+
+
+def job_of(asked: Asked, row: str, seed: int) -> Job:
+    """The run of one row and seed."""
+    given = {_key(item) for item in asked.extra}
+    owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale, given)
+    source = owner.rows[owned]
+    extra = tuple(item for item in asked.extra if source.trains or not _of_training(_key(item)))
+    tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
+    tail += sorted(item for item in extra if _key(item) not in _NAMELESS)
+    name = run_name(_preset(owner, owned), ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
+    first = job_of(replace(asked, sweep=owner), source.starts, seed).name if source.starts else None
+    left = owner.leaves.get(asked.scale, "adapter")
+    key = "policy.start" if left == "adapter" else "policy.model"
+    begin = f"{key}='outputs/{first}/seed${{seed}}/{left}'" if first else None
+    own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
+    overrides = (*own, *((begin,) if begin else ()), *extra, f"name='{name}'", f"seed={seed}")
+    return Job(row, seed, name, overrides, cannot, first, begin)
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def _of_training(key: str) -> bool:
+    return any(key == part or key.startswith(f"{part}.") for part in _OF_TRAINING)
+
+
+def origin(
+    sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
+) -> tuple[Sweep, str, str | None]:
+    """The sweep and row whose runs these are, and the first reason on the way there why they cannot be.
+
+    Raises:
+        InputError: a row refers to one that is not there, or in a circle.
+    """
+    here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale, given), {(sweep.name, row)}
+    while (same := here.rows[name].shares(scale)) is not None:
+        there, _, name = same.partition("/")
+        referring = here
+        here = find_sweep(there, folder)
+        if name not in here.rows or (there, name) in passed:
+            raise InputError(
+                f"conf/sweep/{referring.name}.yaml: a row is the same as {same!r}, which is no row of its own"
+            )
+        passed.add((there, name))
+        cannot = cannot or here.missing(here.rows[name], scale, given)
+    return here, name, cannot
+
+
+def preset(sweep: Sweep, row: str, folder: Path) -> str:
+    """The name of a row's runs at the tiny scale, e.g. ``pivotrl/tab4/full``."""
+    owner, owned, _ = origin(sweep, row, folder, "tiny")
+    return _preset(owner, owned)
+
+
+def _preset(owner: Sweep, row: str) -> str:
+    return f"{owner.name.replace('_', '/', 1)}/{row}"
+
+
+def seeds_of(text: str) -> tuple[int, ...]:
+    """``0,1,2`` as seeds.
+
+    Raises:
+        InputError: it is not whole numbers with commas between, or one of them is below 0.
+    """
+    try:
+        seeds = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"seed={text}: not whole numbers with commas between") from None
+    if min(seeds) < 0:
+        raise InputError(f"seed={text}: no generator takes {min(seeds)}; give seeds from 0")
+    return seeds
+
+
+def ask(arguments: Sequence[str], folder: Path) -> Asked:
+    """A command line as what it asks: ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [--dry-run] [key=value ...]``.
+
+    Raises:
+        InputError: an argument cannot be used with a sweep.
+    """
+    given: dict[str, str] = {}
+    extra, dry = [], False
+    for argument in arguments:
+        key, sign, value = argument.partition("=")
+        if argument == "--dry-run":
+            dry = True
+        elif key in ("sweep", "scale", "rows", "seed"):
+            given[key] = value
+        elif not sign and not key.startswith("~"):
+            raise InputError(f"{argument}: not of the form key=value")
+        elif key in ("name", "paths.out"):
+            raise InputError(f"{argument}: the rows of a sweep have names and folders of their own; leave it out")
+        elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
+            raise InputError(f"{argument}: a sweep's rows are its choices; give one value, or run `-m` without sweep=")
+        else:
+            extra.append(argument)
+    scale = given.get("scale", "tiny")
+    if scale not in ("tiny", "paper"):
+        raise InputError(f"scale={scale}: a sweep has the scales tiny and paper")
+    return Asked(
+        find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
+        folder,
+        scale,  # type: ignore[arg-type]
+        tuple(given["rows"].split(",")) if given.get("rows") else None,
+        seeds_of(given["seed"]) if "seed" in given else None,
+        tuple(extra),
+        dry,
+    )

@@ -1,0 +1,111 @@
+"""Run a sweep: compose and check every row, skip what is finished, launch the rest, and say how it went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from turnwise.config.check import check_config
+from turnwise.config.hydra_errors import explain
+from turnwise.config.launchers import took_no_job
+from turnwise.config.schema import ConfigError
+from turnwise.console import Terminal
+from turnwise.experiments.jobs import Asked, Job, jobs, played
+from turnwise.experiments.state import Standing, standing, states_table
+
+Compose = Callable[[Sequence[str]], DictConfig]
+Launch = Callable[[Sequence[Sequence[str]]], object]
+
+
+class RowsFailed(RuntimeError):
+    """Some runs of a sweep did not finish; the table that was printed says which and why."""
+
+
+def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal) -> list[Standing]:
+    """Bring every run of a sweep to its result; where each stands afterwards.
+
+    Args:
+        compose: overrides -> the run's configuration, without Hydra's own part.
+        launch: runs lists of overrides, each in its turn or anywhere else; one that fails does not stop the others.
+
+    Raises:
+        InputError: a row's configuration is refused; nothing is run then.
+        RowsFailed: after all others have run.
+        FailedJobError: of submitit, where Slurm takes no job.
+    """
+    asked = played(asked)
+    sweep = asked.sweep
+    found = jobs(asked)
+    configs = composed(found, asked, compose)
+    standings = survey(found, configs)
+    title = f"{sweep.name}: {sweep.title}, scale {asked.scale}"
+    todo = [one for one in standings if one.open or (asked.fresh and one.state == "finished")]
+    console.print(states_table(title, standings))
+    told = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in standings).items())
+    console.print(f"{told}; {len(todo)} to do.")
+    if asked.dry or not todo:
+        return standings
+    trouble = ""
+    try:
+        for wave in waves(todo):
+            launch([one.job.overrides for one in wave])
+    except Exception as error:  # a launcher's own: a cluster's job that was killed
+        if took_no_job(error):
+            raise
+        trouble = f"the launcher said: {type(error).__name__}: {error}"
+    standings = survey(found, configs)
+    console.print(states_table(title, standings))
+    left = [one for one in standings if one.open]
+    if left:
+        first = f"{left[0].job.row}, seed {left[0].job.seed}: {left[0].said or left[0].state}"
+        lines = [f"{len(left)} of {len(todo)} runs did not finish; the same command runs these alone. First: {first}"]
+        raise RowsFailed("\n".join([*lines, trouble] if trouble else lines))
+    return standings
+
+
+def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
+    """What can run side by side, in order: runs that start from another one of ``todo`` come after it."""
+    names = {(one.job.name, one.job.seed) for one in todo}
+    later = [one for one in todo if (one.job.starts, one.job.seed) in names]
+    return [wave for wave in ([one for one in todo if one not in later], later) if wave]
+
+
+def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
+    """The checked configuration of every run that can be, by its name; seeds share one, for nothing else differs.
+
+    Raises:
+        ConfigError: every mistake of every row.
+    """
+    configs: dict[str, DictConfig] = {}
+    mistakes: list[str] = []
+    seen: set[str] = set()
+    for job in found:
+        if job.cannot or job.name in seen:
+            continue
+        seen.add(job.name)
+        try:
+            configs[job.name] = compose(job.overrides)
+            check_config(configs[job.name])
+        except ConfigError as error:
+            mistakes += [f"row {job.row}: {mistake}" for mistake in error.mistakes]
+        except (HydraException, OmegaConfBaseException) as error:
+            told = explain(error, job.overrides, asked.folder)
+            mistakes += [f"row {job.row}: {mistake}" for mistake in told.mistakes]
+    if mistakes:
+        raise ConfigError(mistakes)
+    return configs
+
+
+def survey(found: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
+    """Where every run stands now."""
+    standings = []
+    for job in found:
+        cfg = configs.get(job.name)
+        if cfg is not None:
+            cfg.seed = job.seed
+        standings.append(standing(job, cfg))
+    return standings

@@ -1,0 +1,116 @@
+"""How far each run of a sweep has come, as its folder says; and what is kept of one that failed."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import DictConfig
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from turnwise.config.schema import ConfigError
+from turnwise.errors import InputError
+from turnwise.experiments.jobs import Job
+from turnwise.files import whole
+from turnwise.runs.identity import config_hash, hash_of
+from turnwise.runs.record import read_record
+from turnwise.runs.result import ResultError, read_result
+
+State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cannot run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A run, its folder, its state, and what there is to say about it (an error, a reason)."""
+
+    job: Job
+    folder: Path | None
+    state: State
+    said: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether the run is still to be done."""
+        return self.state not in ("finished", "cannot run")
+
+
+def standing(job: Job, cfg: DictConfig | None) -> Standing:
+    """Where a run stands, from the configuration that it would have; ``cfg`` is None where it cannot run.
+
+    ``finished``: a complete ``result.json`` of this configuration. ``changed``: what lies there is another's.
+    """
+    if cfg is None:
+        return Standing(job, None, "cannot run", job.cannot or "")
+    folder, wanted = Path(cfg.paths.out), config_hash(cfg)
+    if (folder / "result.json").exists():
+        try:
+            found = read_result(folder).config_hash
+        except ResultError as error:
+            return Standing(job, folder, "interrupted", str(error).splitlines()[0])
+        if found == wanted:
+            return Standing(job, folder, "finished")
+        return Standing(
+            job, folder, "changed", f"result of configuration {found}, not {wanted}; fresh=true replaces it"
+        )
+    if (error_file(folder)).exists():
+        text = error_file(folder).read_text(encoding="utf-8", errors="replace")
+        return Standing(job, folder, "failed", text.partition("\n\n")[0].strip())
+    if (folder / "config.yaml").exists():
+        try:
+            same = hash_of(read_record(folder)) == wanted
+        except ConfigError as error:
+            return Standing(job, folder, "changed", str(error))
+        if same:
+            return Standing(job, folder, "interrupted", "goes on from its last checkpoint")
+        return Standing(job, folder, "changed", "begun with another configuration; fresh=true replaces it")
+    return Standing(job, folder, "waiting")
+
+
+def error_file(folder: Path) -> Path:
+    """Where the error of a failed run is kept: beside its folder, which may be given back."""
+    return folder.with_name(f"{folder.name}.error.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A task whose failure is written beside the run's folder and told; a success takes the old note away."""
+
+    task: Callable[[DictConfig], Any]
+
+    def __call__(self, cfg: DictConfig) -> Any:
+        folder = Path(cfg.paths.out)
+        try:
+            value = self.task(cfg)
+        except (Exception, SystemExit) as error:
+            said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            trace = "" if isinstance(error, InputError) else traceback.format_exc()
+            with suppress(OSError):  # a full disk is perhaps what the note would be about
+                error_file(folder).parent.mkdir(parents=True, exist_ok=True)
+                with whole(error_file(folder)) as part:
+                    part.write_text(f"{said}\n\n{trace}", encoding="utf-8")
+            # one plain type: an error has to travel between processes
+            raise RuntimeError(f"{folder}: {said}") from None
+        error_file(folder).unlink(missing_ok=True)
+        return value
+
+
+def states_table(title: str, standings: Sequence[Standing]) -> Table:
+    """Rows and seeds with their states, for a terminal."""
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    for header in ("row", "seed", "state", "folder"):
+        table.add_column(header, overflow="fold")
+    told = None
+    for one in standings:
+        if one.state == "cannot run":  # for all seeds alike: once
+            if (one.job.row, one.said) != told:
+                table.add_row(one.job.row, "", "cannot run", one.said)
+            told = (one.job.row, one.said)
+            continue
+        said = f"{one.folder}" + (f"\n{one.said}" if one.said else "")
+        table.add_row(one.job.row, str(one.job.seed), one.state, said)
+    return table

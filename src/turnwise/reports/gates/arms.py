@@ -1,0 +1,122 @@
+"""Tier 1 of Selective Rollout, measured: the same groups under the same draws, played without a gate and with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnwise.errors import InputError
+from turnwise.reports.gates.groups import TOLERANCE
+from turnwise.reports.gates.recorded import paths_of, rows_of
+from turnwise.reports.gates.resample import intervals
+from turnwise.reports.gates.tables import counts
+
+Played = Mapping[str, Any]
+"""A recorded tree, as in ``rollouts/train.jsonl`` (docs/metrics.md)."""
+
+
+def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str, Any]:
+    """What a gate saved of the groups that both arms recorded in their first iteration, where both have the same policy.
+
+    The arm without a gate is the shadow sample: it shows how each group ends, so that a cut is right where all rewards are the
+    same there. Groups with fewer than two rewarded rollouts there are left out. Percentages are 0 to 100; intervals are 95 %,
+    from a bootstrap over groups (savings) or Wilson's (precision, recall).
+
+    Args:
+        without, gated: files of recorded rollouts, run folders, or folders of the runs of several seeds.
+
+    Returns:
+        ``saved_pct`` with ``ci95`` of turns; ``tokens_saved_pct`` with ``tokens_ci95`` where tokens are recorded; ``cut``,
+        ``tp``, ``fp``, ``precision``, ``recall``; ``first_steps_pct``: groups that wrote and saw the same in both arms up to
+        the step at which the gate looked; ``matched_pct``: groups that were not cut and are the same to their end.
+
+    Raises:
+        InputError: an arm has no groups, or the two share none.
+    """
+    arms = [_groups(path) for path in (without, gated)]
+    shared = [key for key in arms[0] if key in arms[1]]
+    if not shared:
+        raise InputError(
+            f"{gated}: none of its groups of iteration 0 is in {without}; run both arms with the same seed and states, and with "
+            "rollout.recorded of all of them"
+        )
+    pairs = [(arms[0][key], arms[1][key]) for key in shared]
+    ended = [(free, cut, rewards) for free, cut in pairs if len(rewards := _rewards(free)) > 1]
+    left_out = len(pairs) - len(ended)
+    cuts = np.array([bool(cut["stopped"]) for _, cut, _ in ended])
+    uniform = np.array([float(np.std(rewards)) <= TOLERANCE for _, _, rewards in ended])
+    found: dict[str, Any] = {"unit": "turns", "measured": True, "groups": len(ended), "left_out": left_out}
+    turns = _column(ended, lambda turn: 1.0)
+    found |= _saved(turns, resamples, seed, "saved_pct", "ci95") | {"baseline": turns[0].sum(), "gated": turns[1].sum()}
+    if all("tokens" in turn for group in ended for arm in group[:2] for turn in arm["turns"]):
+        tokens = _column(ended, lambda turn: float(turn["tokens"]))
+        found |= _saved(tokens, resamples, seed, "tokens_saved_pct", "tokens_ci95")
+        found |= {"tokens_baseline": tokens[0].sum(), "tokens_gated": tokens[1].sum()}
+    first = [_same(free, cut, max((look["step"] for look in cut["looks"]), default=0)) for free, cut, _ in ended]
+    whole = [_same(free, cut, None) for free, cut, _ in ended if not cut["stopped"]]
+    found["first_steps_pct"] = 100 * float(np.mean(first))
+    found["matched_pct"] = 100 * float(np.mean(whole)) if whole else None
+    return found | counts(cuts, uniform)
+
+
+def _groups(path: Path) -> dict[tuple[str, str], Played]:
+    """(file within the folder, state) -> the tree of iteration 0."""
+    files = recordings(path)
+    found: dict[tuple[str, str], Played] = {
+        (str(file.relative_to(path)) if path.is_dir() else "", str(row["state"]["id"])): row
+        for file in files
+        for _, row in rows_of(file)
+        if row.get("iteration") == 0
+    }
+    if not found:
+        raise InputError(f"{path}: no recorded group of iteration 0; give what a run of train.py left")
+    return found
+
+
+def recordings(path: Path) -> list[Path]:
+    """The files of recorded rollouts of a run's folder, of its folders by seed, or the file itself.
+
+    Of seeds, those that were put aside are left out, and those that are not finished where others are.
+    """
+    if not path.is_dir():
+        return [path]
+    if found := _files(path / "rollouts") or sorted(path.glob("*.jsonl")):
+        return found
+    seeds = [seed for seed in sorted(path.glob("seed*")) if ".old-" not in seed.name]
+    finished = [seed for seed in seeds if (seed / "result.json").is_file()]
+    return [file for seed in finished or seeds for file in _files(seed / "rollouts")]
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jsonl")) or sorted(folder.glob("*.jsonl.gz"))
+
+
+def _rewards(row: Played) -> list[float]:
+    return [reward for reward in row["rewards"].get("total", ()) if reward is not None]
+
+
+def _column(groups: Sequence[tuple[Played, Played, Any]], cost: Callable[[Played], float]) -> list[np.ndarray]:
+    """Per arm (N,) what each group cost."""
+    return [np.array([sum(map(cost, group[arm]["turns"])) for group in groups]) for arm in (0, 1)]
+
+
+def _saved(columns: Sequence[np.ndarray], resamples: int, seed: int, name: str, bounds: str) -> dict[str, Any]:
+    (interval,) = intervals(saved_between, columns, resamples, seed)
+    return {name: float(saved_between(*columns)[0]), bounds: interval}
+
+
+def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """(..., N) twice -> (..., 1): what the second costs less than the first, in percent of the first."""
+    return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
+
+
+def _same(free: Played, gated: Played, steps: int | None) -> bool:
+    """Whether the first ``steps`` turns (None: all) of every rollout are the same, in actions and in what the world answered."""
+    sides = []
+    for turns in (free["turns"], gated["turns"]):
+        paths = sorted(paths_of(turns))  # by their first turns: in the order in which they began
+        sides.append([[(turns[i]["text"], turns[i]["observation"]) for i in path[:steps]] for path in paths])
+    return bool(sides[0] == sides[1])

@@ -1,0 +1,80 @@
+"""Groups of rollouts that ran to their end, as a gate's table of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+Label = Literal["all_fail", "mixed", "all_succeed"]
+LABELS: tuple[Label, ...] = ("all_succeed", "mixed", "all_fail")
+KNOWN = "rewards_known"  # beside what a gate measured: the same question to the rewards of rollouts that are over
+TOLERANCE = 1e-6  # std at or below which rewards count as equal, as in turnwise.algo.advantages.group
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group: how it ended, what each signal was after K turns, and what was still to come then."""
+
+    id: str
+    label: Label
+    variance: float  # of its rewards, the population's
+    size: int  # rollouts
+    turns: float  # of all its rollouts together
+    signals: Mapping[int, Mapping[str, float]]  # K -> signal -> value
+    tail: Mapping[int, float]  # K -> turns of all its rollouts after step K
+    kind: str | None = None  # of task
+    iteration: int = 0  # of training, in which it was played
+    looks: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # K -> what a running gate measured there
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Groups with what they have in common.
+
+    ``measured`` says whether turns and tails were counted; otherwise they are upper bounds, an unfinished rollout taken to
+    last until the horizon. ``left_out`` counts, by reason, the groups that could not be used.
+    """
+
+    groups: tuple[Group, ...]
+    horizon: int  # T_max, turns
+    steps: tuple[int, ...]  # K at which signals are known, ascending
+    measured: bool
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def uniform(self) -> np.ndarray:
+        """(N,) whether a group's rewards are all the same: zero-variance, the class that a gate looks for."""
+        return np.sqrt(self.variances) <= TOLERANCE
+
+    @property
+    def variances(self) -> np.ndarray:
+        return np.array([group.variance for group in self.groups])
+
+    @property
+    def turns(self) -> np.ndarray:
+        return np.array([group.turns for group in self.groups], dtype=float)
+
+    @property
+    def energies(self) -> np.ndarray:
+        """(N,) squared L2 norm of each group's GRPO advantages (r - mean) / std: G, or 0 where the rewards are the same."""
+        return np.array([group.size for group in self.groups], dtype=float) * ~self.uniform
+
+    def values(self, step: int, signal: str) -> np.ndarray:
+        return np.array([group.signals[step][signal] for group in self.groups])
+
+    def tails(self, step: int) -> np.ndarray:
+        return np.array([group.tail[step] for group in self.groups], dtype=float)
+
+    def only(self, keep: Sequence[int] | np.ndarray) -> Buffer:
+        """The groups of these numbers."""
+        return Buffer(tuple(self.groups[i] for i in keep), self.horizon, self.steps, self.measured, dict(self.left_out))
+
+
+def label_of(rewards: Sequence[float]) -> Label:
+    """``mixed`` where the rewards differ; else ``all_succeed`` where they are above 0, ``all_fail`` where not."""
+    if float(np.std(rewards)) > TOLERANCE:
+        return "mixed"
+    return "all_succeed" if float(np.mean(rewards)) > TOLERANCE else "all_fail"

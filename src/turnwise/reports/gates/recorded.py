@@ -1,0 +1,169 @@
+"""Rollouts that a run wrote down (``rollouts/*.jsonl``) as a buffer of groups."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnwise.algo.gates.predicted import mixed_probability
+from turnwise.algo.gates.prefixes import prefixes
+from turnwise.algo.gates.signals import SIGNALS
+from turnwise.errors import InputError
+from turnwise.files import lines_of
+from turnwise.reports.gates.groups import KNOWN, Buffer, Group, label_of
+
+
+def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | None = None) -> Buffer:
+    """The groups of some files of recorded rollouts (docs/metrics.md, "rollouts/train.jsonl").
+
+    Groups that a gate stopped, that branch below their root, or that have fewer than two rewarded rollouts say nothing of how
+    a group ends; they are left out and counted.
+
+    Args:
+        paths: files of JSON lines, one tree a line.
+        steps: K at which signals are taken; those at or beyond the horizon are dropped.
+        horizon: T_max; None: the longest rollout seen.
+
+    Raises:
+        InputError: a line is no recorded rollout, no group is left, or none lasts beyond the first step.
+    """
+    left_out: Counter[str] = Counter()
+    found = []
+    for path in paths:
+        for place, row in rows_of(path):
+            with _recorded(place):
+                group = _paths(row)
+            if isinstance(group, str):
+                left_out[group] += 1
+            else:
+                found.append((place, row, *group))
+    if not found:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "the file is empty"
+        raise InputError(f"{', '.join(map(str, paths))}: no group that ran to its end ({reasons})")
+    longest = max(len(rollout) for _, _, rollouts, _ in found for rollout in rollouts)
+    horizon = horizon or longest
+    if longest > horizon:
+        raise InputError(f"horizon={horizon}: a rollout in {paths[0]} has {longest} turns; give at least that")
+    kept = tuple(step for step in sorted(set(steps)) if step < horizon)
+    if not kept:
+        raise InputError(
+            f"{paths[0]}: the longest rollout has {longest} turns, so no gate at step {min(steps)} or later can save any; "
+            "give steps= below that, or rollouts of whole episodes (method=grpo)"
+        )
+    groups = []
+    for place, row, rollouts, rewards in found:
+        with _recorded(place):
+            groups.append(_group(place, row, rollouts, rewards, kept))
+    return Buffer(tuple(groups), horizon, kept, measured=True, left_out=dict(left_out))
+
+
+@contextmanager
+def _recorded(place: str) -> Iterator[None]:
+    """What goes wrong in this block is the record's fault."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(
+            f"{place}: no recorded rollout ({type(error).__name__}: {error}); give a file that a run of train.py left in its "
+            "folder rollouts/"
+        ) from error
+
+
+def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(file:line, tree) of every line of a file of recorded rollouts.
+
+    Raises:
+        InputError: the file is no text, or a line no JSON.
+    """
+    try:
+        lines = list(lines_of(path))
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read as text ({error})") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place}: not a JSON object ({error}); remove the line if it was torn off") from error
+        yield place, row
+
+
+def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[float]] | str:
+    """The rollouts of a recorded tree with their rewards, or why it is left out."""
+    turns = row["turns"]
+    if row.get("stopped", False):
+        return "stopped by a gate"
+    if "total" not in row["rewards"]:
+        return "without rewards"
+    paths = [[turns[i] for i in path] for path in paths_of(turns)]
+    if sum(map(len, paths)) != len(turns):
+        return "branching below their root"
+    rewarded = [(p, float(r)) for p, r in zip(paths, row["rewards"]["total"], strict=True) if r is not None]
+    if len(rewarded) < 2:
+        return "with fewer than two rewarded rollouts"
+    return [p for p, _ in rewarded], [r for _, r in rewarded]
+
+
+def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """The numbers of the turns of each rollout of a recorded tree, by the number of its leaf.
+
+    Raises:
+        ValueError: a turn continues one that does not stand before it.
+    """
+    parents = {turn["parent"] for turn in turns}
+    return [_path(turns, leaf) for leaf in range(len(turns)) if leaf not in parents]
+
+
+def _path(turns: Sequence[Mapping[str, Any]], leaf: int) -> list[int]:
+    path = []
+    while leaf >= 0:
+        path.append(leaf)
+        if not turns[leaf]["parent"] < leaf:
+            raise ValueError(f"turn {leaf} continues turn {turns[leaf]['parent']}, which does not stand before it")
+        leaf = turns[leaf]["parent"]
+    return path[::-1]
+
+
+def _group(
+    place: str,
+    row: Mapping[str, Any],
+    rollouts: Sequence[Sequence[Mapping[str, Any]]],
+    rewards: Sequence[float],
+    steps: Sequence[int],
+) -> Group:
+    actions = [[turn["text"] for turn in rollout] for rollout in rollouts]
+    observations = [[turn["observation"] for turn in rollout] for rollout in rollouts]
+    lengths = np.array([len(rollout) for rollout in rollouts])
+    signals = {}
+    for step in steps:
+        at = prefixes(actions, observations, [bool(length <= step) for length in lengths], step)
+        signals[step] = {name: signal(at) for name, signal in SIGNALS.items()}
+    return Group(
+        f"{row['state']['id']} of {place}",  # the same state is played in many iterations
+        label_of(rewards),
+        float(np.var(rewards)),
+        len(rollouts),
+        float(lengths.sum()),
+        signals,
+        {step: float(np.maximum(lengths - step, 0).sum()) for step in steps},
+        row["state"].get("type"),
+        int(row.get("iteration", 0)),
+        {
+            look["step"]: dict(look["values"]) | {KNOWN: _known(rewards, lengths <= look["step"])}
+            for look in row.get("looks", ())
+        },
+    )
+
+
+def _known(rewards: Sequence[float], ended: np.ndarray) -> float:
+    """How mixed a group is expected to come out by who knows the rewards of rollouts that are over and nothing else."""
+    return mixed_probability([reward if over else 0.5 for reward, over in zip(rewards, ended, strict=True)])

@@ -1,0 +1,112 @@
+"""The results that the authors of Selective Rollout released (github.com/zhiyuanZhai20/selective-rollout) as tables."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from turnwise.algo.gates.signals import SIGNALS, TERMINATION
+from turnwise.errors import InputError
+from turnwise.reports.gates.groups import LABELS, Buffer, Group
+
+FEATURES = "hybrid_gate_features.csv"  # one row a (task, K): signals, label, variance
+WALLCLOCK = "wallclock_ab.csv"  # tier 1, one row a (task, arm)
+TRAINING = ("mechanism_baseline_per_iter.csv", "mechanism_gated_per_iter.csv")  # tier 3, one row a (seed, iteration)
+GROUP_SIZE, HORIZON = 8, 30  # of the offline buffer, whose table does not repeat them (paper, section 3.1)
+
+Row = Mapping[str, str]
+
+
+def is_released(folder: Path) -> bool:
+    return (folder / FEATURES).is_file()
+
+
+def read_features(folder: Path) -> Buffer:
+    """The offline buffer. It holds no lengths: what a rollout that runs at step K still takes is bounded by the horizon.
+
+    Raises:
+        InputError: a column is missing, a value is no number, or the steps do not hold the same tasks.
+    """
+    path = folder / FEATURES
+    columns = ["K", "task_id", "task_type", "label", "reward_var", *SIGNALS]
+    tasks: dict[str, dict[int, Row]] = defaultdict(dict)
+    for number, row in enumerate(read_csv(path, columns), 2):
+        if row["label"] not in LABELS:
+            raise InputError(f"{path}:{number}: label {row['label']!r} is none of {', '.join(LABELS)}")
+        tasks[row["task_id"]][whole_number_of(path, number, row, "K")] = row
+    steps = sorted({step for rows in tasks.values() for step in rows})
+    uneven = next((task for task, rows in tasks.items() if sorted(rows) != steps), None)
+    if uneven is not None:
+        raise InputError(f"{path}: task {uneven} has no row for some K of {steps}; every task needs one for each")
+    groups = []
+    for task, rows in tasks.items():
+        first = rows[steps[0]]
+        signals = {k: {name: number_of(path, 0, row, name) for name in SIGNALS} for k, row in rows.items()}
+        groups.append(
+            Group(
+                task,
+                first["label"],  # type: ignore[arg-type]
+                number_of(path, 0, first, "reward_var"),
+                GROUP_SIZE,
+                GROUP_SIZE * HORIZON,
+                signals,
+                {k: GROUP_SIZE * (1 - at[TERMINATION]) * (HORIZON - k) for k, at in signals.items()},
+                first["task_type"],
+            )
+        )
+    return Buffer(tuple(groups), HORIZON, tuple(steps), measured=False)
+
+
+def read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
+    """The rows of a file that must have these columns.
+
+    Raises:
+        InputError: the file cannot be read, is empty, or lacks a column.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows: list[Row] = list(reader)
+            known = reader.fieldnames or ()
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as CSV ({error}); fetch the authors' file again") from error
+    missing = [name for name in columns if name not in known]
+    if missing or not rows:
+        what = f"lacks the columns {', '.join(missing)}" if missing else "has no row"
+        raise InputError(f"{path}: {what}; fetch the authors' file again")
+    return rows
+
+
+def number_of(path: Path, line: int, row: Row, column: str) -> float:
+    """A cell as a number.
+
+    Raises:
+        InputError: it is none.
+    """
+    return _cell(path, line, row, column, float, "a number")
+
+
+def whole_number_of(path: Path, line: int, row: Row, column: str) -> int:
+    """A cell as a whole number, which may be written as 3.0.
+
+    Raises:
+        InputError: it is none.
+    """
+    return int(_cell(path, line, row, column, _whole, "a whole number"))
+
+
+def _whole(text: str) -> int:
+    if not float(text).is_integer():
+        raise ValueError(text)
+    return int(float(text))
+
+
+def _cell(path: Path, line: int, row: Row, column: str, read: Callable[[str], float], kind: str) -> float:
+    try:
+        return read(row[column])
+    except (TypeError, ValueError, OverflowError) as error:
+        named = ", ".join(f"{key} {row[key]}" for key in ("task_id", "seed", "iter") if key in row)
+        where = f"{path}:{line}" if line else f"{path}, {named}"
+        raise InputError(f"{where}: {column} is {row[column]!r}, not {kind}") from error

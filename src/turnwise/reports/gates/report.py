@@ -1,0 +1,165 @@
+"""All that a buffer of rollouts, or the authors' released results, say of a gate: one JSON object."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from turnwise.algo.gates.signals import DISTANCE
+from turnwise.errors import InputError
+from turnwise.reports.gates import tuning
+from turnwise.reports.gates.arms import read_arms, recordings
+from turnwise.reports.gates.groups import Buffer
+from turnwise.reports.gates.looks import looks_table
+from turnwise.reports.gates.printed import compare
+from turnwise.reports.gates.recorded import read_recorded
+from turnwise.reports.gates.released import FEATURES, is_released, read_features
+from turnwise.reports.gates.tables import (
+    THRESHOLDS,
+    arms_table,
+    labels_table,
+    peak_row,
+    signals_table,
+    thresholds_table,
+    types_table,
+)
+from turnwise.reports.gates.tiers import read_tier1, read_tier3, replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is looked at.
+
+    Attributes:
+        k, threshold, ended: of the gate and of the OR rule's second clause.
+        steps: K of the table of signals; a released table has its own.
+        thresholds: of the sweep at step ``k``.
+        floor: least precision of a tuned gate.
+        horizon: T_max of recorded rollouts; None: the longest one.
+        resamples, seed: of the bootstrap and of the random arm.
+    """
+
+    k: int = 10
+    threshold: float = 0.12
+    ended: float = 0.9
+    steps: tuple[int, ...] = (5, 10, 15, 20)
+    thresholds: tuple[float, ...] = THRESHOLDS
+    floor: float = 0.8
+    horizon: int | None = None
+    resamples: int = 2000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or not self.steps or min(self.steps) < 1:
+            raise ValueError(f"k and steps must be turns from 1 on, got {self.k} and {self.steps}")
+        for name in ("threshold", "ended", "floor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be a share in [0, 1], got {getattr(self, name)}")
+        if not self.thresholds or not all(0 <= threshold <= 1 for threshold in self.thresholds):
+            raise ValueError(f"thresholds must be shares in [0, 1], got {self.thresholds}")
+        if self.resamples < 1:
+            raise ValueError(f"resamples must be at least 1, got {self.resamples}")
+        if self.horizon is not None and self.horizon < 2:
+            raise ValueError(f"horizon must be at least 2 turns, got {self.horizon}")
+
+
+def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
+    """The report on ``data``: a file of recorded rollouts, the folder of a run or of its seeds, or the authors' folder.
+
+    ``gated`` is what the same runs recorded with a gate: what it saved is then measured (``turnwise.reports.gates.arms``).
+
+    Raises:
+        InputError: there is nothing to read, or it cannot be used.
+    """
+    released = is_released(data)
+    buffer = read_features(data) if released else _recorded(data, settings)
+    if settings.k not in buffer.steps:
+        raise InputError(
+            f"k={settings.k}: {data} tells the signals at K = {', '.join(map(str, buffer.steps))}; choose one of them"
+            + ("" if released else f" (the longest rollout has {buffer.horizon} turns)")
+        )
+    k, seed, resamples = settings.k, settings.seed, settings.resamples
+    report: dict[str, Any] = {
+        "data": str(data),
+        "source": "released" if released else "recorded",
+        "groups": len(buffer.groups),
+        "zero_variance": int(buffer.uniform.sum()),
+        "horizon": buffer.horizon,
+        "left_out": dict(buffer.left_out),
+        "settings": asdict(settings),
+        "t1": thresholds_table(buffer, k, settings.thresholds, resamples, seed),
+        "t7": signals_table(buffer, resamples, seed),
+        "peak": peak_row(buffer),
+        "t8": types_table(buffer, k),
+        "t10": labels_table(buffer, 15 if 15 in buffer.steps else k),
+        "t12": arms_table(buffer, k, settings.threshold, settings.ended, resamples, seed),
+        "looks": looks_table(buffer, resamples, seed),
+        "tier1": read_tier1(data, resamples, seed) if released else None,
+        "tier3": read_tier3(data, resamples, seed) if released else None,
+        "tuned": tuned(buffer, settings),
+    }
+    cut = buffer.values(k, DISTANCE) < settings.threshold
+    report["replayed"] = replayed(buffer, cut, k, resamples, seed)
+    if not released:
+        report["tier1"] = read_arms(data, gated, resamples, seed) if gated else report["replayed"]
+    report["paper"] = [asdict(cell) for cell in compare(report)] if released and settings == Settings() else None
+    return report
+
+
+def _recorded(data: Path, settings: Settings) -> Buffer:
+    if data.is_dir():
+        paths = recordings(data)
+        if not paths:
+            raise InputError(
+                f"data={data}: holds neither {FEATURES} (the authors' results) nor rollouts/*.jsonl (a run's folder)"
+            )
+    elif data.is_file():
+        paths = [data]
+    else:
+        raise InputError(
+            f"data={data}: there is no such file or folder; give a run's rollouts/train.jsonl, or a folder"
+        )
+    return read_recorded(paths, (*settings.steps, settings.k), settings.horizon)
+
+
+def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:
+    """Gates tuned on the buffer at the floor: by step, the best of those, and several looks; with what is left of each on
+    groups that it was not tuned on. ``live`` counts as a running gate does, ``all`` as the paper's tables do (see
+    ``turnwise.reports.gates.tuning``). ``floor_for_10_pct`` is App. C.5's, for the cuts of the gate that was asked for."""
+    cut = buffer.values(settings.k, DISTANCE) < settings.threshold
+    useful = int((~buffer.uniform).sum())
+    return {
+        "floor": settings.floor,
+        "useful_lost_pct": 100 * int((cut & ~buffer.uniform).sum()) / useful if useful else None,
+        "floor_for_10_pct": tuning.precision_floor(0.1, useful, int(cut.sum())),
+        "live": _tuned(buffer, settings.floor, settings.seed, live=True),
+        "all": _tuned(buffer, settings.floor, settings.seed, live=False),
+    }
+
+
+def _tuned(buffer: Buffer, floor: float, seed: int, live: bool) -> dict[str, Any]:
+    def best(part: Buffer) -> tuning.Schedule | None:
+        found = [s for k in part.steps if (s := tuning.fixed(part, k, floor, live)) is not None]
+        return max(found, key=lambda s: tuning.score(part, s, live).saved_pct, default=None)
+
+    def several(part: Buffer) -> tuning.Schedule | None:
+        return tuning.sequential(part, part.steps, floor, live)
+
+    def scored(schedule: tuning.Schedule | None) -> dict[str, Any] | None:
+        return None if schedule is None else asdict(schedule) | _numbers(tuning.score(buffer, schedule, live))
+
+    def held_out(fit: tuning.Fit) -> dict[str, Any]:
+        return _numbers(tuning.cross_validated(buffer, fit, seed, live=live))
+
+    return {
+        "by_k": {str(k): scored(tuning.fixed(buffer, k, floor, live)) for k in buffer.steps},
+        "fixed": scored(best(buffer)),
+        "fixed_held_out": held_out(best),
+        "sequential": scored(several(buffer)),
+        "sequential_held_out": held_out(several),
+    }
+
+
+def _numbers(score: tuning.Score) -> dict[str, Any]:
+    return asdict(score) | {"precision": score.precision}

@@ -1,0 +1,289 @@
+"""The gate report as tables of text, and the report on the groups that a sweep recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import InputError
+from turnwise.experiments.jobs import Asked, job_of, picked, played
+from turnwise.reports.gates.arms import recordings
+from turnwise.reports.gates.printed import half_up
+from turnwise.reports.gates.report import Settings, gate_report
+from turnwise.reports.tables import Table
+from turnwise.runs.keep import finished
+from turnwise.runs.result import Result, read_result
+
+COMMAND = "python scripts/gate_report.py"
+
+Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What an entry's numbers are computed from: the report, and the runs in the order of ``arms``."""
+
+    report: Node
+    arms: tuple[Path, ...]  # folders of runs: without a gate and with one; or of each row that records its own
+    places: tuple[Path, ...]  # where each of them lies
+    results: tuple[Result, ...]
+    commands: tuple[str, ...]  # what prints it
+    rows: tuple[str, ...] = ()  # whose each arm is, where rows record their own
+
+    def seeds(self, row: str) -> list[int]:
+        """Of the runs that a row's numbers come from."""
+        arms = [arm for arm, of in zip(self.arms, self.rows) if of == row] if self.rows else self.arms
+        return sorted({result.seed for result in _results(arms)})
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """The configuration of each arm's first seed."""
+        firsts = {arm: min(_results((arm,)), key=lambda result: result.seed) for arm in self.arms}
+        return {arm.name: first.config_hash for arm, first in firsts.items()}
+
+
+def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
+    """The groups of the sweep that an entry is computed from, of all seeds; None where no run that must be there is finished.
+
+    They are those of that sweep's rows ``never`` and, if it has one, ``gated``. Of a sweep that names itself they are each row's
+    own, and the report holds a report by row.
+
+    Raises:
+        InputError: they cannot be used, or the sweep has no such row.
+    """
+    source = played(asked)
+    if source is asked:
+        return _of_rows(asked, places)
+    if "never" not in source.sweep.rows:
+        raise InputError(f"{asked.sweep.name}: gate_report: {source.sweep.name} has no row 'never'")
+    names = [job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated") if row in source.sweep.rows]
+    for place in places:
+        arms = tuple(folder for name in names if _is_recorded(folder := place / name))
+        if arms and arms[0] == place / names[0]:
+            words = " ".join(f"{key}={arm}" for key, arm in zip(("data", "gated"), arms))
+            return Groups(_read(arms), arms, (place,) * len(arms), _results(arms), (f"{COMMAND} {words}",))
+    return None
+
+
+def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
+    """Of every row that has finished runs, each from the first place that has some."""
+    found: dict[str, tuple[Path, Path]] = {}
+    for row in picked(asked):
+        name = job_of(asked, row, asked.sweep.seeds[0]).name
+        if (place := next((place for place in places if _is_recorded(place / name)), None)) is not None:
+            found[row] = (place / name, place)
+    if not found:
+        return None
+    arms, where = zip(*found.values())
+    reports = {row: _read((arm,)) for row, arm in zip(found, arms)}
+    groups = sum(report["groups"] for report in reports.values())
+    report = {"source": "recorded", "groups": groups, "data": ", ".join(map(str, arms)), **reports}
+    commands = tuple(f"{COMMAND} data={arm}" for arm in arms)
+    return Groups(report, arms, where, _results(arms), commands, tuple(found))
+
+
+def _is_recorded(folder: Path) -> bool:
+    return bool(list(finished([folder])) and recordings(folder))
+
+
+def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
+    return tuple(read_result(run) for run in finished(arms))
+
+
+def _read(arms: tuple[Path, ...]) -> dict[str, Any]:
+    return _report(arms, tuple((result.commit, result.finished) for result in _results(arms)))
+
+
+@lru_cache(maxsize=8)
+def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> dict[str, Any]:
+    """Of the groups of one place; several entries ask for it, until a run is done again."""
+    return gate_report(arms[0], Settings(), *arms[1:])
+
+
+def gate_tables(report: Node) -> list[Table]:
+    """Tables of what ``turnwise.reports.gates.report`` found, in the order of the paper's."""
+    tables = [_thresholds(report), _signals(report), _types(report), _labels(report), _arms(report), _tuned(report)]
+    tables += [_looks(k, found) for k, found in report["looks"].items()]
+    tables += [tier_table(report["tier1"])] if report["tier1"] else []
+    tables += [_training(report["tier3"])] if report["tier3"] else []
+    tables += [_paper(report["paper"])] if report["paper"] else []
+    return [table for table in tables if table.rows]
+
+
+def _thresholds(report: Node) -> Table:
+    k = report["settings"]["k"]
+    rows = [
+        [name, *_counts(row), *(f"{_percent(row[s])} {_range(row[f'{s}_ci95'], 1)}" for s in ("safe", "raw"))]
+        for name, row in report["t1"].items()
+    ]
+    uniform = f"{report['zero_variance']} of {report['groups']} groups are zero-variance"
+    left_out = "".join(f"; {count} groups {reason} left out" for reason, count in report["left_out"].items())
+    headers = ["d_K <", "cut", "TP", "FP", "precision", "recall", "safe, %", "raw, %"]
+    return Table(f"T1. Threshold sweep at K = {k}", headers, rows, [f"{uniform}{left_out}."])
+
+
+def _signals(report: Node) -> Table:
+    rows = [
+        [k, name]
+        + [f"{_number(row[what], 3)} {_range(row[f'{what}_ci95'], 2)}" for what in ("rho", "auroc")]
+        + ["-" if row["p"] is None else f"{row['p']:.2g}"]
+        for k, signals in report["t7"].items()
+        for name, row in signals.items()
+    ]
+    note = "rho: Spearman, with the reward variance of the group. AUROC: of groups that are not zero-variance."
+    peak = report["peak"]
+    if peak["k"] is not None:
+        note += f" Greatest |rho| of d_K: {_number(peak['rho'], 3)}, at K = {peak['k']}."
+    return Table("T7. Signals", ["K", "signal", "rho", "AUROC", "p of rho"], rows, [note])
+
+
+def _types(report: Node) -> Table:
+    rows = []
+    for name, row in report["t8"].items():
+        if name == "median":
+            rows.append([name, "", "", _number(row["auroc"], 2), "", _number(row["best_auroc"], 2)])
+        else:
+            best = row["best"]
+            pair = f"{best['signal']}, {best['k']}" if best else "-"
+            auroc = _number(best["auroc"], 2) if best else "-"
+            rows.append([name, str(row["n"]), str(row["n_zv"]), _number(row["auroc"], 2), pair, auroc])
+    headers = ["task type", "n", "zero-variance", "AUROC of d_K", "greatest |rho|", "its AUROC"]
+    return Table("T8. By task type", headers, rows)
+
+
+def _labels(report: Node) -> Table:
+    rows = [
+        [name, str(row["n"]), _number(row["median_d"], 2), _number(row["median_tau"], 2)]
+        for name, row in report["t10"].items()
+    ]
+    k = next(iter(report["t10"].values()))["k"]
+    return Table(f"T10. Medians at K = {k}", ["group", "n", "d_K", "tau_K"], rows)
+
+
+def _arms(report: Node) -> Table:
+    rows = [
+        [name, *_counts(row), _percent(row["saved_pct"]), _percent(row["l2_pct"])]
+        for name, row in report["t12"].items()
+    ]
+    headers = ["arm", "cut", "TP", "FP", "precision", "recall", "turns saved, %", "norm kept, %"]
+    return Table("T12. Arms", headers, rows)
+
+
+def _tuned(report: Node) -> Table:
+    tuned = report["tuned"]
+    rows = []
+    for counting in ("live", "all"):
+        for kind in ("fixed", "sequential"):
+            found, held_out = tuned[counting][kind], tuned[counting][f"{kind}_held_out"]
+            if found is None:
+                rows.append([counting, kind, "none reaches the floor", *["-"] * 6])
+                continue
+            pairs = [(k, t) for k, t in zip(found["steps"], found["thresholds"], strict=True) if t > 0]
+            rule = ", ".join(f"{t:.3g} at {k}" for k, t in pairs)
+            scores = [
+                cell
+                for score in (found, held_out)
+                for cell in (str(score["cut"]), _number(score["precision"], 2), _percent(score["saved_pct"]))
+            ]
+            rows.append([counting, kind, rule, *scores])
+    notes = [
+        "live: groups of which something still ran, as a running gate counts. all: also groups that had ended, as the paper "
+        "counts. Held out: tuned on nine tenths, counted on the last, ten times.",
+        f"The gate asked for loses {_percent(tuned['useful_lost_pct'])} % of the useful groups; a precision of "
+        f"{tuned['floor_for_10_pct']:.2f} would keep that below 10 %.",
+    ]
+    headers = ["counting", "gate", "d_K <", "cut", "precision", "saved, %"]
+    headers += ["held out: cut", "precision", "saved, %"]
+    return Table(f"Tuned at a precision of at least {tuned['floor']:g}", headers, rows, notes)
+
+
+def _looks(k: str, found: Node) -> Table:
+    """Beyond the paper: what running gates measured, beside the signals of the same groups."""
+    rows = [
+        [when, str(row["groups"]), str(row["zero_variance"]), name]
+        + [f"{_number(row[what], 3)} {_range(row[f'{what}_ci95'], 2)}" for what in ("rho", "auroc", "over_d")]
+        for when, signals in found.items()
+        for name, row in signals.items()
+    ]
+    headers = ["iterations", "groups", "zero-variance", "signal", "rho", "AUROC", "AUROC over d_K's"]
+    note = "The groups of which a rollout still ran; the last column resamples both signals together."
+    return Table(f"Measured by running gates at K = {k}", headers, rows, [note])
+
+
+def tier_table(tier: Node) -> Table:
+    """T3: what a gate saved."""
+    how = "measured" if tier["measured"] else "replayed on the buffer"
+    row = [f"{_percent(tier['saved_pct'], 2)} {_range(tier['ci95'], 2)}", *_counts(tier)]
+    headers = [f"{tier['unit']} saved, %", "cut", "TP", "FP", "precision", "recall"]
+    notes = []
+    if "tokens_saved_pct" in tier:
+        headers.insert(1, "tokens saved, %")
+        row.insert(1, f"{_percent(tier['tokens_saved_pct'], 2)} {_range(tier['tokens_ci95'], 2)}")
+    if "first_steps_pct" in tier:
+        cost = f"{tier['baseline']:,.0f} turns without the gate, {tier['gated']:,.0f} with it"
+        notes.append(
+            f"{cost}. {tier['first_steps_pct']:.1f} % of all groups are the same in both arms, turn by turn, up to the step at "
+            f"which the gate looked, and {_percent(tier['matched_pct'])} % of the uncut ones to their end."
+        )
+    elif tier.get("matched_pct") is not None:
+        notes.append(
+            f"{tier['matched_pct']:.0f} % of the uncut groups took as many turns for the same reward in both arms."
+        )
+    return Table(f"Tier 1 (T3), {how}, {tier['groups']} groups", headers, [row], notes)
+
+
+def _training(tier: Node) -> Table:
+    zero, norms = tier["zero_advantage_pct"], tier["grad_norm"]
+    rows = [
+        ["wall-clock, s", f"{tier['baseline_s']:.0f}", f"{tier['gated_s']:.0f}", f"-{_percent(tier['saved_pct'])} %"],
+        [
+            "gradient norm",
+            _number(norms["baseline"], 3),
+            _number(norms["gated"], 3),
+            f"{tier['grad_amplification']:.2f} x",
+        ],
+        ["groups cut", "0", f"{tier['cut']:.0f} of {tier['groups']:.0f}", ""],
+        [
+            "zero-advantage groups of the batch, %",
+            _percent(zero["baseline"]),
+            _percent(zero["gated"]),
+            f"predicts {tier['predicted_amplification']:.2f} x",
+        ],
+        [
+            "the same, as released",
+            _percent(zero["baseline"]),
+            _percent(zero["as_released"]),
+            f"predicts {tier['predicted_as_released']:.2f} x",
+        ],
+    ]
+    note = f"95 % of the seconds saved: {_range(tier['ci95'], 1)} % (bootstrap over seeds), {_range(tier['ci95_t'], 1)} % (t)."
+    return Table(f"Tier 3 (T5), {len(tier['seeds'])} seeds", ["", "baseline", "gated", ""], rows, [note])
+
+
+def _paper(cells: Sequence[Node]) -> Table:
+    rows = [[c["key"], c["printed"], c["ours"] or "-", c["verdict"]] for c in cells if c["verdict"] != "agrees"]
+    agree = sum(cell["verdict"] == "agrees" for cell in cells)
+    note = (
+        f"{agree} of the paper's {len(cells)} figures come out of the data to the printed digit; the others stand here."
+    )
+    return Table("Against the paper (arXiv:2605.05802)", ["figure", "printed", "data", ""], rows, [note])
+
+
+def _counts(row: Node) -> list[str]:
+    precision = " ".join([_number(row["precision"], 2), _range(row.get("precision_ci95"), 2)]).removesuffix(" -")
+    return [*(_number(row[name], 0) for name in ("cut", "tp", "fp")), precision, _number(row["recall"], 2)]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else half_up(value, digits)
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return _number(value, digits)
+
+
+def _range(bounds: Sequence[float] | None, digits: int) -> str:
+    return "-" if bounds is None else f"[{bounds[0]:.{digits}f}, {bounds[1]:.{digits}f}]"

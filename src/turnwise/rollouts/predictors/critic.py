@@ -1,0 +1,62 @@
+"""The critic: a transformer with a scalar head that predicts the success of histories (TRACE Eq. 17)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+
+from turnwise.models.lean import Forward, forward_of_body, own_forward
+from turnwise.models.score import plan_of
+from turnwise.rollouts.predictors.rows import Histories
+
+
+class Critic(LightningModule):
+    """V(history) = sigmoid(w . h + b), h the last hidden state of the history's last token.
+
+    The head starts at 0, so that every history is worth 1/2 before anything has been seen.
+
+    Args:
+        backbone: a transformer without head, under tree attention.
+        learning_rate, weight_decay: of AdamW.
+        autocast: compute in bfloat16 whatever the weights are kept in.
+    """
+
+    def __init__(
+        self, backbone: Any, learning_rate: float = 3e-5, weight_decay: float = 0.0, autocast: bool = False
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(backbone.config.hidden_size, 1, dtype=torch.float32)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.learning_rate, self.weight_decay, self.autocast = learning_rate, weight_decay, autocast
+        self.eval()  # no dropout: the same history has the same value when it is asked about and when it is learned
+
+    def forward(self, histories: Histories) -> Tensor:
+        """Logits of the histories, (Q,); :meth:`values` are their sigmoids."""
+        return self._logits(histories, own_forward(self.backbone))
+
+    @torch.no_grad()
+    def values(self, histories: Histories) -> Tensor:
+        """Predicted success of the histories, (Q,), in [0, 1]."""
+        quickest = own_forward if self.autocast else forward_of_body
+        return torch.sigmoid(self._logits(histories, quickest(self.backbone)))
+
+    def _logits(self, histories: Histories, forward: Forward) -> Tensor:
+        ids_BS, position_BS, end_BS, last_Q = (
+            x.to(self.device) for x in (histories.ids_BS, histories.position_BS, histories.end_BS, histories.last_Q)
+        )
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            hidden_BSC = forward(ids_BS, position_BS, plan_of(end_BS))
+        return self.head(hidden_BSC.flatten(0, 1)[last_Q].float()).squeeze(-1)
+
+    def training_step(self, batch: tuple[Histories, Tensor], batch_idx: int = 0) -> Tensor:
+        """Summed squared error (Eq. 19 before its mean) of a pass against its targets, (Q,)."""
+        histories, target_Q = batch
+        return (torch.sigmoid(self(histories)) - target_Q.to(self.device)).square().sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)

@@ -1,0 +1,177 @@
+"""A critic that learns beside the policy: asked while rollouts run, taught by the finished trees after every collection."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from lightning import Callback
+
+from turnwise.algo.rewards.base import Reward
+from turnwise.models.policy import load_backbone
+from turnwise.rollouts.collect import Experience
+from turnwise.rollouts.predictors.critic import Critic
+from turnwise.rollouts.predictors.quality import Prediction, quality
+from turnwise.rollouts.predictors.rows import branchable, read_spines
+from turnwise.rollouts.predictors.targets import Target, success_of, targets
+from turnwise.rollouts.predictors.vocabulary import translation
+from turnwise.rollouts.seeds import seed_of
+from turnwise.types import Rewards, RolloutTree
+
+Example = tuple[RolloutTree, int, Target]
+"""A tree, a turn of it (-1: its state), and what came of the history that ends there."""
+
+
+class OnlinePredictor(Callback):
+    """The critic of one run. As a callback of the trainer its weights and its optimiser travel in the run's checkpoint.
+
+    Args:
+        critic: see :class:`turnwise.rollouts.predictors.critic.Critic`.
+        epochs, prefix_share, batch, clip_norm, reward_max, batch_tokens: see :class:`turnwise.config.settings.Predictor`.
+        seed: of the order of examples and of the prefixes that are drawn.
+        translate: trees in the critic's tokens, where those are not the policy's.
+    """
+
+    def __init__(
+        self,
+        critic: Critic,
+        epochs: int = 2,
+        prefix_share: float = 0.06,
+        batch: int = 32,
+        clip_norm: float = 1.0,
+        reward_max: float = 1.0,
+        batch_tokens: int = 4096,
+        seed: int = 0,
+        translate: Any = None,
+    ) -> None:
+        self.critic, self.optimizer = critic, critic.configure_optimizers()
+        self.epochs, self.prefix_share, self.batch, self.clip_norm = epochs, prefix_share, batch, clip_norm
+        self.reward_max, self.batch_tokens, self.seed, self.translate = reward_max, batch_tokens, seed, translate
+        self._known: dict[str, dict[int, float]] = {}  # what this collection has asked, by state and turn
+        self._score_seconds = self._score_cpu = 0.0
+
+    def success(self, reward: Reward) -> Callable[[RolloutTree], Rewards]:
+        """``reward`` in the predictor's unit, in which 1 is the most that can be won."""
+        return lambda tree: {"total": success_of(tree, reward(tree), self.reward_max)}
+
+    # -- asked while rollouts run --------------------------------------------------------------------------------------
+
+    def values(self, trees: Sequence[RolloutTree]) -> list[list[float]]:
+        """Predicted success of each tree's state and of the history after each turn, (1 + N) each.
+
+        After a turn at which a rollout ended stands 0. Each rollout's spine is read once.
+        """
+        began, cpu_began = time.monotonic(), time.process_time()
+        found = self._score(trees, [branchable(tree) for tree in trees])
+        for tree, values in zip(trees, found, strict=True):
+            self._known.setdefault(tree.state.id, {}).update(values)
+        self._score_seconds += time.monotonic() - began
+        self._score_cpu += time.process_time() - cpu_began
+        return [[values.get(turn, 0.0) for turn in range(-1, len(tree.turns))] for tree, values in zip(trees, found)]
+
+    def _score(self, trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]]) -> list[dict[int, float]]:
+        read = [self.translate(tree) for tree in trees] if self.translate else trees
+        found: list[dict[int, float]] = [{} for _ in trees]
+        for histories in read_spines(read, wanted, self.batch_tokens):
+            for (number, turn), value in zip(histories.places, self.critic.values(histories).tolist(), strict=True):
+                found[number][turn] = value
+        return found
+
+    # -- taught after every collection ---------------------------------------------------------------------------------
+
+    def learn(self, iteration: int, experience: Experience) -> dict[str, float]:
+        """Learn from an iteration's trees; answers metrics. Predictions are judged as they were before."""
+        began, cpu_began = time.monotonic(), time.process_time()
+        roots: list[Example] = []
+        prefixes: list[Example] = []
+        for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
+            for turn, target in targets(tree, success_of(tree, rewards, self.reward_max)).items():
+                if turn < 0:
+                    roots.append((tree, turn, target))
+                elif target.leaves > 1:  # one outcome says little of a history (the paper's "informative" nodes)
+                    prefixes.append((tree, turn, target))
+        metrics = quality(self._predictions(roots), self._predictions(prefixes))
+        rng = random.Random(seed_of(self.seed, "predictor", iteration))
+        share = self.prefix_share / (1 - self.prefix_share)
+        examples = roots + rng.sample(prefixes, min(len(prefixes), round(share * len(roots))))
+        losses: list[float] = []
+        for _ in range(self.epochs):
+            rng.shuffle(examples)
+            losses = [self._step(examples[i : i + self.batch]) for i in range(0, len(examples), self.batch)]
+        if losses:
+            metrics["loss"] = sum(losses) / len(examples)
+        metrics = {f"predictor/{name}": value for name, value in metrics.items()}
+        metrics["seconds/predictor_score"] = self._score_seconds
+        metrics["seconds/predictor_learn"] = time.monotonic() - began
+        metrics["cpu/predictor"] = self._score_cpu + time.process_time() - cpu_began
+        self._known, self._score_seconds, self._score_cpu = {}, 0.0, 0.0
+        return metrics
+
+    def _predictions(self, examples: Sequence[Example]) -> list[Prediction]:
+        """What was predicted of these histories; those that no allocator asked about are asked about now."""
+        missing: dict[int, tuple[RolloutTree, list[int]]] = {}
+        for tree, turn, _ in examples:
+            if turn not in self._known.get(tree.state.id, {}):
+                missing.setdefault(id(tree), (tree, []))[1].append(turn)
+        if missing:
+            trees = [tree for tree, _ in missing.values()]
+            for tree, values in zip(trees, self._score(trees, [turns for _, turns in missing.values()]), strict=True):
+                self._known.setdefault(tree.state.id, {}).update(values)
+        return [Prediction(self._known[tree.state.id][turn], target) for tree, turn, target in examples]
+
+    def _step(self, examples: Sequence[Example]) -> float:
+        """One optimiser step on these examples; answers their summed squared error."""
+        wanted: dict[int, tuple[RolloutTree, dict[int, float]]] = {}
+        for tree, turn, target in examples:
+            wanted.setdefault(id(tree), (tree, {}))[1][turn] = target.mean
+        trees = [tree for tree, _ in wanted.values()]
+        told = [means for _, means in wanted.values()]
+        read = [self.translate(tree) for tree in trees] if self.translate else trees
+        self.optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for histories in read_spines(read, told, self.batch_tokens):
+            target_Q = torch.tensor([told[number][turn] for number, turn in histories.places])
+            loss = self.critic.training_step((histories, target_Q))
+            (loss / len(examples)).backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(self.critic.parameters(), self.clip_norm)
+        self.optimizer.step()
+        return total
+
+    # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"critic": self.critic.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.critic.load_state_dict(state_dict["critic"])
+        self.optimizer.load_state_dict(state_dict["optimizer"])
+
+
+def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device: torch.device) -> OnlinePredictor:
+    """The predictor that ``settings`` (:class:`turnwise.config.settings.Predictor`) ask for.
+
+    Args:
+        source: folder or id of the weights it starts from.
+        tokenizer: the policy's.
+        seed: of the run.
+
+    Raises:
+        PolicyError: there is no such model, or it cannot be used.
+    """
+    backbone, own = load_backbone(source, settings.dtype, settings.layers)
+    critic = Critic(backbone, settings.learning_rate, settings.weight_decay, settings.autocast).to(device)
+    return OnlinePredictor(
+        critic,
+        epochs=settings.epochs,
+        prefix_share=settings.prefix_share,
+        batch=settings.batch,
+        clip_norm=settings.clip_norm,
+        reward_max=settings.reward_max,
+        batch_tokens=settings.batch_tokens,
+        seed=seed,
+        translate=translation(tokenizer, own),
+    )

@@ -1,0 +1,119 @@
+"""``status.json``: the progress of a run that has no result yet. The run writes it for its page and for ``report.py --watch``."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from turnwise.files import whole
+
+NAME = "status.json"
+PHASES = {
+    "read": "reading the demonstrations",
+    "evaluate base": "measuring the policy before training",
+    "profile": "profiling the expert turns",
+    "record": "playing the groups that every update draws from",
+    "train": "training",
+    "evaluate after": "measuring the policy after training",
+    "report": "writing the report",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The state of a run at one moment. Times are in seconds; a time that is not known yet is None.
+
+    ``state`` is ``running``, ``interrupted`` (a signal ended the process) or ``failed`` (an error ended it, whose first line is
+    ``why``). ``left`` is the time left of the phase and ``whole`` that of all phases; ``at_least`` says that some could not be
+    estimated. ``before`` is the time that earlier starts of the run took.
+    """
+
+    state: str = "running"
+    phase: str = ""
+    done: float = 0
+    total: float = 0
+    left: float | None = None
+    whole: float | None = None
+    at_least: bool = False
+    before: float = 0
+    began: float = 0
+    written: float = 0
+    command: str = ""
+    why: str = ""
+
+    @property
+    def running(self) -> bool:
+        return self.state == "running"
+
+
+def write_status(status: Status, folder: Path) -> None:
+    """Write ``<folder>/status.json``. A reader sees the old file or the new one, and never a part.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with whole(folder / NAME) as part:
+        part.write_text(json.dumps(asdict(status)) + "\n", encoding="utf-8")
+
+
+def read_status(folder: Path) -> Status | None:
+    """The status of a run as it is now; a run whose process is gone counts as interrupted. None if no status can be read."""
+    try:
+        raw: Any = dict(json.loads((folder / NAME).read_text(encoding="utf-8")))
+        status = Status(**{field.name: raw[field.name] for field in fields(Status)})
+        float(status.done), float(status.total), float(status.began), float(status.written)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return replace(status, state="interrupted") if status.running and not _held(folder) else status
+
+
+def _held(folder: Path) -> bool:
+    """Whether a process works in the run's folder: ``runs.folder.claim`` locks a file beside it while the run goes on."""
+    try:
+        with folder.resolve().with_name(f".{folder.resolve().name}.lock").open() as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+    except OSError:
+        pass
+    return False
+
+
+def spent(status: Status) -> float:
+    """The time that the run had taken when this status was written, in seconds."""
+    return status.before + max(0.0, status.written - status.began)
+
+
+def progress(status: Status) -> str:
+    """The progress in words: ``training, iteration 12 of 60``."""
+    doing = PHASES.get(status.phase, status.phase or "starting")
+    if not status.total or status.phase == "report":
+        return doing
+    unit = "iteration " if status.phase == "train" else ""
+    return f"{doing}, {unit}{status.done:,.0f} of {status.total:,.0f}"
+
+
+def remaining(status: Status) -> str:
+    """The time left of the phase and of the run, in words; empty if it is not known yet."""
+    if status.left is None:
+        return ""
+    text = f"{about(status.left)} left"
+    if status.whole is None or status.whole <= 1.05 * status.left:
+        return text if not status.at_least else f"{text} of this phase"
+    whole = about(status.whole).replace("about", "more than") if status.at_least else about(status.whole)
+    return f"{text} of this phase, {whole} of the run"
+
+
+def about(seconds: float) -> str:
+    """A time rounded as an estimate should be: ``about 40 s``, ``about 8 min``, ``about 2 h 10 min``."""
+    if seconds < 55:
+        return f"about {max(5, 5 * round(seconds / 5))} s"
+    minutes = max(1, round(seconds / 60))
+    if minutes < 90:
+        return f"about {minutes} min"
+    hours, rest = divmod(5 * round(minutes / 5), 60)
+    return f"about {hours} h {rest:02d} min" if rest else f"about {hours} h"

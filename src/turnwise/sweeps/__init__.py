@@ -1,1 +1,0 @@
-"""The rows of a sweep file, run: what is done already, what is missing, what failed."""

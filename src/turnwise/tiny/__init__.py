@@ -1,1 +1,0 @@
-"""The embedded base policy: where it lies, and the pieces of the recipe that makes it (``scripts/make_tiny.py``)."""

@@ -1,0 +1,164 @@
+"""When each gate looks, what it decides, what it writes down and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from turnwise.algo.gates.divergence import Divergence
+from turnwise.algo.gates.either import Either
+from turnwise.algo.gates.oracle import Oracle
+from turnwise.algo.gates.random_cut import RandomCut
+from turnwise.algo.gates.sequential import Sequential
+from turnwise.algo.gates.signal import Signal
+from turnwise.types import Look, RolloutTree, Turn
+
+Grow = Callable[..., RolloutTree]
+ALIKE = ["abcdef", "abcdef", "abcdef"]
+APART = ["abcdef", "xyzdef", "abxyef"]
+
+
+def test_a_group_that_agrees_is_stopped_at_its_step_and_only_there(grow: Grow) -> None:
+    gate = Divergence(k=3, threshold=0.1)
+    assert [gate(grow(ALIKE, step)) for step in (1, 2, 3, 4)] == [False, False, True, False]
+    assert not gate(grow(APART, 3))
+
+
+def test_a_gate_writes_down_what_it_saw(grow: Grow) -> None:
+    # abc-xyz 1, abc-abx 1/3, xyz-abx 1 (delete a b, x stays, insert y z: 4 edits; substitute all: 3): mean 7/9
+    tree = grow(APART, 3)
+    assert not Divergence(k=3, threshold=0.5)(tree)
+    (look,) = tree.looks
+    assert (look.step, look.stop) == (3, False)
+    assert look.values == {"prefix_edit_distance_mean": pytest.approx(7 / 9)}
+    assert not tree.stopped  # whoever plays the tree stops it
+
+
+def test_the_threshold_is_not_reached_by_equality(grow: Grow) -> None:
+    pair = ["abcdz", "abcxz"]  # d_4 = 1/4
+    assert not Divergence(k=4, threshold=0.25)(grow(pair, 4))
+    assert Divergence(k=4, threshold=0.2501)(grow(pair, 4))
+
+
+def test_there_is_no_second_look_at_a_step(grow: Grow) -> None:
+    tree = grow(ALIKE, 3)
+    tree.looks.append(Look(3, {}, stop=False))
+    assert not Divergence(k=3)(tree)
+    assert len(tree.looks) == 1
+
+
+def test_a_group_that_is_over_is_let_be(grow: Grow) -> None:
+    assert not Divergence(k=3)(grow(["abc", "abc"], 3))
+    assert not Divergence(k=3)(grow(["ab", "ab"], 2))
+    assert Divergence(k=3)(grow(["abc", "abcd"], 3))
+
+
+def test_rollouts_of_a_failed_world_are_not_compared(grow: Grow) -> None:
+    tree = grow(["abcd", "abcd", "xyz"], 3)
+    tree.invalid.add(next(i for i, turn in enumerate(tree.turns) if turn.text == "z"))
+    assert Divergence(k=3)(tree)
+    alone = grow(["abcd", "xyz"], 3)
+    alone.invalid.add(next(i for i, turn in enumerate(alone.turns) if turn.text == "z"))
+    assert not Divergence(k=3)(alone)
+    assert not alone.looks
+
+
+def test_a_rollout_that_began_again_has_not_ended(grow: Grow) -> None:
+    # Two rollouts agree; the third failed at its second turn and has taken one turn since it began again.
+    tree = grow(["abcd", "abcd", "xy"], 3)
+    tree.invalid.add(next(i for i, turn in enumerate(tree.turns) if turn.text == "y"))
+    tree.turns.append(Turn(-1, [1], [-1.0], "x", [7], "saw x"))
+    assert Divergence(k=3, threshold=0.1)(tree)
+    assert tree.looks[0].values == {"prefix_edit_distance_mean": 0.0}  # of the two that have taken three turns
+    again = grow(["abcd", "abcd", "xy"], 3)
+    again.invalid.add(next(i for i, turn in enumerate(again.turns) if turn.text == "y"))
+    again.turns.append(Turn(-1, [1], [-1.0], "x", [7], "saw x"))
+    Signal("termination_fraction", k=3, threshold=0.1, below=False)(again)
+    assert again.looks[0].values == {"termination_fraction": 0.0}
+
+
+def test_rollouts_that_branched_below_the_root_are_not_compared(grow: Grow) -> None:
+    tree = grow(ALIKE, 2)
+    tree.turns += [Turn(0, [1], [-1.0], "c", [7]), Turn(0, [1], [-1.0], "c", [7])]
+    tree.turns.append(Turn(len(tree.turns) - 1, [1], [-1.0], "d", [7]))
+    assert not Divergence(k=3)(tree)
+    assert not tree.looks
+
+
+def test_any_signal_stops_below_or_above(grow: Grow) -> None:
+    ending = ["abcd", "abcd", "abc", "ab"]  # half of it is over after three turns
+    assert Signal("termination_fraction", k=3, threshold=0.5, below=False)(grow(ending, 3))
+    assert not Signal("termination_fraction", k=3, threshold=0.51, below=False)(grow(ending, 3))
+    assert not Signal("termination_fraction", k=3, threshold=0.5)(grow(ending, 3))
+    assert Signal("action_bigram_jaccard_mean", k=3, threshold=0.01)(grow(ALIKE, 3))
+
+
+def test_either_clause_stops(grow: Grow) -> None:
+    gate = Either(k=3, threshold=0.1, ended=0.5)
+    apart_and_over = ["abcd", "xyzd", "m", "no"]
+    tree = grow(apart_and_over, 3)
+    assert gate(tree)
+    assert tree.looks[0].values["termination_fraction"] == 0.5
+    assert gate(grow(ALIKE, 3))
+    assert not gate(grow(APART, 3))
+
+
+def test_random_cuts_are_named_by_seed_state_and_version(grow: Grow) -> None:
+    gate = RandomCut(share=0.3, k=3)
+
+    def cuts(gate: RandomCut, version: int) -> list[bool]:
+        return [gate(grow(APART, 3, f"s{i}", version)) for i in range(400)]
+
+    first = cuts(gate, 0)
+    assert first == cuts(gate, 0)
+    assert 90 < sum(first) < 150
+    assert first != cuts(gate, 1) != cuts(RandomCut(share=0.3, k=3, seed=1), 1)
+    assert not any(cuts(RandomCut(share=0, k=3), 0)) and all(cuts(RandomCut(share=1, k=3), 0))
+
+
+def test_the_oracle_stops_whom_it_knows(grow: Grow) -> None:
+    gate = Oracle(zero_variance=["bad"], k=3)
+    assert gate(grow(APART, 3, "bad"))
+    assert not gate(grow(ALIKE, 3, "good"))
+    assert not gate(grow(APART, 2, "bad"))
+
+
+def test_several_looks_stop_at_the_first_that_agrees(grow: Grow) -> None:
+    gate = Sequential(steps=[2, 4], thresholds=[0.0, 0.3])
+    late = ["abcdefg", "xbcdefg"]  # d_2 = 1/2, d_4 = 1/4
+    tree = grow(late, 2)
+    assert not gate(tree)
+    noted, tree = tree.looks, grow(late, 4)
+    tree.looks = noted
+    assert gate(tree)
+    assert [(look.step, look.stop) for look in tree.looks] == [(2, False), (4, True)]
+    assert Sequential(steps=[2, 4], thresholds=[0.6, 0.0])(grow(late, 2))
+    assert not gate(grow(late, 3))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Divergence(k=0), "k must be at least 1, got 0"),
+        (lambda: Divergence(threshold=1.2), "threshold must be a share in .0, 1., got 1.2"),
+        (lambda: Signal("entropy"), "signal must be one of prefix_edit_distance_mean, .*got 'entropy'"),
+        (lambda: Signal("action_entropy", k=-1), "k must be at least 1"),
+        (lambda: Signal("action_entropy", threshold=-0.1), "threshold must be a share"),
+        (lambda: Either(k=0), "k must be at least 1"),
+        (lambda: Either(ended=2), "ended must be a share in .0, 1., got 2"),
+        (lambda: RandomCut(share=-0.1), "share must be in .0, 1., got -0.1"),
+        (lambda: RandomCut(k=0), "k must be at least 1"),
+        (lambda: Oracle(zero_variance="s1"), "zero_variance must be a list of state ids, got 's1'"),
+        (lambda: Oracle(k=0), "k must be at least 1"),
+        (lambda: Sequential([], []), "steps must be ascending turns"),
+        (lambda: Sequential([4, 4], [0.1, 0.1]), "steps must be ascending turns"),
+        (lambda: Sequential([0, 4], [0.1, 0.1]), "steps must be ascending turns"),
+        (lambda: Sequential([2, 4], [0.1]), "thresholds must be one a step: 1 for 2 steps"),
+        (lambda: Sequential([2], [1.5]), "thresholds must be shares"),
+    ],
+)
+def test_what_gates_refuse(build: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()

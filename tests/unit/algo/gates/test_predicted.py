@@ -1,0 +1,61 @@
+"""The predictor as the gate, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.algo.gates.predicted import MIXED, Predicted, mixed_probability
+from turnwise.types import RolloutTree
+
+Grow = Callable[..., RolloutTree]
+
+
+def gate(by_text: dict[str, float], rewards: Sequence[float], **settings: float) -> Predicted:
+    """Predicts the success of a history by its last action, and 0.5 of the state."""
+
+    def value(trees: Sequence[RolloutTree]) -> list[list[float]]:
+        return [[0.5, *(by_text.get(turn.text, 0.0) for turn in tree.turns)] for tree in trees]
+
+    return Predicted(value, lambda tree: {"total": list(rewards)}, **settings)  # type: ignore[arg-type]
+
+
+def test_what_has_ended_counts_with_its_reward_and_what_runs_with_its_prediction(grow: Grow) -> None:
+    tree = grow(["abc", "axyz", "auvw"], 3)  # the first has ended at its third turn
+    judged = gate({"b": 0.1, "x": 0.8, "u": 0.25}, [1.0, 0.0, 0.0], k=3, threshold=0.0)
+    assert not judged(tree)
+    (look,) = tree.looks
+    assert look.step == 3 and look.values == {MIXED: pytest.approx(1 - 1 * 0.8 * 0.25 - 0)}
+    assert gate({"x": 0.8, "u": 0.25}, [1.0, 0.0, 0.0], k=3, threshold=0.81)(grow(["abc", "axyz", "auvw"], 3))
+
+
+def test_invalid_rollouts_and_other_steps_are_left_out(grow: Grow) -> None:
+    tree = grow(["abcd", "axyz", "auvw"], 3)
+    tree.invalid.add(next(i for i, turn in enumerate(tree.turns) if turn.text == "v"))
+    judged = gate({"b": 0.5, "x": 0.5}, [0.0, 0.0, 0.0], k=3, threshold=0.0)
+    judged(tree)
+    assert tree.looks[0].values[MIXED] == pytest.approx(0.5)
+    early = grow(["abcd", "axyz"], 2)
+    assert not gate({}, [0.0, 0.0], k=3, threshold=1.0)(early) and early.looks == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
+def test_it_is_the_share_of_mixed_outcomes_among_all(success: list[float]) -> None:
+    """Against a sum over all 2^G outcomes of the group."""
+    total = 0.0
+    for outcome in range(1 << len(success)):
+        ends = [outcome >> i & 1 for i in range(len(success))]
+        chance = 1.0
+        for end, v in zip(ends, success, strict=True):
+            chance *= v if end else 1 - v
+        total += chance * (0 < sum(ends) < len(ends))
+    assert mixed_probability(success) == pytest.approx(total, abs=1e-9)
+
+
+@pytest.mark.parametrize(("settings", "said"), [({"k": 0}, "k must be"), ({"threshold": 1.5}, "threshold must be")])
+def test_what_makes_no_sense_is_refused(settings: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        gate({}, [], **settings)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwise.config import launchers as module
+from turnwise.config.launchers import launchers, refuse_launcher
+from turnwise.config.schema import ConfigError, run_name
+
+CONF = Path(__file__).parents[3] / "conf"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "package"),
+    [
+        ("joblib_2", "hydra-joblib-launcher"),
+        ("joblib", "hydra-joblib-launcher"),
+        ("local_jobs", "hydra-submitit-launcher"),
+        ("slurm_16gpu", "hydra-submitit-launcher"),
+    ],
+)
+def test_a_launcher_that_is_not_installed_says_what_to_install(
+    launcher: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    for asked in ("-m", "sweep=pivotrl_tab4"):
+        with pytest.raises(ConfigError, match=f"hydra/launcher={launcher}: .*pip install {package}"):
+            refuse_launcher([asked, "method=sft", f"hydra/launcher={launcher}"], CONF)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher"), reason="needs submitit")
+def test_slurm_off_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ["method=sft", "seed=0,1", "hydra/launcher=slurm_8gpu"]
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    for asked in ("-m", "--multirun", "sweep=pivotrl_tab4"):
+        with pytest.raises(ConfigError, match=r"hydra/launcher=slurm_8gpu: srun"):
+            refuse_launcher([*line, asked], CONF)
+    refuse_launcher([*line, "sweep=pivotrl_tab4", "--dry-run"], CONF)  # looks only
+    refuse_launcher(["-m", "method=sft", "hydra/launcher=local_jobs"], CONF)
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/srun")
+    refuse_launcher(["-m", *line], CONF)
+
+
+def test_every_launcher_of_the_folder_is_listed() -> None:
+    for path in (CONF / "hydra" / "launcher").glob("*.yaml"):
+        assert path.stem in launchers(CONF).split(", ")
+
+
+def test_debug_runs_differ_by_name_where_they_differ() -> None:
+    from turnwise.config.schema import compose_config
+
+    def name(*overrides: str) -> Any:
+        return compose_config(overrides, CONF).name
+
+    assert name("method=sft", "debug=tiny") == "debug/sft"
+    assert name("method=sft", "debug=tiny", "update.learning_rate=0.01") == "debug/sft/update.learning_rate=0.01"
+    assert name("method=sft", "debug=tiny", "seed=3", "name=x") == "x"
+    assert name("method=sft", "debug=overfit", "env=apibank") == "debug/overfit/sft/env=apibank"
+    assert run_name("a", "debug=x,debugger=y") == "a/debug=x,debugger=y"
+    assert run_name("a", "debug=x,debugger=y", "debug") == "a/debugger=y"

@@ -1,0 +1,124 @@
+"""Rows and seeds as overrides and folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turnwise.errors import InputError
+from turnwise.experiments.jobs import ask, job_of, jobs, preset
+
+
+def test_all_rows_of_a_seed_come_before_the_next_seed(conf: Path) -> None:
+    found = jobs(ask(["sweep=p_tab1"], conf))
+    assert [(job.row, job.seed) for job in found] == [(r, s) for s in (0, 1) for r in ("base", "ours", "big", "theirs")]
+    assert [job.row for job in found if job.cannot] == ["big", "theirs"] * 2
+
+
+def test_the_command_line_comes_last_and_makes_another_folder(conf: Path) -> None:
+    plain, changed = (job_of(ask(["sweep=p_tab1", *more], conf), "ours", 1) for more in ([], ["env.horizon=4"]))
+    assert plain.overrides == ("scale=tiny", "method=pivotrl", "rollout.states=32", "name='p/tab1/ours'", "seed=1")
+    assert changed.overrides[-3:] == ("env.horizon=4", "name='p/tab1/ours/env.horizon=4'", "seed=1")
+
+
+def test_scales_have_folders_of_their_own_and_ways_of_running_do_not(conf: Path) -> None:
+    asked = ask(
+        ["sweep=p_tab1", "scale=paper", "fresh=true", "paths.cache=/x", "judge.client.url=http://y", "eval.every=4"],
+        conf,
+    )
+    job = job_of(asked, "ours", 0)
+    assert job.name == "p/tab1/ours/scale=paper"
+    assert job.overrides[0] == "scale=paper_p"
+    assert "rollout.states=32" not in job.overrides  # that was the tiny scale's
+    assert asked.fresh
+
+
+def test_a_row_that_is_the_same_has_the_others_runs(conf: Path) -> None:
+    figure, table = (ask([f"sweep={name}"], conf) for name in ("p_fig1", "p_tab1"))
+    assert job_of(figure, "ours", 0) == job_of(table, "ours", 0)
+    assert preset(figure.sweep, "ours", conf) == "p/tab1/ours"
+    assert job_of(figure, "big", 0).cannot == "one size is shipped"
+    given = ask(["sweep=p_fig1", "scale=paper", "data.file=x"], conf)
+    assert job_of(given, "big", 0).cannot is None
+
+
+def test_a_row_may_be_the_same_as_another_one_at_a_scale(conf: Path) -> None:
+    path = conf / "sweep" / "p_fig1.yaml"
+    path.write_text(path.read_text() + "  either: {same: p_tab1/ours, same_at: {paper: p_tab1/base}}\n")
+    tiny, paper = (ask(["sweep=p_fig1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
+    assert job_of(tiny, "either", 0).name == "p/tab1/ours"
+    assert job_of(paper, "either", 0).name == "p/tab1/base/scale=paper"
+    path.write_text(path.read_text() + "  none: {same_at: {paper: p_tab1/base}}\n")
+    with pytest.raises(InputError, match="there is no `same`"):
+        ask(["sweep=p_fig1"], conf)
+
+
+def test_a_row_starts_from_what_the_other_leaves(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    after = "  after: {overrides: method=toolrl, starts: ours}\ndirections:"
+    path.write_text(path.read_text().replace("directions:", after) + "leaves: {paper: model}\n")
+    tiny, paper = (job_of(ask(["sweep=p_tab1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
+    assert tiny.starts == "p/tab1/ours" and tiny.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
+    assert paper.starts == "p/tab1/ours/scale=paper"
+    assert paper.begin == "policy.model='outputs/p/tab1/ours/scale=paper/seed${seed}/model'"  # all weights were trained
+    assert tiny.begin in tiny.overrides and paper.begin in paper.overrides
+
+
+@pytest.mark.parametrize("same", ["p_tab1/nothing", "p_fig1/loop"])
+def test_a_row_that_is_the_same_as_none_is_told(conf: Path, same: str) -> None:
+    path = conf / "sweep" / "p_fig1.yaml"
+    path.write_text(path.read_text() + f"  loop: {{same: {same}}}\n")
+    with pytest.raises(InputError, match=r"p_fig1\.yaml"):
+        jobs(ask(["sweep=p_fig1"], conf))
+
+
+def test_rows_and_seeds_are_picked(conf: Path) -> None:
+    found = jobs(ask(["sweep=p_tab1", "rows=ours,base", "seed=3,5"], conf))
+    assert [(job.row, job.seed) for job in found] == [("ours", 3), ("base", 3), ("ours", 5), ("base", 5)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sweep=p_tab1", "rows=our"], "did you mean 'ours'"),
+        (["sweep=p_tab1", "seed=x"], "whole numbers"),
+        (["sweep=p_tab1", "seed=0,-1"], "no generator takes -1"),
+        (["sweep=p_tab1", "scale=huge"], "tiny and paper"),
+        (["sweep=p_tab1", "name=x"], "names and folders of their own"),
+        (["sweep=p_tab1", "paths.out=x"], "names and folders of their own"),
+        (["sweep=p_tab1", "loss.clip_high=0.2,0.3"], "give one value"),
+        (["sweep=p_tab1", "loss.clip_high=choice(0.2,0.3)"], "give one value"),
+        (["sweep=p_tab1", "nonsense"], "key=value"),
+        (["sweep="], "sweep has no ''"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(conf: Path, arguments: list[str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        jobs(ask(arguments, conf))
+
+
+def test_lists_are_one_value(conf: Path) -> None:
+    assert ask(["sweep=p_tab1", "env.levels=[1,2]", "env.files={train: a, seen: b}"], conf).extra == (
+        "env.levels=[1,2]",
+        "env.files={train: a, seen: b}",
+    )
+
+
+def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
+    training = ["trainer.max_epochs=3", "update.learning_rate=1e-3", "loss.clip_high=0.3", "allocator=trace"]
+    both = ["env.horizon=4", "rollout.sampling.temperature=0.7", "trainer.accelerator=gpu"]
+    plain = job_of(ask(["sweep=p_tab1"], conf), "base", 0)
+    assert job_of(ask(["sweep=p_tab1", *training], conf), "base", 0) == plain
+    trained = job_of(ask(["sweep=p_tab1", *training], conf), "ours", 0)
+    assert set(training) < set(trained.overrides) and trained.name != "p/tab1/ours"
+    changed = job_of(ask(["sweep=p_tab1", *training, *both], conf), "base", 0)
+    assert set(both) < set(changed.overrides) and not set(training) & set(changed.overrides)
+
+
+def test_a_key_that_only_begins_alike_reaches_every_row(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
+    assert "rollout.states_of=1" in job_of(ask(["sweep=p_tab1", "rollout.states_of=1"], conf), "base", 0).overrides

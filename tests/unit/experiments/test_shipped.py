@@ -1,0 +1,87 @@
+"""Every file of conf/sweep/: what can be told without composing it, and, slowly, that every row composes at both scales."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from turnwise.config.check import check_config
+from turnwise.config.schema import compose_config
+from turnwise.experiments.jobs import Asked, job_of, jobs
+from turnwise.experiments.table import SCALES, find_sweep, sweep_names
+from turnwise.reports.measured import Measured
+from turnwise.runs.identity import config_hash
+from turnwise.runs.result import Result
+
+CONF = Path(__file__).parents[3] / "conf"
+NAMES = sweep_names(CONF)
+METRICS = (CONF.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
+
+
+def test_every_paper_is_here() -> None:
+    assert len(NAMES) >= 40
+    assert {name.partition("_")[0] for name in NAMES} == {
+        "pivotrl",
+        "awpo",
+        "trace",
+        "selective",
+        "turnwise",
+    }  # the last: ours
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sweeps_rows_lead_somewhere(name: str) -> None:
+    sweep = find_sweep(name, CONF)
+    for scale in SCALES:
+        found = jobs(Asked(sweep, CONF, scale))  # type: ignore[arg-type]
+        assert len({(job.name, job.seed) for job in found}) == len(found)
+    assert sweep.entry in sweep.title or sweep.entry in ("In text", "Tables 1 and 7") or " and " in sweep.entry
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_that_train_nothing_say_so(name: str) -> None:
+    for row in find_sweep(name, CONF).rows.values():
+        words = row.overrides or ()
+        base = any(word == "trainer.max_epochs=0" or re.fullmatch(r"experiment=.*/base", word) for word in words)
+        assert row.trains == (not base), row.label
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sweeps_metrics_are_explained(name: str) -> None:
+    sweep = find_sweep(name, CONF)
+    if sweep.gate_report:
+        return
+    explained = set(re.findall(r"`([^`]+)`", METRICS))
+    run = Measured(CONF, Result(method="m", env="e", scale="tiny", seed=0, in_domain={}))  # type: ignore[arg-type]
+    for metric in {*filter(None, sweep.columns.values()), *sweep.directions}:
+        run.value(metric)  # a number that no run could have is refused
+        for part in metric.split(" / "):
+            key = part.rpartition(" ")[2]
+            if "/" in key:
+                key = re.sub(r"mse_depth/.*", "mse_depth/<depth>", key)
+                assert key in explained, f"{key} is in no table of docs/metrics.md"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "scale"), product(NAMES, SCALES))
+def test_every_row_composes_and_has_a_folder_of_its_own(name: str, scale: str) -> None:
+    asked = Asked(find_sweep(name, CONF), CONF, scale)  # type: ignore[arg-type]
+    sweep, folders, hashes, worlds = asked.sweep, set(), {}, {}
+    own = [row for row, made in sweep.rows.items() if made.overrides is not None]
+    for row in own:
+        cfg = compose_config(job_of(asked, row, sweep.seeds[0]).overrides, CONF)
+        check_config(cfg)
+        assert cfg.scale == scale
+        assert sweep.rows[row].trains == (cfg.trainer.max_epochs > 0)
+        folders.add(cfg.paths.out)
+        hashes[row] = config_hash(cfg)
+        worlds[row] = cfg.env._target_
+    assert len(folders) == len(own)
+    compared = [claim.rows for claim in sweep.claims("in_domain.after") if set(claim.rows) <= worlds.keys()]
+    assert all(len({worlds[row] for row in rows}) == 1 for rows in compared), worlds
+    # a row that cannot run at the tiny scale may be another's twin there, as sizes are where one policy stands for all
+    runnable = [row for row in own if scale == "paper" or not sweep.rows[row].needs.get(scale)]
+    assert len({hashes[row] for row in runnable}) == len(runnable)

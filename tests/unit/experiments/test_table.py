@@ -1,0 +1,102 @@
+"""Sweep files: what they may say, and what is told where they may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from turnwise.errors import InputError
+from turnwise.experiments.table import Comparison, comparison, find_sweep, read_sweep
+
+ROWS = dict.fromkeys(["a", "b", "0.12"])
+
+
+@pytest.mark.parametrize(
+    ("text", "above", "below", "margin"),
+    [
+        ("a > b", "a", "b", 0),
+        ("a < b", "b", "a", 0),
+        ("a > b - 2", "a", "b", -2),
+        ("a > b + 1.5", "a", "b", 1.5),
+        ("a < b + 2", "b", "a", -2),  # b - a > -2
+        ("a > 0.5", "a", 0.5, 0),
+        ("a < -1", -1.0, "a", 0),
+        ("0.12 > 0.39", "0.12", 0.39, 0),  # a row may be called like a number
+    ],
+)
+def test_a_claim_is_read(text: str, above: str | float, below: str | float, margin: float) -> None:
+    assert comparison(text, ROWS) == Comparison(above, below, margin, text)
+
+
+def test_a_claim_may_be_of_one_scale() -> None:
+    assert comparison("a > 44.5 at paper", ROWS) == Comparison("a", 44.5, 0, "a > 44.5 at paper", at="paper")
+    assert comparison("a < b + 2 at tiny", ROWS).at == "tiny" and comparison("a < b", ROWS).at is None
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a > ", "a >= b", "a > c", "0.5 > a", "a > b * 2", "a > b - two", "a > b at huge"]
+)
+def test_a_bad_claim_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="directions"):
+        comparison(text, ROWS)
+
+
+def test_words_in_a_string_are_a_list(conf: Path) -> None:
+    sweep = find_sweep("p_tab1", conf)
+    assert sweep.rows["base"].overrides == ("method=sft", "trainer.max_epochs=0")
+    assert sweep.shared("tiny") == ("scale=tiny",)
+    assert sweep.shared("paper") == ("scale=paper_p",)
+
+
+def test_what_is_missing_and_what_gives_it(conf: Path) -> None:
+    sweep = find_sweep("p_tab1", conf)
+    assert sweep.missing(sweep.rows["ours"], "paper") is None
+    assert sweep.missing(sweep.rows["big"], "tiny", ["data.file"]) == "one size is shipped"
+    assert sweep.missing(sweep.rows["big"], "paper") == "the corpus: data.file=..."
+    assert sweep.missing(sweep.rows["big"], "paper", ["data.file"]) is None
+    assert sweep.missing(sweep.rows["theirs"], "tiny", ["data.file"]) is not None
+
+
+def test_a_wrong_name_is_told_with_the_right_one(conf: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'p_tab1'"):
+        find_sweep("p_tab2", conf)
+    with pytest.raises(InputError, match="there are p_fig1, p_tab1"):
+        find_sweep("zzz", conf)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rows": {"a": {"overrides": "x=1", "same": "p_tab1/base"}}}, "same as another has no overrides"),
+        ({"rows": {"a b": {}}}, "one word"),
+        ({"rows": {"a": {"numbers": {"nothing": 1}}}}, "nothing is not one of the columns"),
+        ({"rows": {"a": {"numbers": {"score": float("nan")}}}}, "rows.a.numbers.score"),
+        ({"rows": {"a": {"need": {}}}}, "rows.a.need"),
+        ({"seeds": [0, 0]}, "each once"),
+        ({"seeds": []}, "at least one"),
+        ({"scales": {"huge": "x=1"}}, "scales.huge"),
+        ({"directions": {"m": ["ours > nobody"]}}, "there is no row 'nobody'"),
+    ],
+)
+def test_every_mistake_names_its_key(conf: Path, change: dict[str, object], words: str) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "directions": {}} | change))
+    with pytest.raises(InputError, match=words) as caught:
+        read_sweep(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_column_may_be_another_metric_at_one_scale(tmp_path: Path) -> None:
+    path = tmp_path / "p_tab1.yaml"
+    text = (
+        "paper: P\nentry: Table 1\ntitle: T\ncolumns: {a: in_domain.after, b: null}\nrows: {x: {overrides: seed=0}}\n"
+    )
+    path.write_text(text + "columns_at: {paper: {b: ood.after}}\n")
+    sweep = read_sweep(path)
+    assert sweep.of_scale("tiny").columns == {"a": "in_domain.after", "b": None}
+    assert sweep.of_scale("paper").columns == {"a": "in_domain.after", "b": "ood.after"}
+    path.write_text(text + "columns_at: {paper: {c: ood.after}}\n")
+    with pytest.raises(InputError, match=r"columns_at\.paper: c is not one of the columns"):
+        read_sweep(path)

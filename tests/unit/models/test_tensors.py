@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from turnwise.models.tensors import segment_sum, selected_logprobs, selected_logprobs_and_entropy
+
+
+def plain(hidden, weight, targets, temperature):
+    logs = torch.log_softmax(hidden @ weight.T / temperature, -1)
+    return logs.gather(-1, targets[..., None]).squeeze(-1), -(logs.exp() * logs).sum(-1)
+
+
+def test_segment_sum_gives_each_token_its_segments_sum() -> None:
+    values = torch.tensor([1.0, 2.0, 4.0, 8.0], requires_grad=True)
+    sums = segment_sum(values, torch.tensor([7, -1, 7, 3]))
+    assert sums.tolist() == [5, 2, 5, 8]
+    (sums * torch.tensor([1.0, 10.0, 100.0, 1000.0])).sum().backward()
+    assert values.grad.tolist() == [101, 10, 101, 1000]
+
+
+def test_logprob_and_entropy_by_hand() -> None:
+    # logits 0 and ln 9 at temperature 2 are 0 and ln 3: probabilities 1/4 and 3/4
+    hidden, weight = torch.tensor([[1.0]]), torch.tensor([[0.0], [math.log(9)]])
+    logprobs, entropy = selected_logprobs_and_entropy(hidden, weight, torch.tensor([1]), temperature=2.0)
+    assert logprobs.item() == pytest.approx(math.log(3 / 4))
+    assert entropy.item() == pytest.approx(0.25 * math.log(4) + 0.75 * math.log(4 / 3))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 7), st.integers(1, 9), st.integers(1, 8), st.floats(0.3, 2.0), st.integers(0, 99))
+def test_equals_the_plain_computation_with_its_gradients(rows, vocabulary, chunk, temperature, seed) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(rows, 4, dtype=torch.double, generator=generator, requires_grad=True)
+    weight = torch.randn(vocabulary, 4, dtype=torch.double, generator=generator, requires_grad=True)
+    targets = torch.randint(0, vocabulary, (rows,), generator=generator)
+    pull = torch.randn(2, rows, dtype=torch.double, generator=generator)
+
+    ours = selected_logprobs_and_entropy(hidden, weight, targets, temperature, chunk)
+    theirs = plain(hidden, weight, targets, temperature)
+    torch.testing.assert_close(ours, theirs)
+    grads = [
+        torch.autograd.grad(sum((p * v).sum() for p, v in zip(pull, values, strict=True)), (hidden, weight))
+        for values in (ours, theirs)
+    ]
+    torch.testing.assert_close(*grads)
+    again = selected_logprobs_and_entropy(hidden, weight, targets, temperature, chunk)
+    entropy = plain(hidden, weight, targets, temperature)
+    torch.testing.assert_close(*(torch.autograd.grad((pull[1] * h).sum(), hidden)[0] for h in (again[1], entropy[1])))
+    without = selected_logprobs(hidden, weight, targets, temperature, chunk)
+    torch.testing.assert_close(without, theirs[0])
+    torch.testing.assert_close(
+        torch.autograd.grad((pull[0] * without).sum(), (hidden, weight)),
+        torch.autograd.grad((pull[0] * plain(hidden, weight, targets, temperature)[0]).sum(), (hidden, weight)),
+    )
+
+
+def test_leading_axes_and_frozen_weight() -> None:
+    hidden = torch.randn(2, 3, 4, requires_grad=True)
+    weight, targets = torch.randn(5, 4), torch.randint(0, 5, (2, 3))
+    logprobs, entropy = selected_logprobs_and_entropy(hidden, weight, targets, chunk=4)
+    assert logprobs.shape == entropy.shape == (2, 3)
+    torch.testing.assert_close((logprobs, entropy), plain(hidden, weight, targets, 1.0))
+    logprobs.sum().backward()
+    assert hidden.grad.shape == hidden.shape
+    assert weight.grad is None
+
+
+class LargestTensor(TorchDispatchMode):
+    """Elements of the largest tensor that any operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return out
+
+
+def test_logits_of_all_positions_never_stand_in_memory() -> None:
+    rows, size, vocabulary, chunk = 64, 4, 100, 8
+    hidden, weight = torch.randn(rows, size, requires_grad=True), torch.randn(vocabulary, size, requires_grad=True)
+    targets = torch.randint(0, vocabulary, (rows,))
+    with LargestTensor() as largest:
+        logprobs, entropy = selected_logprobs_and_entropy(hidden, weight, targets, chunk=chunk)
+        (logprobs + entropy).sum().backward()
+    assert largest.elements == chunk * vocabulary
+    with LargestTensor() as largest:
+        plain(hidden, weight, targets, 1.0)
+    assert largest.elements == rows * vocabulary
+
+
+def test_bfloat16_rows_get_float32_logprobs_also_under_autocast() -> None:
+    hidden, weight = torch.randn(6, 8), torch.randn(11, 8)
+    targets = torch.randint(0, 11, (6,))
+    rows = hidden.bfloat16().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = selected_logprobs(rows, weight, targets)
+        full = selected_logprobs(hidden, weight, targets)
+    assert cast.dtype == torch.float32
+    torch.testing.assert_close(full, plain(hidden, weight, targets, 1.0)[0])  # autocast does not round float32 rows
+    torch.testing.assert_close(cast, full, atol=0.1, rtol=0.05)
+    cast.sum().backward()
+    assert rows.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"chunk": 0}, "chunk must be at least 1"),
+        ({"targets": torch.zeros(4, dtype=torch.long)}, "do not match"),
+        ({"weight": torch.zeros(5, 3)}, "do not match"),
+    ],
+)
+def test_bad_input_is_named(change, message) -> None:
+    given_ = {"hidden": torch.zeros(3, 2), "weight": torch.zeros(5, 2), "targets": torch.zeros(3, dtype=torch.long)}
+    with pytest.raises(ValueError, match=message):
+        selected_logprobs(**(given_ | change))

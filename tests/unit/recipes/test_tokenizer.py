@@ -1,0 +1,115 @@
+"""The shipped tokenizer and chat template: round trips, prefixes, stability where pieces meet."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.evaluation.skills import SKILLS, items
+from turnwise.models.shipped import ASSETS
+
+TOKENIZER = AutoTokenizer.from_pretrained(ASSETS)
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": "é"}}}
+
+
+def ids(text: str) -> list[int]:
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
+def demonstrations():
+    env = HouseholdEnv()
+    for split in ("train", "seen", "unseen"):
+        for task in env.tasks(split, 30, seed=77):
+            yield env.demonstrate(task, quality="clumsy").messages
+
+
+def test_every_household_text_comes_back_and_has_no_split_word():
+    for messages in demonstrations():
+        for message in messages:
+            tokens = ids(message["content"])
+            assert TOKENIZER.decode(tokens) == message["content"]
+            pieces = [TOKENIZER.decode([t]) for t in tokens]
+            assert all(
+                p[0] in " \n" or i == 0 or not p.isalnum() or not pieces[i - 1][-1].isalnum()
+                for i, p in enumerate(pieces)
+            )
+
+
+@pytest.mark.parametrize("name", SKILLS)
+def test_skill_texts_come_back_and_are_short(name):
+    for item in items(name, "test", 100):
+        assert TOKENIZER.decode(ids(item.prompt)) == item.prompt
+        assert len(ids(item.prompt)) <= 60 and len(ids(item.reference)) <= 16
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=40))
+def test_any_text_comes_back(text):
+    assert TOKENIZER.decode(ids(text)) == text
+
+
+TEXTS = st.text(alphabet="ab 1\n\t.é", max_size=8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS, TEXTS)
+def test_tokens_do_not_change_across_turn_boundaries(action, observation):
+    head = "<|im_start|>assistant\n"
+    tail = f"<|im_end|>\n<|im_start|>user\n{observation}<|im_end|>\n"
+    assert ids(head) + ids(action) + ids("<|im_end|>") + ids("\n") + ids(tail.removeprefix("<|im_end|>\n")) == ids(
+        head + action + tail
+    )
+
+
+MESSAGES = st.lists(
+    st.one_of(
+        st.builds(lambda c: {"role": "assistant", "content": c}, TEXTS),
+        st.builds(lambda c: {"role": "assistant", "content": c, "tool_calls": [CALL, CALL]}, TEXTS),
+        st.builds(lambda r, c: {"role": r, "content": c}, st.sampled_from(["user", "tool", "system"]), TEXTS),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def render(messages, **kwargs) -> str:
+    return TOKENIZER.apply_chat_template(messages, tokenize=False, **kwargs)
+
+
+@settings(max_examples=150, deadline=None)
+@given(MESSAGES, st.booleans())
+def test_a_longer_conversation_starts_with_the_shorter_one(messages, with_tools):
+    tools = TOOLS if with_tools else None
+    whole = render(messages, tools=tools)
+    for k in range(1, len(messages)):
+        assert whole.startswith(render(messages[:k], tools=tools))
+        if messages[k]["role"] == "assistant":
+            assert whole.startswith(render(messages[:k], tools=tools, add_generation_prompt=True))
+
+
+def test_the_assistant_text_stands_verbatim():
+    text = "<think>\nhm\n</think>\n\n go to desk 1 "
+    messages = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": text},
+        {"role": "user", "content": "v"},
+    ]
+    assert f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>user\nv<|im_end|>\n" in render(messages)
+
+
+def test_tools_and_calls_are_written_as_qwen_writes_them():
+    text = render(
+        [{"role": "system", "content": "s"}, {"role": "assistant", "content": "", "tool_calls": [CALL]}], tools=TOOLS
+    )
+    assert text.startswith("<|im_start|>system\ns\n\n# Tools\n\n") and text.count("<|im_start|>system") == 1
+    assert '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "é"}}\n</tool_call><|im_end|>\n' in text
+    assert "<tool_response>\n3\n</tool_response>" in render([{"role": "tool", "content": "3"}])
+
+
+def test_an_unknown_role_is_refused():
+    with pytest.raises(Exception, match="unknown role critic"):
+        render([{"role": "critic", "content": "x"}])

@@ -1,0 +1,134 @@
+"""The mixture of the worlds of tools, and the base that is made of them."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from recipes.tiny import names
+from recipes.tiny.toolworlds import SIZES, ToolWorlds, llama, thinking
+from transformers import AutoTokenizer
+
+from turnwise.config.schema import compose_config
+from turnwise.envs.apibank.generated import HELD_OUT, TRAINING, OfficeTasks
+from turnwise.envs.bfcl.generated import TinyTasks
+from turnwise.envs.bfcl.requests import Names
+from turnwise.errors import InputError
+from turnwise.models.shipped import BASES, WORLDS, tiny_path, unknown_to
+
+CONF = Path(__file__).parents[3] / "conf"
+LIGHT = ToolWorlds(worlds=("apibank", "search"))  # neither a sandbox nor an extra
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(tiny_path())
+
+
+@pytest.mark.parametrize("errant", [False, True])
+def test_the_same_numbers_give_the_same_documents_worlds_in_equal_shares(tokenizer, errant):
+    documents = [list(LIGHT.demonstrations(tokenizer, 8, seed, errant, 0.1)) for seed in (5, 5, 6)]
+    assert documents[0] == documents[1] != documents[2] and len(documents[0]) == 8
+    asked = ["Answer the question" in tokenizer.decode(document.ids) for document in documents[0]]
+    assert asked == [False] * 4 + [True] * 4
+
+
+def test_the_errant_expert_takes_far_more_turns(tokenizer):
+    turns = [
+        sum(tokenizer.decode(d.ids).count("assistant\n") for d in LIGHT.demonstrations(tokenizer, 60, 1, errant, 0.1))
+        for errant in (False, True)
+    ]
+    assert turns[1] > 1.2 * turns[0]
+
+
+def test_the_thinking_mixture_thinks_before_each_reply(tokenizer):
+    light = replace(thinking(), worlds=("apibank",))
+    texts = [tokenizer.decode(d.ids) for d in light.demonstrations(tokenizer, 8, 5, True, 0.1)]
+    assert texts and all(text.count("assistant\n") == text.count("assistant\n<think>left: ") for text in texts)
+    assert not any("<think>" in tokenizer.decode(d.ids) for d in LIGHT.demonstrations(tokenizer, 8, 5, True, 0.1))
+
+
+def test_the_mixture_travels_to_another_process():
+    assert pickle.loads(pickle.dumps(LIGHT)) == LIGHT
+
+
+def test_made_up_names_are_never_held_out_ones():
+    rng = random.Random(0)
+    held = asdict(Names.held_out())
+    drawn = [(names.simulated(rng), names.office(rng)) for _ in range(300)]
+    assert not any(set(values) & set(held[kind]) for made, _ in drawn for kind, values in asdict(made).items())
+    assert not any(set(values) & set(HELD_OUT[kind]) for _, made in drawn for kind, values in made.items())
+    assert len({name for made, _ in drawn for name in made.people}) > 400
+    assert set(drawn[0][1]) == set(TRAINING) == set(HELD_OUT)
+
+
+def test_tasks_of_made_up_names_are_solved_by_the_expert():
+    from turnwise.envs.apibank import ApiBankEnv
+
+    env = ApiBankEnv()
+    env.source = OfficeTasks(names=names.office)
+    assert all(env.demonstrate(task, quality="clumsy").success for task in env.tasks("train", 30, 2))
+
+
+def test_the_held_out_splits_keep_their_names():
+    plain, made_up = TinyTasks(), TinyTasks(names.simulated)
+    assert plain.tasks("unseen", 5, 0) == made_up.tasks("unseen", 5, 0)
+    assert plain.tasks("train", 5, 0) != made_up.tasks("train", 5, 0)
+
+
+def test_the_base_names_policy_and_predictor():
+    cfg = compose_config(["env=apibank", "base=tiny_tools"], CONF)
+    assert cfg.policy.model == "tiny_tools" and cfg.rollout.sampling.max_tokens == ToolWorlds().max_tokens
+    other = compose_config(["base=tiny_tools", "policy=qwen3_4b", "predictor=tiny"], CONF)
+    assert (other.policy.model, other.predictor.model) == ("Qwen/Qwen3-4B", "tiny_tools")
+    assert compose_config(["env=apibank"], CONF).policy.model == "tiny_tools"
+
+
+def test_every_base_has_its_configuration():
+    assert {path.stem for path in (CONF / "base").glob("*.yaml")} == set(BASES)
+
+
+def test_a_base_that_is_not_built_says_how_to_build_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(BASES, "tiny_tools", tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(
+        InputError, match=r"base tiny_tools: no model\.safetensors .*make_tiny\.py --base tiny_tools --ship"
+    ):
+        tiny_path("tiny_tools")
+
+
+@pytest.mark.parametrize(
+    ("model", "world", "level", "told"),
+    [
+        ("tiny", "household", None, None),
+        ("tiny_tools", "terminal", "tiny", None),
+        ("tiny_tools", "terminal", "full", "level=tiny alone"),
+        ("tiny", "terminal", "tiny", "base=tiny_tools was"),
+        ("tiny_tools", "household", None, "base=tiny was"),
+        ("tiny", "tau2", None, "policy.model="),
+        ("Qwen/Qwen3-4B", "tau2", None, None),
+    ],
+)
+def test_who_trains_a_base_where_it_never_was_is_told(model, world, level, told):
+    found = unknown_to(model, world, level)
+    assert found is None if told is None else told in found
+
+
+def test_a_base_was_trained_on_the_worlds_of_its_mixture():
+    mixtures = [ToolWorlds(), *(thinking(size) for size in SIZES), llama()]
+    assert {mixture.name: set(mixture.worlds) for mixture in mixtures} == {
+        name: set(worlds) for name, worlds in WORLDS.items() if name != "tiny"
+    }
+
+
+@pytest.mark.parametrize("source", [OfficeTasks(), TinyTasks()])
+def test_no_request_of_a_held_out_split_is_ever_trained_on(source):
+    made_up = OfficeTasks(names=names.office) if isinstance(source, OfficeTasks) else TinyTasks(names.simulated)
+    trained = {
+        turn["user"] for tasks in (source, made_up) for t in tasks.tasks("train", 1500, 3) for turn in t.data["turns"]
+    }
+    for split in ("seen", "unseen"):
+        asked = {turn["user"] for task in source.tasks(split, 200, 0) for turn in task.data["turns"]}
+        assert len(asked) > 25 and not asked & trained

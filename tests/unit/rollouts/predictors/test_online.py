@@ -1,0 +1,172 @@
+"""A critic that is asked, judged, taught and put aside."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from turnwise.rollouts.collect import Experience
+from turnwise.rollouts.predictors.critic import Critic
+from turnwise.rollouts.predictors.online import OnlinePredictor
+from turnwise.rollouts.predictors.quality import Prediction, bucket, quality
+from turnwise.rollouts.predictors.targets import Target
+from turnwise.rollouts.predictors.vocabulary import translation
+from turnwise.types import RolloutTree
+
+CLOCKS = ("seconds", "cpu")
+Build = Callable[..., Critic]
+Grown = Callable[..., RolloutTree]
+
+
+def experience(grown: Grown, count: int = 24, first: int = 0) -> Experience:
+    """Trees that a state's first token decides: token 7 wins everywhere, token 8 nowhere; one turn was branched at."""
+    collected = Experience()
+    for i in range(first, first + count):
+        rng = random.Random(i)
+        won = i % 2
+        state = (7 if won else 8, *(rng.randrange(9, 97) for _ in range(6)))
+        collected.trees.append(grown(f"s{i}", -1, -1, 0, 1, 0, state=state))  # leaves 2, 3, 4
+        collected.rewards.append({"total": [float(won)] * 3})
+    return collected
+
+
+def test_before_anything_is_learned_everything_is_worth_one_half(critic: Build, grown: Grown) -> None:
+    online = OnlinePredictor(critic(head=0.0))
+    tree = grown("a", -1, -1, 0, 1)
+    assert online.values([tree, grown("b")]) == [[0.5, 0.5, 0.5, 0.0, 0.0], [0.5]]
+    assert online.values([]) == []
+
+
+def test_it_learns_what_decides(critic: Build, grown: Grown) -> None:
+    online = OnlinePredictor(critic(head=0.0, learning_rate=3e-3), epochs=4, batch=8)
+    for iteration in range(4):
+        metrics = online.learn(iteration, experience(grown, first=100 * iteration))
+    fresh = experience(grown, 8, first=1000)
+    values = [value[0] for value in online.values(fresh.trees)]
+    assert all(value > 0.8 for value in values[1::2]) and all(value < 0.2 for value in values[::2])
+    assert metrics["predictor/spearman_root"] > 0.8 > 0.01 > metrics["predictor/spearman_root_p"]
+    assert metrics["predictor/mse_depth/0"] < 0.1
+
+
+def test_predictions_are_judged_as_they_were_before_learning(critic: Build, grown: Grown) -> None:
+    online = OnlinePredictor(critic(learning_rate=1e-2), epochs=3)
+    collected = experience(grown)
+    said = online.values(collected.trees)
+    metrics = online.learn(0, collected)
+    roots = [value[0] for value in said]
+    won = [float(i % 2) for i in range(24)]
+    rho, p = spearmanr(roots, won)
+    assert metrics["predictor/spearman_root"] == pytest.approx(rho)
+    assert metrics["predictor/spearman_root_p"] == pytest.approx(p)
+    assert metrics["predictor/mse_depth/0"] == pytest.approx(
+        sum((v - w) ** 2 for v, w in zip(roots, won, strict=True)) / 24
+    )
+    assert metrics["predictor/mse_depth/1-2"] == pytest.approx(  # turn 0, which two leaves stand below; not turn 1
+        sum((v[1] - w) ** 2 for v, w in zip(said, won, strict=True)) / 24
+    )
+    assert metrics["seconds/predictor_score"] > 0 and metrics["seconds/predictor_learn"] > 0
+    assert online.values(collected.trees) != said  # it did learn
+    silent = OnlinePredictor(
+        critic(learning_rate=1e-2), epochs=3
+    )  # nobody asked: it asks itself, with the same answers
+    again = silent.learn(0, collected)
+    assert {k: v for k, v in again.items() if not k.startswith(CLOCKS)} == pytest.approx(
+        {k: v for k, v in metrics.items() if not k.startswith(CLOCKS)}
+    )
+
+
+def test_prefixes_are_a_share_of_what_is_learned(critic: Build, grown: Grown, monkeypatch: pytest.MonkeyPatch) -> None:
+    online = OnlinePredictor(critic(), epochs=1, prefix_share=0.2, batch=7)
+    sizes: list[int] = []
+    turns: list[int] = []
+    step = OnlinePredictor._step
+
+    def watched(self: OnlinePredictor, examples: Any) -> float:
+        sizes.append(len(examples))
+        turns.extend(turn for _, turn, _ in examples)
+        return step(self, examples)
+
+    monkeypatch.setattr(OnlinePredictor, "_step", watched)
+    online.learn(0, experience(grown))
+    assert sorted(turns) == [-1] * 24 + [0] * 6  # 6 of 30; turn 1 has one leaf below it and is no example
+    assert sizes == [7, 7, 7, 7, 2]
+
+
+def test_micro_batches_do_not_change_the_step(critic: Build, grown: Grown) -> None:
+    gradients = []
+    for bounds in ({}, {"batch_tokens": 40}):
+        online = OnlinePredictor(critic(), epochs=1, batch=64, **bounds)
+        online.learn(0, experience(grown))  # one step; its gradient stands until the next
+        gradients.append(torch.cat([p.grad.flatten() for p in online.critic.parameters() if p.grad is not None]))
+    assert gradients[0].norm() > 1e-3
+    torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
+
+
+def test_put_aside_and_taken_up_it_goes_on_exactly(critic: Build, grown: Grown) -> None:
+    def learned(online: OnlinePredictor, *iterations: int) -> list[dict[str, float]]:
+        found = [online.learn(i, experience(grown, first=100 * i)) for i in iterations]
+        return [{k: v for k, v in metrics.items() if not k.startswith(CLOCKS)} for metrics in found]
+
+    whole = OnlinePredictor(critic(), seed=5)
+    expected = learned(whole, 0, 1, 2)
+    cut = OnlinePredictor(critic(), seed=5)
+    learned(cut, 0, 1)
+    file = BytesIO()
+    torch.save(cut.state_dict(), file)
+    file.seek(0)
+    taken_up = OnlinePredictor(critic(), seed=5)
+    taken_up.load_state_dict(torch.load(file, weights_only=True))
+    assert learned(taken_up, 2) == expected[2:]
+    for a, b in zip(whole.critic.parameters(), taken_up.critic.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert learned(OnlinePredictor(critic(), seed=6), 0) != expected[:1]  # the seed is of the order of examples
+
+
+class Words:
+    """A tokenizer of single letters, with an alphabet of its own."""
+
+    def __init__(self, letters: str) -> None:
+        self.letters = letters
+
+    def get_vocab(self) -> dict[str, int]:
+        return {letter: i for i, letter in enumerate(self.letters)}
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return "".join(self.letters[i] for i in ids)
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [self.letters.index(letter) for letter in text]
+
+
+def test_another_vocabulary_is_translated_piece_by_piece(grown: Grown) -> None:
+    policy, other = Words("".join(map(chr, range(100)))), Words("".join(map(chr, range(99, -1, -1))))
+    assert translation(policy, Words(policy.letters)) is None
+    translate = translation(policy, other)
+    assert translate is not None
+    tree = grown("a", -1, -1, 0)
+    read = translate(tree)
+    assert read.state.ids == tuple(99 - i for i in tree.state.ids)
+    assert [turn.parent for turn in read.turns] == [-1, -1, 0]
+    for old, new in zip(tree.turns, read.turns, strict=True):
+        assert new.action_ids == [99 - i for i in old.action_ids + old.observation_ids]
+
+
+def test_quality_by_hand() -> None:
+    def predictions(depth: int, *pairs: tuple[float, float]) -> list[Prediction]:
+        return [Prediction(value, Target(mean, 4, depth)) for value, mean in pairs]
+
+    found = quality(predictions(0, (0.1, 0.0), (0.5, 0.25), (0.9, 1.0)), predictions(4, (0.2, 1.0), (0.8, 0.0)))
+    assert found["spearman_root"] == pytest.approx(1)
+    assert "spearman_prefix" not in found  # two histories have no rank correlation worth the name
+    assert found["mse_depth/0"] == pytest.approx((0.01 + 0.0625 + 0.01) / 3)
+    assert found["mse_depth/3-5"] == pytest.approx((0.64 + 0.64) / 2)
+    assert "spearman_root" not in quality(predictions(0, (0.5, 0), (0.5, 1), (0.5, 1)), [])
+    assert [bucket(depth) for depth in (0, 1, 2, 3, 5, 6, 10, 11, 99)] == [
+        "0", "1-2", "1-2", "3-5", "3-5", "6-10", "6-10", "11+", "11+",
+    ]  # fmt: skip
