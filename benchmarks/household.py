@@ -8,7 +8,7 @@ from typing import Any
 
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
-from turnwise.engines.base import Engine, Sampling
+from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.evaluation.suites import openings
 from turnwise.rollouts.play import Player

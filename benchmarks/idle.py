@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Idle:
-    """All of :class:`turnwise.engines.base.Engine` but ``sample``. Nodes are numbered as the lanes number them."""
+    """All of :class:`turnwise.engines.engine.Engine` but ``sample``. Nodes are numbered as the lanes number them."""
 
     def __init__(self) -> None:
         self.version, self.nodes = 0, 0

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from judge_server import FAULTS, model, serve
-from turnwise.judges.base import Candidate
 from turnwise.judges.client import ChatClient
 from turnwise.judges.endpoint import EndpointJudge
 from turnwise.judges.injections import ATTACKS, attacked
+from turnwise.judges.judge import Candidate
 from turnwise.judges.prompt import question
 from turnwise.judges.rubric import load_rubric
 from turnwise.types import ToolCall
@@ -119,7 +119,7 @@ def player(args: argparse.Namespace) -> Any:
     from turnwise.algo.allocators.uniform import Uniform
     from turnwise.algo.gates.never import Never
     from turnwise.data.chat import ChatTokens
-    from turnwise.engines.base import Sampling
+    from turnwise.engines.engine import Sampling
     from turnwise.engines.lanes import Lanes
     from turnwise.envs.household import HouseholdEnv
     from turnwise.evaluation.suites import openings

@@ -21,7 +21,7 @@ from turnwise.algo.states.batches import Batches
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
-from turnwise.engines.base import Sample, Sampling, Told
+from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.training.main import PHASES
 from turnwise.training.progress import Phases
 from turnwise.training.run import Run

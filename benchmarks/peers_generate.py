@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from turnwise.engines.base import Sample, Sampling, Told
+from turnwise.engines.engine import Sample, Sampling, Told
 
 
 def generation_config(sampling: Sampling, end_ids: Sequence[int], pad_id: int) -> GenerationConfig:
@@ -32,7 +32,7 @@ def generation_config(sampling: Sampling, end_ids: Sequence[int], pad_id: int) -
 
 
 class GenerateEngine:
-    """``turnwise.engines.base.Engine`` over ``generate``; a node is its list of ids."""
+    """``turnwise.engines.engine.Engine`` over ``generate``; a node is its list of ids."""
 
     def __init__(self, model: Any, end_ids: Sequence[int], pad_id: int) -> None:
         self.model, self.end_ids, self.pad_id = model, list(end_ids), pad_id

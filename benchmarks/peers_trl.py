@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
 from household import Work
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.models.shipped import tiny_path
 
 logging.getLogger("datasets").setLevel(logging.ERROR)

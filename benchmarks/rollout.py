@@ -41,7 +41,7 @@ from peers_generate import GenerateEngine
 from peers_served import Continuous, Vllm, serve, vllm_absent
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
-from turnwise.engines.base import Engine
+from turnwise.engines.engine import Engine
 from turnwise.engines.lanes import Lanes
 
 KEYS = {"trl": "x_trl", "generate": "x_generate", "continuous": "x_continuous", "vllm": "x_vllm_cpu"}

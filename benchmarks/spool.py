@@ -22,7 +22,7 @@ from household import Work
 from idle import Idle
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
-from turnwise.engines.base import Engine, Sample, Sampling, Told
+from turnwise.engines.engine import Engine, Sample, Sampling, Told
 from turnwise.engines.lanes import Lanes
 from turnwise.engines.spool import Spool
 from turnwise.engines.spooled import Spooled

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from common import policy_of
 from samples import remember, trl_inputs
-from turnwise.algo.losses.base import LossInputs
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.algo.losses.loss import LossInputs
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
 from turnwise.models.tensors import selected_logprobs_and_entropy

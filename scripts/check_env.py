@@ -29,9 +29,9 @@ from rich.table import Table
 
 from turnwise.config.parts import build_alone
 from turnwise.console import Terminal, sized
-from turnwise.envs.base import Environment, Step
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay, steps_per_second
 from turnwise.envs.checks.cases import case_file
+from turnwise.envs.environment import Environment, Step
 from turnwise.errors import InputError
 from turnwise.types import Task
 

@@ -28,7 +28,7 @@ from turnwise.config.parts import build_alone
 from turnwise.console import Terminal
 from turnwise.data.foreign import KEYS
 from turnwise.data.trajectories import write_trajectories
-from turnwise.envs.base import Environment, EnvironmentFault, Quality, tried
+from turnwise.envs.environment import Environment, EnvironmentFault, Quality, tried
 from turnwise.errors import InputError
 from turnwise.files import no_room
 from turnwise.types import Task, Trajectory

@@ -8,7 +8,7 @@ from typing import Any
 
 from recipes.tiny.recipe import Run
 
-from turnwise.envs.base import Environment
+from turnwise.envs.environment import Environment
 from turnwise.evaluation.skills import SKILLS
 
 _TEXT = """# The tiny base policy `{name}`

@@ -11,7 +11,7 @@ from recipes.tiny.measure import reads
 from recipes.tiny.reading import drill_documents
 from recipes.tiny.recipe import Recipe
 
-from turnwise.envs.base import Environment
+from turnwise.envs.environment import Environment
 from turnwise.envs.household import HouseholdEnv, Mistakes
 
 # Sees what to do and often walks away from it: nearly every mistake is one that a verifier of single turns can tell.

@@ -12,9 +12,9 @@ from recipes.tiny.corpus import encode
 from scipy.stats import mannwhitneyu
 
 from turnwise.data.chat import ChatTokens
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.engines.tree import TreeEngine
-from turnwise.envs.base import Environment
+from turnwise.envs.environment import Environment
 from turnwise.evaluation.suites import Episode, answer_skills, openings, play_tasks, repeat_rate
 from turnwise.rollouts.play import Player
 from turnwise.types import Message

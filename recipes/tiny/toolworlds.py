@@ -18,8 +18,8 @@ from recipes.tiny.recipe import Recipe
 
 from turnwise.envs import apibank, bfcl, math, search, software, terminal
 from turnwise.envs.apibank.generated import OfficeTasks
-from turnwise.envs.base import Environment, Quality
 from turnwise.envs.bfcl.generated import TinyTasks
+from turnwise.envs.environment import Environment, Quality
 from turnwise.types import Message
 
 _LONG = 24  # turns of an episode of the errant experts: many more than they need

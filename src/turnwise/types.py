@@ -150,4 +150,4 @@ A turn that ended its episode has no history to go on from: its number means not
 """
 
 Judge = Callable[[RolloutTree], Rewards]
-"""Named rewards per leaf, ``total`` among them, NaN where the world failed (``rewards.base.Reward``)."""
+"""Named rewards per leaf, ``total`` among them, NaN where the world failed (``algo.rewards.reward.Reward``)."""

@@ -19,7 +19,7 @@ from turnwise.envs.alfworld import AlfworldEnvironment
 from turnwise.envs.alfworld.client import Pool
 from turnwise.envs.alfworld.game import problem
 from turnwise.envs.alfworld.generated import scene
-from turnwise.envs.base import Environment, EnvironmentFault
+from turnwise.envs.environment import Environment, EnvironmentFault
 
 pytestmark = [pytest.mark.alfworld, pytest.mark.timeout(900)]
 

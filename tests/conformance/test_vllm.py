@@ -22,7 +22,7 @@ from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.engines.vllm.engine import VllmEngine
 from turnwise.engines.vllm.local import Local

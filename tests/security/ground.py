@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnwise.sandbox.base import Limits, Outcome, PythonState, Sandbox
 from turnwise.sandbox.bubblewrap import NOBODY
 from turnwise.sandbox.calls import calls
+from turnwise.sandbox.sandbox import Limits, Outcome, PythonState, Sandbox
 from turnwise.sandbox.tree import Tree, tree_of
 
 LIMITS = Limits(seconds=15, memory_mib=160, processes=16, file_mib=2, folder_mib=4, files=200, output_kib=16)

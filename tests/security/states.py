@@ -6,7 +6,7 @@ import os
 
 from tests.security.ground import Ground, Probes, alive
 
-from turnwise.sandbox.base import SandboxFault
+from turnwise.sandbox.sandbox import SandboxFault
 
 _READ = "import os, select\nprint(os.read({0}, 9) if select.select([{0}], [], [], 0.1)[0] else '')"
 

@@ -13,8 +13,8 @@ import pytest
 from tests.security.escapes import FAMILIES, ROOT, as_ordinary_user, tried
 from tests.security.ground import LIMITS, Ground, prepared
 
-from turnwise.sandbox.base import NoSandboxError, Outcome
 from turnwise.sandbox.detect import open_sandbox
+from turnwise.sandbox.sandbox import NoSandboxError, Outcome
 
 
 @pytest.fixture(scope="module")

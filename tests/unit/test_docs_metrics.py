@@ -18,15 +18,15 @@ from tests.unit import quiet
 from turnwise.algo.advantages.awpo import Awpo
 from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.algo.gates.divergence import Divergence
-from turnwise.algo.losses.base import Loss
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.correction import Correction
+from turnwise.algo.losses.loss import Loss
 from turnwise.algo.losses.nll import Nll
 from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.refresh import Refresh
 from turnwise.config.schema import compose_config
 from turnwise.config.settings import Rollout
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.engines.lanes import Lanes
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.held_out import Reply

@@ -7,7 +7,7 @@ from math import inf
 from typing import Literal
 
 from turnwise.data.toolcalls.formats import Format
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.rollouts.anchored import Anchored, Kind
 
 MOST_TASKS = 10**6  # of an evaluation: each is drawn before any is played

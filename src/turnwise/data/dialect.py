@@ -15,10 +15,10 @@ from typing import Any
 from turnwise.data.chat import ChatTemplateError, ChatTokens
 from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import arguments_of, function_of
-from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.detect import PROBE_CALL, PROBE_TOOLS, asking, format_of
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.match import equivalent
+from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall, Trajectory

@@ -7,7 +7,7 @@ from typing import Any
 
 from turnwise.data.records import UnusableError
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
-from turnwise.data.toolcalls.base import ToolCallError, checked_call
+from turnwise.data.toolcalls.reply import ToolCallError, checked_call
 from turnwise.text import parse_json
 from turnwise.types import Task, Trajectory
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow
 import pyarrow.parquet
 
-from turnwise.data.toolcalls.base import skip_space
+from turnwise.data.toolcalls.reply import skip_space
 from turnwise.errors import InputError
 
 MAX_BYTES = 8 * 2**20  # of a line or record; a longer one is never held in memory

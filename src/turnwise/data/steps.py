@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnwise.data.tool_schema import arguments_of, function_of
-from turnwise.data.toolcalls.base import ToolCallError, checked_call, split_thinking
+from turnwise.data.toolcalls.reply import ToolCallError, checked_call, split_thinking
 from turnwise.types import Message, ToolCall, Trajectory
 
 _REASONING = ("reasoning_content", "reasoning", "thinking")  # where chat messages keep it apart from the content

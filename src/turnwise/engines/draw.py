@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 
 
 def uniforms(seeds_N: np.ndarray, step: int) -> np.ndarray:

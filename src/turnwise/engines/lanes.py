@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from turnwise.engines.base import Sample, Sampling, Told
+from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.shared import share
 from turnwise.engines.tree import TreeEngine
 from turnwise.engines.worker import Done, Worker

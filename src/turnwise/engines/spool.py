@@ -17,7 +17,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
-from turnwise.engines.base import Sample
+from turnwise.engines.engine import Sample
 from turnwise.files import writing
 
 LIMIT = 1 << 30  # bytes of a collection's file, after which it takes no more: the rest would be drawn again

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from turnwise.engines.base import Engine, Sample, Sampling, Told
+from turnwise.engines.engine import Engine, Sample, Sampling, Told
 from turnwise.engines.spool import Key, Spool, digest
 
 

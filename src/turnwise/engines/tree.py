@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.base import Sample, Sampling, Told
 from turnwise.engines.decode import Decode, Trunk
 from turnwise.engines.draw import draw
+from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.rows import Row, Rows
 from turnwise.engines.store import Kept, Store

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree import TreeEngine
 
 RESTARTS = 3  # in a row, after which something is wrong with more than the process

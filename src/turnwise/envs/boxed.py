@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.remembered import ENTRY, Remembered
-from turnwise.sandbox.base import Limits, Outcome, Sandbox, SandboxFault, Stop
 from turnwise.sandbox.detect import Backend, open_sandbox
+from turnwise.sandbox.sandbox import Limits, Outcome, Sandbox, SandboxFault, Stop
 from turnwise.sandbox.tree import File, Link, Tree
 
 STOPPED: Mapping[Stop, str] = {

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from turnwise.data.tool_schema import check_call, function_of
-from turnwise.data.toolcalls.base import ToolCallError, split_thinking
 from turnwise.data.toolcalls.hermes import CLOSE, OPEN, hermes
+from turnwise.data.toolcalls.reply import ToolCallError, split_thinking
 from turnwise.types import ToolCall
 
 Style = Literal["short", "hermes"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from turnwise.envs.base import Quality, Session
+from turnwise.envs.environment import Quality, Session
 from turnwise.types import Message, Trajectory
 
 T = TypeVar("T")

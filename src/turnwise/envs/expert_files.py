@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.data.trajectories import write_trajectories
-from turnwise.envs.base import Environment, Quality, tried, worlds_of
+from turnwise.envs.environment import Environment, Quality, tried, worlds_of
 from turnwise.files import whole
 
 logger = logging.getLogger(__name__)

@@ -8,13 +8,13 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from turnwise.envs.base import Environment, Quality, Session, same_text
+from turnwise.envs.environment import Environment, Quality, Session, same_text
 from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 
 
 class Mixture:
-    """Worlds by name, whose tasks are dealt by weight. See ``turnwise.envs.base.Environment``.
+    """Worlds by name, whose tasks are dealt by weight. See ``turnwise.envs.environment.Environment``.
 
     A task keeps the name of its world; its id begins with it, so that no two worlds share one, and its subset is the world, in
     the place of one that the world gave: success is told by world. A session is the world's own, and so is its limit of turns.

@@ -6,16 +6,16 @@ import copy
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
-from turnwise.data.toolcalls.base import ToolCallError
-from turnwise.envs.base import Step
+from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.envs.calls import Calls, name_of, parameters_of, refusal
+from turnwise.envs.environment import Step
 from turnwise.types import Message, Task, ToolCall
 
 MAX_ARGUMENT = 20_000  # characters of an argument
 
 
 class ToolSession(ABC):
-    """See ``turnwise.envs.base.Session``.
+    """See ``turnwise.envs.environment.Session``.
 
     State of a subclass is made of values that are never changed in place (tuples, frozen dataclasses), so that a shallow
     copy is an independent one. What it shares with its forks, such as an index, is only read.

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from turnwise.data.tool_schema import arguments_of, check_call, function_of, json_type
-from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.data.toolcalls.write import write_calls
-from turnwise.envs.base import Session, tools_of
+from turnwise.envs.environment import Session, tools_of
 from turnwise.types import Message, ToolCall
 
 Tools = tuple[Mapping[str, Any], ...]

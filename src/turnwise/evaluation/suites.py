@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
-from turnwise.engines.base import Engine, Sampling
-from turnwise.envs.base import tools_of, tried
+from turnwise.engines.engine import Engine, Sampling
+from turnwise.envs.environment import tools_of, tried
 from turnwise.evaluation.held_out import Reply
 from turnwise.evaluation.skills import SKILLS, items
 from turnwise.rollouts.guard import guarded

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from turnwise.judges.base import Candidate
 from turnwise.judges.fence import fenced
+from turnwise.judges.judge import Candidate
 from turnwise.judges.rubric import Rubric
 from turnwise.types import Message, ToolCall
 

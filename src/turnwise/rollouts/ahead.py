@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 
-from turnwise.envs.base import EnvironmentFault, Step
+from turnwise.envs.environment import EnvironmentFault, Step
 
 
 class Ahead:

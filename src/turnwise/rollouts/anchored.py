@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 
 from rapidfuzz.distance import Levenshtein
 
-from turnwise.data.toolcalls.base import Reply, ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.match import equivalent, identical
+from turnwise.data.toolcalls.reply import Reply, ToolCallError
 from turnwise.errors import InputError
 from turnwise.types import State, Turn
 

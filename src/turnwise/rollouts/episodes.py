@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from turnwise.envs.base import Environment, EnvironmentFault, Session
+from turnwise.envs.environment import Environment, EnvironmentFault, Session
 from turnwise.rollouts.guard import guarded
 from turnwise.types import Task
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from turnwise.algo.rewards.base import Reward
+from turnwise.algo.rewards.reward import Reward
 from turnwise.data.steps import Step
-from turnwise.data.toolcalls.base import ToolCallError, split_thinking
 from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.reply import ToolCallError, split_thinking
 from turnwise.errors import InputError
-from turnwise.judges.base import Candidate, Judge
+from turnwise.judges.judge import Candidate, Judge
 from turnwise.types import Rewards, RolloutTree, State, ToolCall
 
 NOT_SUMS = ("calls_per_s", "tokens_per_s", "latency_p50", "latency_p95")  # of a judge's report: the rest adds up

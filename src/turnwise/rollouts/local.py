@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from turnwise.envs.base import world_of
+from turnwise.envs.environment import world_of
 from turnwise.rollouts.anchored import Anchored
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.guard import guarded

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.algo.losses.base import Counts
+from turnwise.algo.losses.loss import Counts
 from turnwise.rollouts.trie import Trie
 from turnwise.types import Credit, RolloutTree
 

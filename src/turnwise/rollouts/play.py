@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from turnwise.algo.allocators.base import Allocator
-from turnwise.algo.gates.base import Gate
-from turnwise.engines.base import Engine, Sample, Sampling
-from turnwise.envs.base import Environment, EnvironmentFault, Session, Step, world_of
+from turnwise.algo.allocators.allocator import Allocator
+from turnwise.algo.gates.gate import Gate
+from turnwise.engines.engine import Engine, Sample, Sampling
+from turnwise.envs.environment import Environment, EnvironmentFault, Session, Step, world_of
 from turnwise.rollouts.ahead import Ahead
 from turnwise.rollouts.anchored import Anchored
 from turnwise.rollouts.episodes import Episodes

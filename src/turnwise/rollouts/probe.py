@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.models.attention import NAME, Plan, backbone, unwrapped
 from turnwise.models.cut import cut

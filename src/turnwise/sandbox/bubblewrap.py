@@ -19,8 +19,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from turnwise.sandbox import leash
-from turnwise.sandbox.base import Limits, Outcome, PythonState, SandboxFault
 from turnwise.sandbox.python import PythonServer
+from turnwise.sandbox.sandbox import Limits, Outcome, PythonState, SandboxFault
 from turnwise.sandbox.seccomp import broker, confined
 from turnwise.sandbox.tree import Tree, opened, read_tree, write_tree
 from turnwise.sandbox.walls import DISKS, command_walls, interpreter, refused, server_walls
@@ -37,7 +37,7 @@ _START = 30.0  # seconds after which a bwrap that has not started its command is
 
 
 class Bubblewrap:
-    """See :class:`turnwise.sandbox.base.Sandbox`.
+    """See :class:`turnwise.sandbox.sandbox.Sandbox`.
 
     Inside there are the host's /usr, read-only, a work folder in memory, and no other file of the host; no network and no
     sockets; only processes of the sandbox; no capabilities. A filter of system calls holds for all of it. Root becomes ``nobody``

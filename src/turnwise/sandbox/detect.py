@@ -6,7 +6,7 @@ import sys
 from typing import Literal
 
 from turnwise.sandbox import bubblewrap
-from turnwise.sandbox.base import Limits, NoSandboxError, Sandbox
+from turnwise.sandbox.sandbox import Limits, NoSandboxError, Sandbox
 
 Backend = Literal["auto", "bubblewrap"]
 TRIES = 3  # of bubblewrap before it is called unusable

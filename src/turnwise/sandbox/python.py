@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnwise.sandbox.base import Limits, Outcome, SandboxFault
+from turnwise.sandbox.sandbox import Limits, Outcome, SandboxFault
 from turnwise.sandbox.seccomp import alone
 from turnwise.sandbox.state import DESCRIPTORS
 from turnwise.sandbox.watch import children
@@ -142,7 +142,7 @@ class PythonServer:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class _State:
-    """See :class:`turnwise.sandbox.base.PythonState`."""
+    """See :class:`turnwise.sandbox.sandbox.PythonState`."""
 
     server: PythonServer
     number: int

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from turnwise.sandbox.base import BOX, Limits, Outcome
+from turnwise.sandbox.sandbox import BOX, Limits, Outcome
 
 PAGE = 4096  # bytes of the smallest file
 SCRATCH = 16 << 20  # bytes of /tmp and of /dev/shm of a command

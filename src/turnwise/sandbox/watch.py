@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from turnwise.sandbox.base import Limits, Stop
 from turnwise.sandbox.kernel import resident, take
+from turnwise.sandbox.sandbox import Limits, Stop
 
 _TICK = 0.025  # seconds
 

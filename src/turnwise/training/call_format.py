@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.envs.base import worlds_of
+from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.envs.environment import worlds_of
 from turnwise.errors import InputError
 from turnwise.types import State
 

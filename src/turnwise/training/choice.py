@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from turnwise.algo.states.base import StateRule
 from turnwise.algo.states.lazy import chosen, ids_of
 from turnwise.algo.states.pivots import summarise
+from turnwise.algo.states.rule import StateRule
 from turnwise.rollouts.play import Player
 from turnwise.training.module import PolicyModule
 from turnwise.training.profile import Profiles, profile

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from turnwise.algo.allocators.base import Allocator
+from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
 from turnwise.config.settings import Rollout
 from turnwise.config.settings import Update as UpdateSettings

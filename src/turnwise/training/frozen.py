@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from turnwise.algo.allocators.base import Allocator
-from turnwise.algo.gates.base import Gate
+from turnwise.algo.allocators.allocator import Allocator
+from turnwise.algo.gates.gate import Gate
 from turnwise.algo.states.batches import Batches
 from turnwise.errors import InputError
 from turnwise.files import whole

@@ -13,7 +13,7 @@ import torch
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.data.steps import Step
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.evaluation.held_out import Counted, Reply, groups, likelihood, paired_change, pooled, rate
 from turnwise.evaluation.suites import Evaluation
 from turnwise.models.score import score

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from turnwise.config.settings import Evaluation as Settings
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Evaluation, answer_skills, play_tasks
 from turnwise.rollouts.play import Player

@@ -1,7 +1,7 @@
 """The policy as a LightningModule. One training step is one optimiser step on one packed update.
 
 Optimisation is manual because an update's micro-batches are cut by token budget: the loss of each is its share of the whole
-(``losses.base.Counts``), so they are simply summed.
+(``algo.losses.loss.Counts``), so they are simply summed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from turnwise.algo.losses.base import Loss, LossInputs, Max, Mean, merge_metrics
-from turnwise.engines.base import Engine
+from turnwise.algo.losses.loss import Loss, LossInputs, Max, Mean, merge_metrics
+from turnwise.engines.engine import Engine
 from turnwise.errors import Stopped
 from turnwise.models.policy import adapter_off
 from turnwise.models.score import score

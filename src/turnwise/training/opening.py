@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.envs.base import worlds_of
+from turnwise.envs.environment import worlds_of
 from turnwise.training.durations import duration_line
 
 

@@ -15,7 +15,7 @@ from turnwise.config.settings import Rollout
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.spool import Spool
 from turnwise.engines.spooled import Spooled
-from turnwise.envs.base import Environment
+from turnwise.envs.environment import Environment
 from turnwise.rollouts.local import Verifier
 from turnwise.rollouts.play import Player
 from turnwise.runs.identity import config_hash

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from lightning import Callback
 
-from turnwise.algo.states.base import STD_TOLERANCE
 from turnwise.algo.states.batches import Batches
 from turnwise.algo.states.lazy import chosen, places_of
 from turnwise.algo.states.refresh import Refresh
+from turnwise.algo.states.rule import STD_TOLERANCE
 from turnwise.config.settings import Rollout
 from turnwise.rollouts.collect import Experience
 from turnwise.training.groups import totals_of

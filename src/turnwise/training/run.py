@@ -17,7 +17,7 @@ from turnwise.config.schema import build
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import Step
-from turnwise.envs.base import check_ready, worlds_of
+from turnwise.envs.environment import check_ready, worlds_of
 from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy

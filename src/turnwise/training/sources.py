@@ -21,7 +21,7 @@ from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import Dialect
 from turnwise.data.steps import Step, steps_of
 from turnwise.data.trajectories import Problem, each_trajectory
-from turnwise.envs.base import worlds_of
+from turnwise.envs.environment import worlds_of
 from turnwise.envs.expert_files import expert_file
 from turnwise.errors import InputError
 from turnwise.training.held_out import HeldOut, called_tools

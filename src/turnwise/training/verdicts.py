@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import repeat
 from typing import Any
 
-from turnwise.algo.states.base import Profile
+from turnwise.algo.states.rule import Profile
 from turnwise.rollouts.collect import Experience
 from turnwise.types import Rewards, RolloutTree, State
 

@@ -13,7 +13,7 @@ from peers_generate import GenerateEngine
 from peers_served import Continuous, serve, vllm_absent
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.engines.tree import TreeEngine
 
 CPU = torch.device("cpu")

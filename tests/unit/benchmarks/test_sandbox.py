@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.sandbox.base import NoSandboxError
 from turnwise.sandbox.detect import open_sandbox
+from turnwise.sandbox.sandbox import NoSandboxError
 
 SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "sandbox.py"
 

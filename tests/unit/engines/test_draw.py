@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from turnwise.engines.base import Sampling
 from turnwise.engines.draw import draw, keep_mask, uniforms
+from turnwise.engines.engine import Sampling
 
 
 def test_filters_worked_by_hand() -> None:

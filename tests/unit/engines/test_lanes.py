@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.lanes import Lanes
 from turnwise.engines.tree import TreeEngine
 
@@ -213,7 +213,7 @@ def test_a_small_model_has_a_lane_for_each_thread_of_torch(
 OWNER = """
 import fcntl, os, signal, sys, torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.engines.lanes import Lanes
 lock = open(sys.argv[1], "w")
 fcntl.flock(lock, fcntl.LOCK_EX)

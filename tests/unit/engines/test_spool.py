@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.engines.base import Sample
+from turnwise.engines.engine import Sample
 from turnwise.engines.spool import Key, Spool, digest
 
 

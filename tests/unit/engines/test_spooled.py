@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.engines.base import Sample, Sampling, Told
+from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.spool import Spool
 from turnwise.engines.spooled import Spooled
 from turnwise.engines.tree import TreeEngine

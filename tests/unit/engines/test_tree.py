@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.store import Store
 from turnwise.engines.tree import TreeEngine

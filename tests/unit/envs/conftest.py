@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from turnwise.envs.boxed import Box
-from turnwise.sandbox.base import Limits, NoSandboxError
 from turnwise.sandbox.detect import open_sandbox
+from turnwise.sandbox.sandbox import Limits, NoSandboxError
 
 
 @pytest.fixture(scope="session")

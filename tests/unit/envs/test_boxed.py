@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from turnwise.envs import boxed
-from turnwise.envs.base import Environment, EnvironmentFault, check_ready
 from turnwise.envs.boxed import Box, cut, digest
+from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.math import MathEnv
 from turnwise.envs.remembered import ENTRY, Remembered
@@ -19,7 +19,7 @@ from turnwise.envs.software import SoftwareEnv
 from turnwise.envs.terminal import TerminalEnv
 from turnwise.errors import InputError
 from turnwise.sandbox import bubblewrap
-from turnwise.sandbox.base import Limits, SandboxFault
+from turnwise.sandbox.sandbox import Limits, SandboxFault
 from turnwise.sandbox.tree import File, Link, tree_of
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.envs.calls import Hermes, Short, calls_of, name_of, parameters_of, refusal, tool
 from turnwise.types import ToolCall
 

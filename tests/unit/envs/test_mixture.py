@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from turnwise.config.parts import build_alone
 from turnwise.config.schema import ConfigError
 from turnwise.data.trajectories import read_trajectories
-from turnwise.envs.base import Environment, world_of, worlds_of
 from turnwise.envs.browse import BrowseEnv
 from turnwise.envs.checks import check_forks, check_hostile, replay
+from turnwise.envs.environment import Environment, world_of, worlds_of
 from turnwise.envs.expert_files import expert_file
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.mixture import Mixture, order, shares

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.judges.base import Candidate
 from turnwise.judges.client import ChatClient
 from turnwise.judges.endpoint import EndpointJudge
+from turnwise.judges.judge import Candidate
 from turnwise.types import ToolCall
 
 ROOT = Path(__file__).parents[3]

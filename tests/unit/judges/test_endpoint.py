@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.judges.base import Candidate
 from turnwise.judges.endpoint import EndpointJudge
 from turnwise.judges.injections import attacked
+from turnwise.judges.judge import Candidate
 from turnwise.judges.prompt import question
 from turnwise.judges.rubric import load_rubric
 

@@ -76,7 +76,7 @@ def test_other_content_is_another_question(
 
 RUN = """
 import json, sys
-from turnwise.judges.base import Candidate
+from turnwise.judges.judge import Candidate
 from turnwise.judges.client import ChatClient
 from turnwise.judges.endpoint import EndpointJudge
 judge = EndpointJudge(ChatClient(sys.argv[1], concurrency=4), "naive", cache=sys.argv[2])

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.unit.judges.test_endpoint import Make, MakeJudge, town
 
-from turnwise.judges.base import Judge
 from turnwise.judges.client import ChatClient
 from turnwise.judges.endpoint import EndpointJudge
+from turnwise.judges.judge import Judge
 from turnwise.judges.offline import OfflineJudge
 
 

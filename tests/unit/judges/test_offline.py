@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from turnwise.judges.base import Candidate
+from turnwise.judges.judge import Candidate
 from turnwise.judges.offline import Grades, OfflineJudge, dimensions, grade
 from turnwise.types import ToolCall
 

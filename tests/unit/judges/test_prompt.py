@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from turnwise.judges.base import Candidate
+from turnwise.judges.judge import Candidate
 from turnwise.judges.prompt import AnswerError, question, read_score, repair, response_format
 from turnwise.judges.rubric import load_rubric
 from turnwise.types import ToolCall

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.judges.base import Candidate
 from turnwise.judges.endpoint import EndpointJudge
+from turnwise.judges.judge import Candidate
 
 Make = Callable[..., Candidate]
 MakeJudge = Callable[..., EndpointJudge]

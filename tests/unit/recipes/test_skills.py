@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turnwise.evaluation.skills import SKILLS, Item, items, stream
-from turnwise.evaluation.skills.base import by_words
+from turnwise.evaluation.skills.skill import by_words
 
 
 @pytest.mark.parametrize("name", SKILLS)

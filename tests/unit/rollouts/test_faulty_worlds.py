@@ -12,11 +12,11 @@ import pytest
 from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
-from turnwise.algo.losses.base import Counts
+from turnwise.algo.losses.loss import Counts
 from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError

@@ -10,7 +10,7 @@ import pytest
 
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.rollouts import play
 from turnwise.rollouts.play import Player

@@ -10,14 +10,14 @@ import pytest
 
 from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.gates.base import Gate
 from turnwise.algo.gates.divergence import Divergence
+from turnwise.algo.gates.gate import Gate
 from turnwise.algo.gates.never import Never
 from turnwise.algo.gates.signals import DISTANCE
 from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings

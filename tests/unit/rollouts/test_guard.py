@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from turnwise.envs.base import TRIES, EnvironmentFault, tried
+from turnwise.envs.environment import TRIES, EnvironmentFault, tried
 from turnwise.envs.expert_files import expert_file
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError

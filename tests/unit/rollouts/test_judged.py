@@ -11,7 +11,7 @@ import pytest
 from turnwise.algo.rewards.graded import Graded
 from turnwise.data.steps import Step, steps_of
 from turnwise.errors import InputError
-from turnwise.judges.base import Candidate, gather
+from turnwise.judges.judge import Candidate, gather
 from turnwise.judges.offline import OfflineJudge
 from turnwise.rollouts.judged import Judged, candidate
 from turnwise.types import RolloutTree, State, Task, ToolCall, Trajectory, Turn

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from turnwise.algo.advantages.base import spread
-from turnwise.algo.losses.base import Loss, LossInputs
+from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.algo.losses.loss import Loss, LossInputs
 from turnwise.algo.losses.nll import Nll
 from turnwise.rollouts.pack import Update, pack, row_limit
 from turnwise.rollouts.trie import Trie

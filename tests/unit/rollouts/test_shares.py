@@ -8,8 +8,8 @@ import hydra
 import pytest
 import torch
 
-from turnwise.algo.losses.base import Loss, LossInputs
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.algo.losses.loss import Loss, LossInputs
 from turnwise.config.schema import compose_config
 from turnwise.rollouts.pack import Update, pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn

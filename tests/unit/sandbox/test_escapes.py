@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.sandbox.base import Sandbox
+from turnwise.sandbox.sandbox import Sandbox
 from turnwise.sandbox.tree import File, tree_of
 
 

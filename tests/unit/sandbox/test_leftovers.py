@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from turnwise.sandbox import bubblewrap, leash
-from turnwise.sandbox.base import Limits, Sandbox
 from turnwise.sandbox.bubblewrap import Bubblewrap
+from turnwise.sandbox.sandbox import Limits, Sandbox
 from turnwise.sandbox.tree import File
 from turnwise.sandbox.watch import Watched
 
@@ -47,7 +47,7 @@ def test_a_tree_that_is_too_large_is_the_outcome_of_a_full_folder() -> None:
 TRAINER = """
 import sys, threading, time
 from turnwise.sandbox import leash
-from turnwise.sandbox.base import Limits
+from turnwise.sandbox.sandbox import Limits
 from turnwise.sandbox.bubblewrap import Bubblewrap
 sandbox = Bubblewrap(Limits(seconds=60))
 for _ in range(3):

@@ -16,9 +16,9 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.sandbox import bubblewrap, python
-from turnwise.sandbox.base import Limits, NoSandboxError, Sandbox, SandboxFault
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import open_sandbox
+from turnwise.sandbox.sandbox import Limits, NoSandboxError, Sandbox, SandboxFault
 from turnwise.sandbox.tree import File, tree_of
 from turnwise.sandbox.watch import Watched, children, descendants
 

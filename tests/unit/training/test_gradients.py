@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from turnwise.algo.advantages.base import spread
+from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.gradients import GradientCosine, gradient_cosine, view_gradients

@@ -18,7 +18,7 @@ from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import dialect_of
 from turnwise.data.trajectories import DataError, Problem, each_trajectory
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.errors import InputError
 from turnwise.models.policy import load_policy
 from turnwise.runs.identity import config_hash

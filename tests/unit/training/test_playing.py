@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.engines.spooled import Spooled
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv

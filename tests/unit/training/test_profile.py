@@ -14,7 +14,7 @@ import pytest
 
 from turnwise.algo.states.lazy import chosen
 from turnwise.algo.states.pivots import Pivots
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.rollouts.play import Player
 from turnwise.training import profile as profiling

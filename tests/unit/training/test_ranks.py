@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.algo.advantages.base import spread
+from turnwise.algo.advantages.credit import spread
 from turnwise.algo.allocators.uniform import Uniform
-from turnwise.algo.losses.base import merge_metrics
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.algo.losses.loss import merge_metrics
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.collection import Allocated
 from turnwise.training.module import PolicyModule

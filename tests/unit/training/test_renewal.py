@@ -11,7 +11,7 @@ import torch
 from turnwise.algo.states.batches import Batches
 from turnwise.algo.states.refresh import Refresh
 from turnwise.config.settings import Rollout
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.rollouts.collect import Experience
 from turnwise.training.renewal import Renewal, mixed_share
 from turnwise.types import RolloutTree, State, Task

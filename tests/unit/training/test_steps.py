@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.unit import quiet
 
-from turnwise.algo.advantages.base import spread
+from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.algo.advantages.base import spread
-from turnwise.algo.losses.base import LossInputs, LossOutput
+from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.algo.losses.loss import LossInputs, LossOutput
 from turnwise.errors import Stopped
 from turnwise.rollouts.halves import halves, smaller
 from turnwise.rollouts.pack import Packed, Update, pack

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from turnwise.algo.advantages.base import Credited, finite_rewards, leaf_rewards, mean, spread, std
+from turnwise.algo.advantages.credit import Credited, finite_rewards, leaf_rewards, mean, spread, std
 from turnwise.types import Credit, Rewards, RolloutTree
 
 PEAK = "peak_outcome"  # R_max: the greatest mean outcome of any group of the run

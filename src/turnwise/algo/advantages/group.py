@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.algo.advantages.base import finite_rewards, mean, spread, std
+from turnwise.algo.advantages.credit import finite_rewards, mean, spread, std
 from turnwise.types import Credit, Rewards, RolloutTree
 
 
@@ -16,7 +16,7 @@ class GroupAdvantage:
 
     A group whose std is at most ``tolerance``, or with fewer than two valid leaves, has advantage exactly 0. Leaves whose
     environment failed are in no statistic and never trained on, and so is a whole tree that a gate stopped. Turns receive
-    the sum of their leaves' advantages (see :func:`turnwise.algo.advantages.base.spread`).
+    the sum of their leaves' advantages (see :func:`turnwise.algo.advantages.credit.spread`).
 
     Attributes:
         eps: added to the std.

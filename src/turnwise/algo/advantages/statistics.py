@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from turnwise.algo.advantages.base import mean, std
+from turnwise.algo.advantages.credit import mean, std
 
 ZeroVariance = Literal["keep", "drop", "refill"]
 """What becomes of a group whose rewards are equal: ``keep`` it with advantage 0 (it counts in every mean and feels the KL),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnwise.algo.advantages.base import finite_rewards, spread
+from turnwise.algo.advantages.credit import finite_rewards, spread
 from turnwise.algo.advantages.statistics import ZeroVariance, check_settings, normalised
 from turnwise.types import Credit, Rewards, RolloutTree
 
@@ -41,7 +41,7 @@ class TreeRPO:
         """Credit of every turn of ``tree``.
 
         Raises:
-            ValueError: see :func:`turnwise.algo.advantages.base.finite_rewards`.
+            ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.algo.allocators.base import anchors, counted
+from turnwise.algo.allocators.allocator import anchors, counted
 from turnwise.algo.allocators.concave import even
 from turnwise.algo.allocators.prefix import prefix_allocation, same_outcome
 from turnwise.algo.allocators.root import root_allocation

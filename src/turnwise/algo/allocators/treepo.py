@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from turnwise.algo.allocators.base import anchors, counted
+from turnwise.algo.allocators.allocator import anchors, counted
 from turnwise.types import RolloutTree, State
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnwise.algo.gates.base import noted
+from turnwise.algo.gates.gate import noted
 from turnwise.algo.gates.prefixes import group_at
 from turnwise.types import Judge, Look, RolloutTree, Value
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from turnwise.algo.gates.base import noted
+from turnwise.algo.gates.gate import noted
 from turnwise.algo.gates.prefixes import group_at
 from turnwise.algo.gates.signals import DISTANCE, prefix_edit_distance
 from turnwise.types import Look, RolloutTree

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from turnwise.algo.losses.base import AGGREGATIONS, Aggregation, LossInputs, LossOutput, Max, Mean, Metrics, token_scale
 from turnwise.algo.losses.correction import Correction, Weights
+from turnwise.algo.losses.loss import AGGREGATIONS, Aggregation, LossInputs, LossOutput, Max, Mean, Metrics, token_scale
 from turnwise.models.tensors import segment_sum
 
 RatioLevel = Literal["token", "sequence", "action"]
@@ -29,7 +29,7 @@ class Clipped:
         - ``action``: pi(a|s) / pi_old(a|s), the product over the turn's tokens (PivotRL, arXiv:2603.21383, Eq. 8). The KL is
           then the action's too, the sum of its tokens' estimates. With ``turn_mean_token_mean`` this is Eq. 7 to the letter.
 
-    ``aggregation``: see :func:`turnwise.algo.losses.base.token_scale`; ``constant`` needs ``constant_length``.
+    ``aggregation``: see :func:`turnwise.algo.losses.loss.token_scale`; ``constant`` needs ``constant_length``.
 
     ``kl_estimator``, with x = log pi_0 - log pi of the sampled token: k1 = -x, k2 = x^2 / 2, k3 = e^x - x - 1. Differentiated
     as they stand on samples of pi, only k2 has the gradient of KL(pi || pi_0). The gradient of k1 is zero in expectation;

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from turnwise.algo.losses.base import LossInputs
+from turnwise.algo.losses.loss import LossInputs
 from turnwise.models.tensors import segment_sum
 
 Level = Literal["token", "action", "sequence"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from turnwise.algo.losses.base import LossInputs, LossOutput, Mean, token_scale
+from turnwise.algo.losses.loss import LossInputs, LossOutput, Mean, token_scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from turnwise.algo.rewards.base import recorded_locally
+from turnwise.algo.rewards.reward import recorded_locally
 from turnwise.types import Rewards, RolloutTree
 
 

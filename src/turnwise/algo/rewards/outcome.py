@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.algo.rewards.base import recorded
+from turnwise.algo.rewards.reward import recorded
 from turnwise.types import Rewards, RolloutTree
 
 

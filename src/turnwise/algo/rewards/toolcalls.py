@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from turnwise.algo.rewards.base import single_actions
-from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.algo.rewards.reward import single_actions
 from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
 from turnwise.data.toolcalls.match import equivalent, identical
+from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.errors import InputError
 from turnwise.types import Rewards, RolloutTree, State, ToolCall
 

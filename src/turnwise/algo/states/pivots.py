@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from turnwise.algo.states.base import STD_TOLERANCE, Profile
 from turnwise.algo.states.lazy import chosen, ids_of
 from turnwise.algo.states.refresh import Refresh
+from turnwise.algo.states.rule import STD_TOLERANCE, Profile
 from turnwise.types import State
 
 Keep = Literal["adv", "mixed", "all"]

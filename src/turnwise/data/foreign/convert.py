@@ -14,10 +14,10 @@ from turnwise.data.foreign.turns import conversation_of, tools_of_record
 from turnwise.data.messages import parse_trajectory
 from turnwise.data.records import OnBytes, UnusableError, read_records
 from turnwise.data.tool_schema import function_of
-from turnwise.data.toolcalls.base import MAX_CHARS, Reply, ToolCallError, checked_call, expect, skip_space
 from turnwise.data.toolcalls.bfcl_python import python_literal
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.hermes import CLOSE, OPEN
+from turnwise.data.toolcalls.reply import MAX_CHARS, Reply, ToolCallError, checked_call, expect, skip_space
 from turnwise.data.trajectories import Problem, used_twice
 from turnwise.types import Trajectory
 

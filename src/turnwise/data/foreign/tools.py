@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnwise.data.tool_schema import check_tool, function_of, json_type
-from turnwise.data.toolcalls.base import ToolCallError, decode_json, skip_space
 from turnwise.data.toolcalls.bfcl_python import python_literal
+from turnwise.data.toolcalls.reply import ToolCallError, decode_json, skip_space
 
 _TAGGED = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _LIST = re.compile(r"\[\s*\{")

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnwise.data.messages import from_text
 from turnwise.data.records import UnusableError
-from turnwise.data.toolcalls.base import ToolCallError, checked_call, decode_json
+from turnwise.data.toolcalls.reply import ToolCallError, checked_call, decode_json
 
 CONVERSATIONS = ("messages", "conversations", "conversation")
 TOOLS = ("tools", "functions")

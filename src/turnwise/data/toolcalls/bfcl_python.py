@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.data.toolcalls.base import (
+from turnwise.data.toolcalls.reply import (
     MAX_CHARS,
     MAX_DEPTH,
     Reply,

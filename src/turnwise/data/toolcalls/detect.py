@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from turnwise.data.chat import ChatTemplateError, ChatTokens
-from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.match import identical
+from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.types import Message, ToolCall
 
 PROBE_TOOLS: Sequence[Mapping[str, Any]] = (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from turnwise.data.toolcalls.base import Parser
 from turnwise.data.toolcalls.bfcl_python import bfcl_python
 from turnwise.data.toolcalls.hermes import hermes
 from turnwise.data.toolcalls.llama_json import llama_json
 from turnwise.data.toolcalls.qwen_xml import qwen_xml
+from turnwise.data.toolcalls.reply import Parser
 
 Format = Literal["hermes", "qwen_xml", "llama_json", "bfcl_python"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.data.toolcalls.base import (
+from turnwise.data.toolcalls.reply import (
     Reply,
     ToolCallError,
     checked_call,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwise.data.tool_schema import function_of
-from turnwise.data.toolcalls.base import (
+from turnwise.data.toolcalls.reply import (
     Reply,
     ToolCallError,
     checked_call,

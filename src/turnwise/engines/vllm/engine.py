@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from turnwise.endpoints import Background, key_from
-from turnwise.engines.base import Sample, Sampling, Told
+from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.vllm.connection import Connection
 from turnwise.engines.vllm.local import Local, Process
 from turnwise.engines.vllm.patience import Patience
@@ -202,7 +202,7 @@ class VllmEngine:
     def sample(
         self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
     ) -> list[Sample]:
-        """See :class:`turnwise.engines.base.Engine`. Whatever raises here, or in ``on_sample``, cancels what is under way.
+        """See :class:`turnwise.engines.engine.Engine`. Whatever raises here, or in ``on_sample``, cancels what is under way.
 
         Raises:
             ServerError: no server can answer.

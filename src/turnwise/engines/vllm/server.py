@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from turnwise.engines.base import Sample
+from turnwise.engines.engine import Sample
 from turnwise.engines.vllm.connection import Connection
 from turnwise.engines.vllm.faults import Fault, ServerError
 from turnwise.engines.vllm.holding import Holding

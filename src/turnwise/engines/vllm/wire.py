@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.vllm.faults import Fault
 
 TEMPERATURES = (0.01, 2.0)  # vLLM raises what lies between 0 and the least, and refuses what is above the greatest

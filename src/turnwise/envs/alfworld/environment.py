@@ -11,15 +11,15 @@ from turnwise.envs.alfworld.client import Pool
 from turnwise.envs.alfworld.generated import GeneratedGames
 from turnwise.envs.alfworld.official import OfficialGames
 from turnwise.envs.alfworld.session import AlfworldSession
-from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.demonstration import check_quality, demonstration
+from turnwise.envs.environment import Quality, check_horizon, check_task, same_text
 from turnwise.types import Task, Trajectory
 
 _CASES = Path(household.__file__).with_name("checks.yaml")
 
 
 class AlfworldEnvironment:
-    """ALFWorld's six task types (arXiv:2010.03768) in TextWorld. See ``turnwise.envs.base.Environment``.
+    """ALFWorld's six task types (arXiv:2010.03768) in TextWorld. See ``turnwise.envs.environment.Environment``.
 
     Args:
         games: the ``json_2.1.1`` folder of the official games; None generates the rooms and tasks of ``env=household``.

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnwise.envs.alfworld.game import Scene, problem, type_of
 from turnwise.envs.alfworld.session import AlfworldSession
-from turnwise.envs.base import Quality
+from turnwise.envs.environment import Quality
 from turnwise.envs.household import HouseholdEnv, catalog
 from turnwise.types import Task
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turnwise.envs.alfworld.session import AlfworldSession
-from turnwise.envs.base import Quality
+from turnwise.envs.environment import Quality
 from turnwise.errors import InputError
 from turnwise.types import Task
 

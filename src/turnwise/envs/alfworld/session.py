@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnwise.envs.alfworld.client import Worker
-from turnwise.envs.base import Step
+from turnwise.envs.environment import Step
 from turnwise.types import Message, Task
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
 class AlfworldSession:
-    """See ``turnwise.envs.base.Session``. The horizon is ours: the engine alone would go on for ever.
+    """See ``turnwise.envs.environment.Session``. The horizon is ours: the engine alone would go on for ever.
 
     ``actions`` are those taken so far, no-ops included; one that is not admissible answers "Nothing happens.". ``seen``
     are the receptacles whose inside a walk or an opening has shown.

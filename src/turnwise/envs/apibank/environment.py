@@ -12,7 +12,7 @@ from turnwise.envs.dialogues.experts import Mistakes
 
 
 class ApiBankEnv(DialogueEnv):
-    """Level 1 calls a given API, level 2 finds one first, level 3 plans several. See ``turnwise.envs.base.Environment``.
+    """Level 1 calls a given API, level 2 finds one first, level 3 plans several. See ``turnwise.envs.environment.Environment``.
 
     Args:
         data: the folder of the public files (``json_test_data``); None is the in-house office.

@@ -15,9 +15,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from turnwise.data.toolcalls.base import ToolCallError, checked_call
 from turnwise.data.toolcalls.bfcl_python import bfcl_python
 from turnwise.data.toolcalls.match import equivalent
+from turnwise.data.toolcalls.reply import ToolCallError, checked_call
 from turnwise.envs.apibank.library import SEARCHER, words
 from turnwise.envs.dialogues.problem import Problem, UserTurn, turns_data, turns_from
 from turnwise.envs.tools import json_schema

@@ -14,7 +14,7 @@ from turnwise.envs.dialogues.experts import Mistakes
 
 
 class BfclEnv(DialogueEnv):
-    """Dialogues that are served by calls. See ``turnwise.envs.base.Environment``.
+    """Dialogues that are served by calls. See ``turnwise.envs.environment.Environment``.
 
     Args:
         level: ``public``, the 800 tasks of the benchmark; ``tiny``, short generated ones over the same APIs.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from turnwise.envs.base import Quality, check_horizon, same_text
 from turnwise.envs.browse import verifier
 from turnwise.envs.browse.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.browse.session import TOOLS, BrowseSession
 from turnwise.envs.calls import Style, calls_of
 from turnwise.envs.demonstration import by_quality, demonstration
+from turnwise.envs.environment import Quality, check_horizon, same_text
 from turnwise.envs.search.encyclopaedia import Level
 from turnwise.envs.search.retrieval import Bm25, Retriever, Served
 from turnwise.envs.search.scoring import F1_FLOOR
@@ -19,7 +19,7 @@ from turnwise.types import Task, Trajectory
 
 
 class BrowseEnv:
-    """Evidence has to be collected: a search lists titles, a page shows how it begins. See ``turnwise.envs.base.Environment``.
+    """Evidence has to be collected: a search lists titles, a page shows how it begins. See ``envs.environment.Environment``.
 
     Args:
         level, edition, countries, calls, floor, files, corpus, retriever: as of ``env=search``. A retriever only finds: what

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from turnwise.envs.base import Step
 from turnwise.envs.calls import Calls, tool
+from turnwise.envs.environment import Step
 from turnwise.envs.search.pages import Fact, Page, Pages, Question
 from turnwise.envs.search.retrieval import Retriever
 from turnwise.envs.search.session import ANSWERED, ASKED, NOTHING, answered

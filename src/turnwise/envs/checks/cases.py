@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from turnwise.envs.base import Environment
+from turnwise.envs.environment import Environment
 from turnwise.errors import InputError
 from turnwise.files import read_yaml
 from turnwise.types import Task

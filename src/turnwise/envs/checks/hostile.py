@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnwise.envs.base import Environment, Session, Step
+from turnwise.envs.environment import Environment, Session, Step
 from turnwise.types import Task
 
 if TYPE_CHECKING:

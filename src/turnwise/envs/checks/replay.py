@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnwise.data.toolcalls.formats import Format
-from turnwise.envs.base import Environment, Session
+from turnwise.envs.environment import Environment, Session
 from turnwise.envs.tools import as_written
 from turnwise.types import Message, Task
 

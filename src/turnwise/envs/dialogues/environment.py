@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from turnwise.data.toolcalls.formats import Format
-from turnwise.envs.base import Quality, check_horizon, check_task, same_text, tools_of
 from turnwise.envs.demonstration import by_quality
 from turnwise.envs.dialogues import experts, verifier
 from turnwise.envs.dialogues.experts import Mistakes
 from turnwise.envs.dialogues.problem import Problem
 from turnwise.envs.dialogues.score import Reference
 from turnwise.envs.dialogues.session import DialogueSession
+from turnwise.envs.environment import Quality, check_horizon, check_task, same_text, tools_of
 from turnwise.envs.tools import check_format, played
 from turnwise.types import Task, Trajectory
 
@@ -39,7 +39,7 @@ class Source(Protocol):
 
 
 class DialogueEnv:
-    """See ``turnwise.envs.base.Environment``; a world of its own names itself and its source.
+    """See ``turnwise.envs.environment.Environment``; a world of its own names itself and its source.
 
     Args:
         source: of the tasks.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 
 from turnwise.data.toolcalls.formats import Format
-from turnwise.envs.base import Step
 from turnwise.envs.dialogues.problem import Problem, World
 from turnwise.envs.dialogues.score import STOPPED, Reference
+from turnwise.envs.environment import Step
 from turnwise.envs.tools import Tools, answered, read_calls, signature, templated
 from turnwise.types import Message, Task, ToolCall
 
@@ -15,7 +15,7 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]. Reply
 
 
 class DialogueSession:
-    """See ``turnwise.envs.base.Session``. The policy makes calls until it replies without one; then the user's next turn comes.
+    """See ``envs.environment.Session``. The policy makes calls until it replies without one; then the user's next turn comes.
 
     A reply that cannot be read ends the user's turn, as in BFCL. The episode ends, lost, at the first user turn that
     fails the check, after more than ``steps`` replies with calls to one user turn, or at the horizon.

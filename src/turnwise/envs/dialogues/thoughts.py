@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 
 from turnwise.data.tool_schema import function_of
-from turnwise.data.toolcalls.base import CLOSE_THINKING, OPEN_THINKING
+from turnwise.data.toolcalls.reply import CLOSE_THINKING, OPEN_THINKING
 from turnwise.envs.tools import Tools
 
 NOTHING = "nothing"

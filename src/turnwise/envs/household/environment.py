@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.demonstration import by_quality, demonstration
+from turnwise.envs.environment import Quality, check_horizon, check_task, same_text
 from turnwise.envs.household import planner, verifier
 from turnwise.envs.household.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.household.rooms import make_task
@@ -15,7 +15,7 @@ from turnwise.types import Task, Trajectory
 
 
 class HouseholdEnv:
-    """Six kinds of household tasks in text. See ``turnwise.envs.base.Environment``.
+    """Six kinds of household tasks in text. See ``turnwise.envs.environment.Environment``.
 
     Args:
         horizon: turns of an episode.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from turnwise.envs.base import Step
+from turnwise.envs.environment import Step
 from turnwise.envs.household.state import State
 from turnwise.envs.household.world import GO, NOTHING, OPEN, World
 from turnwise.types import Message, Task
 
 
 class HouseholdSession:
-    """See ``turnwise.envs.base.Session``. An action that is unknown or not admissible answers "Nothing happens."
+    """See ``turnwise.envs.environment.Session``. An action that is unknown or not admissible answers "Nothing happens."
 
     ``turns`` counts every action, such no-ops too; the episode ends when the goal holds or ``horizon`` is reached.
     """

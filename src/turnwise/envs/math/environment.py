@@ -6,9 +6,9 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 
-from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.calls import Style, calls_of
 from turnwise.envs.demonstration import by_quality, demonstration
+from turnwise.envs.environment import Quality, check_horizon, check_task, same_text
 from turnwise.envs.math import verifier
 from turnwise.envs.math.equality import Equality
 from turnwise.envs.math.experts import ClumsyExpert, GoodExpert, Mistakes
@@ -21,7 +21,7 @@ from turnwise.types import Task, Trajectory
 
 
 class MathEnv:
-    """Generated problems, or those of public data sets. See ``turnwise.envs.base.Environment``.
+    """Generated problems, or those of public data sets. See ``turnwise.envs.environment.Environment``.
 
     Args:
         level: ``tiny`` (sums of two steps, short commands) or ``full``.

@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.environment import EnvironmentFault
 
 LONGEST = 400  # characters of an answer that is looked at: the longest final answers have a quarter of that
 _START = 60.0  # seconds for the worker's imports

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.remembered import Remembered
-from turnwise.sandbox.base import Limits, NoSandboxError, Outcome, PythonState, Sandbox, SandboxFault
 from turnwise.sandbox.detect import Backend, open_sandbox
+from turnwise.sandbox.sandbox import Limits, NoSandboxError, Outcome, PythonState, Sandbox, SandboxFault
 
 _STATES = 96  # processes kept: the sandbox holds some hundreds, and several worlds may share a machine
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from turnwise.envs.base import Step
 from turnwise.envs.boxed import STOPPED, cut
 from turnwise.envs.calls import Calls, tool
+from turnwise.envs.environment import Step
 from turnwise.envs.math.equality import Equality
 from turnwise.envs.math.interpreter import Interpreter
 from turnwise.envs.math.problems import Problem

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from turnwise.envs.base import Quality, check_horizon, same_text
 from turnwise.envs.calls import Style, calls_of
 from turnwise.envs.demonstration import by_quality, demonstration
+from turnwise.envs.environment import Quality, check_horizon, same_text
 from turnwise.envs.search import verifier
 from turnwise.envs.search.encyclopaedia import Level
 from turnwise.envs.search.experts import ClumsyExpert, GoodExpert, Mistakes
@@ -19,7 +19,7 @@ from turnwise.types import Task, Trajectory
 
 
 class SearchEnv:
-    """Questions over generated pages, or over the files of public data sets. See ``turnwise.envs.base.Environment``.
+    """Questions over generated pages, or over the files of public data sets. See ``turnwise.envs.environment.Environment``.
 
     Args:
         level: ``tiny`` (short pages, few words, short commands) or ``full``.

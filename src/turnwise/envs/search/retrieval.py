@@ -13,7 +13,7 @@ import bm25s
 import numpy as np
 
 from turnwise.endpoints import Background, TooLargeError, bounded, check_url, key_from, open_session
-from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.search.pages import Page, Pages
 from turnwise.errors import InputError
 from turnwise.text import parse_json, said

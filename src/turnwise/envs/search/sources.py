@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.envs.base import check_task
+from turnwise.envs.environment import check_task
 from turnwise.envs.search.encyclopaedia import SPLITS, Encyclopaedia, Level
 from turnwise.envs.search.pages import Page, Pages, Question
 from turnwise.envs.search.public import read_pages, read_questions

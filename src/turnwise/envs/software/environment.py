@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.boxed import Box
 from turnwise.envs.calls import Style, calls_of
 from turnwise.envs.demonstration import by_quality, demonstration
+from turnwise.envs.environment import Quality, check_horizon, check_task, same_text
 from turnwise.envs.software import verifier
 from turnwise.envs.software.experts import ClumsyExpert, GoodExpert, Slips
 from turnwise.envs.software.session import TOOLS, SoftwareSession
@@ -16,7 +16,7 @@ from turnwise.types import Task, ToolCall, Trajectory
 
 
 class SoftwareEnv:
-    """See ``turnwise.envs.base.Environment``.
+    """See ``turnwise.envs.environment.Environment``.
 
     Args:
         level: tiny or full; how many modules and functions a repository has.

@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.data.toolcalls.base import ToolCallError
-from turnwise.envs.base import Step
+from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.envs.boxed import STOPPED, Box, cut
 from turnwise.envs.calls import Calls, Short, refusal, tool
+from turnwise.envs.environment import Step
 from turnwise.envs.software.tasks import TEST
 from turnwise.sandbox.tree import File, Tree, tree_of
 from turnwise.types import Message, Task, ToolCall
@@ -48,7 +48,7 @@ print({mark!r} + json.dumps(found))
 
 
 class SoftwareSession:
-    """See ``turnwise.envs.base.Session``. The task is done when every case, shown or held back, comes out right.
+    """See ``turnwise.envs.environment.Session``. The task is done when every case, shown or held back, comes out right.
 
     ``found`` says how much of the way to the fault answers have shown: 1 the function that fails, 2 where it stands, 3 its
     faulty line. Who does not know yet which function fails has not found the other two, even if they stand in an answer.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.envs.software.session import SoftwareSession
 
 Verifier = Literal["effect", "call", "name"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from turnwise.endpoints import Background
-from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.tau2.package import of_package
 from turnwise.envs.tau2.user import ENDS, Talk
 from turnwise.judges.cache import Cache, CacheError, key_of

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal
 
-from turnwise.envs.base import Quality, check_horizon, check_task, same_text, tools_of
 from turnwise.envs.demonstration import by_quality
 from turnwise.envs.dialogues import Mistakes
+from turnwise.envs.environment import Quality, check_horizon, check_task, same_text, tools_of
 from turnwise.envs.tau2 import experts, verifier
 from turnwise.envs.tau2.endpoint import EndpointUser
 from turnwise.envs.tau2.package import DOMAINS, FREE, root, splits
@@ -25,7 +25,7 @@ SPLITS = ("train", "seen", "unseen")
 
 
 class Tau2Env:
-    """The benchmark's base set, without the tasks that pay for doing nothing. See ``turnwise.envs.base.Environment``.
+    """The benchmark's base set, without the tasks that pay for doing nothing. See ``turnwise.envs.environment.Environment``.
 
     Args:
         domains: of ``airline``, ``retail`` and ``telecom``; the last is played solo, with a ticket instead of a user.

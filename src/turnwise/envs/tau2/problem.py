@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.tau2.lookups import customer_of
 from turnwise.envs.tau2.package import DOMAINS, SOLO, of_package, records, toolbox
 from turnwise.envs.tau2.world import FAILED, World

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 
-from turnwise.data.toolcalls.base import Reply, ToolCallError
 from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.envs.base import Step
+from turnwise.data.toolcalls.reply import Reply, ToolCallError
+from turnwise.envs.environment import Step
 from turnwise.envs.tau2.package import policy
 from turnwise.envs.tau2.problem import DONE, TRANSFER, UNFINISHED, Gold, Reference
 from turnwise.envs.tau2.user import Talk, User
@@ -27,7 +27,7 @@ _SHOWN = 160  # characters of an error message
 
 
 class Tau2Session:
-    """See ``turnwise.envs.base.Session``.
+    """See ``turnwise.envs.environment.Session``.
 
     A reply makes its calls, or else its text goes to the user. The episode ends when the user ends it, in solo mode with the
     call of ``done``, or at the horizon, where it is lost as in the benchmark. Only an ended episode is paid, with 0 or 1.

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from turnwise.data.tool_schema import check_call
-from turnwise.data.toolcalls.base import ToolCallError
 from turnwise.data.toolcalls.match import same_value
+from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.envs.tau2.lookups import identifiers, seen, unknown
 from turnwise.envs.tau2.problem import TRANSFER, Gold, missing
 from turnwise.envs.tau2.session import Tau2Session

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel
 
 from turnwise.data.tool_schema import check_call
-from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.tau2.package import DOMAINS, SOLO, of_package, opener, toolbox
 from turnwise.envs.tau2.records import Records, Table
 from turnwise.types import ToolCall

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.envs.base import Quality, check_horizon, check_task, same_text
 from turnwise.envs.boxed import Box
 from turnwise.envs.calls import Style, calls_of
 from turnwise.envs.demonstration import by_quality, demonstration
+from turnwise.envs.environment import Quality, check_horizon, check_task, same_text
 from turnwise.envs.terminal import verifier
 from turnwise.envs.terminal.experts import ClumsyExpert, GoodExpert, Slips
 from turnwise.envs.terminal.goal import Goal
@@ -17,7 +17,7 @@ from turnwise.types import Task, ToolCall, Trajectory
 
 
 class TerminalEnv:
-    """See ``turnwise.envs.base.Environment``.
+    """See ``turnwise.envs.environment.Environment``.
 
     Args:
         level: tiny or full; how large folders and requests are.

@@ -6,19 +6,19 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.data.toolcalls.base import ToolCallError
-from turnwise.envs.base import Step
+from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.envs.boxed import STOPPED, Box, cut
 from turnwise.envs.calls import Calls, Short, refusal, tool
+from turnwise.envs.environment import Step
 from turnwise.envs.terminal.goal import Goal
-from turnwise.sandbox.base import Outcome
+from turnwise.sandbox.sandbox import Outcome
 from turnwise.types import Message, Task
 
 TOOLS = (tool("bash", "Run a command of bash in the work folder.", command=("string", "the command")),)
 
 
 class TerminalSession:
-    """See ``turnwise.envs.base.Session``. Each command starts in the work folder, in a shell of its own.
+    """See ``turnwise.envs.environment.Session``. Each command starts in the work folder, in a shell of its own.
 
     The folder is a value (``turnwise.sandbox.tree``), so that a fork shares it. ``located`` are the files of chores
     that the policy found by what it read.

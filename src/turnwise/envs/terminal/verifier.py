@@ -17,7 +17,7 @@ from typing import Literal
 
 from rapidfuzz.distance import Levenshtein
 
-from turnwise.data.toolcalls.base import ToolCallError
+from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.envs.terminal.session import TerminalSession
 
 Verifier = Literal["effect", "similarity"]

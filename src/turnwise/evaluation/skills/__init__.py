@@ -17,7 +17,7 @@ from turnwise.evaluation.skills import (
     science,
     translation,
 )
-from turnwise.evaluation.skills.base import Item, Skill, Split, stream
+from turnwise.evaluation.skills.skill import Item, Skill, Split, stream
 
 SKILLS: dict[str, Skill] = {
     module.SKILL.name: module.SKILL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from turnwise.evaluation.skills.base import Item, Skill, exact
+from turnwise.evaluation.skills.skill import Item, Skill, exact
 
 
 def draw(rng: Random) -> Item:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from random import Random
 
-from turnwise.evaluation.skills.base import Item, Skill
+from turnwise.evaluation.skills.skill import Item, Skill
 
 _LIMIT = 20
 

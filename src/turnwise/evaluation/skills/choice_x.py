@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from turnwise.evaluation.skills.base import Item, Skill, exact
 from turnwise.evaluation.skills.choice import options, question
 from turnwise.evaluation.skills.lexicon import MERU
+from turnwise.evaluation.skills.skill import Item, Skill, exact
 
 
 def draw(rng: Random) -> Item:

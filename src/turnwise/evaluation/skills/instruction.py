@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from turnwise.evaluation.skills.base import Item, Skill, exact
 from turnwise.evaluation.skills.lexicon import KINDS, WORDS
+from turnwise.evaluation.skills.skill import Item, Skill, exact
 
 _PLACES = ("first", "second", "third")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from turnwise.evaluation.skills.base import Item, Skill, by_words
 from turnwise.evaluation.skills.lexicon import ADJECTIVES, MERU, NOUNS, TOVAN, VERBS
+from turnwise.evaluation.skills.skill import Item, Skill, by_words
 
 
 def draw(rng: Random) -> Item:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from lightning import Callback
 
-from turnwise.algo.rewards.base import Reward
+from turnwise.algo.rewards.reward import Reward
 from turnwise.models.policy import load_backbone
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.predictors.critic import Critic

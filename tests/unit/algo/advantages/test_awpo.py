@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwise.algo.advantages.awpo import PEAK, Awpo
-from turnwise.algo.advantages.base import BatchAdvantage, Credited, credit_all
+from turnwise.algo.advantages.credit import BatchAdvantage, Credited, credit_all
 from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnwise.algo.losses.base import AGGREGATIONS, Counts, LossInputs, Max, Mean, merge_metrics
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.algo.losses.loss import AGGREGATIONS, Counts, LossInputs, Max, Mean, merge_metrics
 
 RATIO = torch.tensor([1.5, 0.5, 1.0, 2.0], dtype=torch.double)
 TURN = torch.tensor([0, 0, 1, 2])

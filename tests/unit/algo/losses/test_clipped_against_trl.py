@@ -17,8 +17,8 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from turnwise.algo.advantages.group import GroupAdvantage
-from turnwise.algo.losses.base import Counts, LossInputs
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.algo.losses.loss import Counts, LossInputs
 from turnwise.models.tensors import selected_logprobs_and_entropy
 from turnwise.types import RolloutTree, State, Task, Turn
 

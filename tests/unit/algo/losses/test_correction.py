@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.algo.losses.base import Counts, LossInputs
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.correction import Correction
+from turnwise.algo.losses.loss import Counts, LossInputs
 
 OPEN = {"mask_low": None, "mask_high": None}
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from turnwise.algo.losses.base import Counts, LossInputs, merge_metrics
+from turnwise.algo.losses.loss import Counts, LossInputs, merge_metrics
 from turnwise.algo.losses.nll import Nll
 
 

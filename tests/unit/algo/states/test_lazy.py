@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.algo.states.base import Profile
 from turnwise.algo.states.batches import Batches
 from turnwise.algo.states.expert_turns import ExpertTurns, expert_turns
 from turnwise.algo.states.lazy import LazyStates, chosen, ids_of, lengths_of, places_of
 from turnwise.algo.states.pivots import Pivots
+from turnwise.algo.states.rule import Profile
 from turnwise.config.settings import Rollout
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.records import UnusableError
-from turnwise.engines.base import Sampling
+from turnwise.engines.engine import Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.models.shipped import tiny_path

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.algo.states.base import Profile
 from turnwise.algo.states.pivots import Pivots, summarise
+from turnwise.algo.states.rule import Profile
 from turnwise.types import State, Task
 
 

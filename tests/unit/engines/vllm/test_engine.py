@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.vllm.faults import ServerError
 
 Make = Callable[..., Any]

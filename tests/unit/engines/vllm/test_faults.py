@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.vllm.faults import ServerError
 from turnwise.engines.vllm.patience import Patience
 

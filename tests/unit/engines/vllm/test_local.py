@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.vllm import guard
 from turnwise.engines.vllm.faults import ServerError
 from turnwise.engines.vllm.local import Local, free_port

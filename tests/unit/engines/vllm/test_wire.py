@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.engines.base import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.vllm.faults import Fault
 from turnwise.engines.vllm.wire import body_of, sample_of
 

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 
 from turnwise.data.chat import ChatTokens
 from turnwise.envs.alfworld import AlfworldEnvironment
-from turnwise.envs.base import Step
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay
 from turnwise.envs.checks.cases import case_file
+from turnwise.envs.environment import Step
 from turnwise.envs.search import SearchEnv, SearchSession
 from turnwise.errors import InputError
 from turnwise.models.shipped import ASSETS

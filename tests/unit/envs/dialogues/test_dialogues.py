@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from turnwise.data.messages import parse_trajectory
 from turnwise.data.toolcalls.write import write_calls
-from turnwise.envs.base import Environment
+from turnwise.envs.environment import Environment
 from turnwise.envs.tools import read_calls
 from turnwise.types import ToolCall
 

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from turnwise.data.chat import ChatTokens
-from turnwise.envs.base import tools_of
+from turnwise.envs.environment import tools_of
 from turnwise.envs.tools import read_calls
 from turnwise.models.shipped import ASSETS
 

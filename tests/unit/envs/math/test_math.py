@@ -14,15 +14,15 @@ import pytest
 from transformers import AutoTokenizer
 
 from turnwise.data.chat import ChatTokens
-from turnwise.envs.base import Environment
 from turnwise.envs.checks import forges
+from turnwise.envs.environment import Environment
 from turnwise.envs.math import Equality, Interpreter, MathEnv
 from turnwise.envs.math.problems import KINDS, SPLITS, Level, make_problems
 from turnwise.envs.math.public import boxed, read_problems
 from turnwise.errors import InputError
 from turnwise.models.shipped import ASSETS
-from turnwise.sandbox.base import NoSandboxError
 from turnwise.sandbox.detect import open_sandbox
+from turnwise.sandbox.sandbox import NoSandboxError
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.search import SearchEnv
 from turnwise.envs.search.pages import Page, Pages
 from turnwise.envs.search.retrieval import MAX_QUERY, Bm25, Served

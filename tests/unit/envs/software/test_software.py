@@ -8,7 +8,7 @@ from turnwise.envs.boxed import Box
 from turnwise.envs.software import Slips, SoftwareEnv
 from turnwise.envs.software.programs import PROGRAMS, Program
 from turnwise.envs.software.tasks import TEST
-from turnwise.sandbox.base import Limits
+from turnwise.sandbox.sandbox import Limits
 from turnwise.types import Task, ToolCall
 
 TESTS = """import bag

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from turnwise.data.chat import ChatTokens
 from turnwise.data.toolcalls.write import write_calls
-from turnwise.envs.base import tools_of
+from turnwise.envs.environment import tools_of
 from turnwise.envs.tau2 import Tau2Env, by_domain, package
 from turnwise.envs.tau2.problem import Gold, Reference, missing, problem_of
 from turnwise.envs.tools import as_written

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from turnwise.envs.base import EnvironmentFault
+from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.tau2 import package
 from turnwise.envs.tau2.package import DOMAINS, toolbox
 from turnwise.envs.tau2.world import FAILED, World, pristine

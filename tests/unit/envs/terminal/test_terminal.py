@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from turnwise.envs.base import EnvironmentFault
 from turnwise.envs.boxed import Box
+from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.terminal import Slips, TerminalEnv, TerminalSession
 from turnwise.envs.terminal.goal import Goal
 from turnwise.envs.terminal.tasks import KINDS, split_of
 from turnwise.envs.terminal.verifier import normalised
-from turnwise.sandbox.base import Limits
+from turnwise.sandbox.sandbox import Limits
 from turnwise.sandbox.tree import File
 from turnwise.types import Task
 
