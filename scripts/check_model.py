@@ -34,7 +34,7 @@ from turnwise.models.families import architectures
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy, with_adapter
 from turnwise.models.shipped import weights_of
-from turnwise.rollouts.family import ALPHA, RANK, Verdict, filled, judge_family, rows_of
+from turnwise.rollouts.family import ALPHA, RANK, FamilyVerdict, filled, judge_family, rows_of
 from turnwise.rollouts.probe import probe
 from turnwise.training.exactness import refusal
 
@@ -120,7 +120,7 @@ def judge_model(settings: Settings) -> int:
 
 def judge_all(settings: Settings) -> int:
     """Every family in a process of its own, so that none ends or delays the others."""
-    verdicts: list[Verdict] = []
+    verdicts: list[FamilyVerdict] = []
     for kind in settings.only or architectures():
         for verdict in guarded(kind, settings.limit):
             verdicts.append(verdict)
@@ -140,7 +140,7 @@ def judge_all(settings: Settings) -> int:
     return int(bool(counts["wrong"] or counts["tracebacks"]))
 
 
-def guarded(kind: str, limit: float) -> list[Verdict]:
+def guarded(kind: str, limit: float) -> list[FamilyVerdict]:
     """The rows of a model type, from a process that is ended when its time is over."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
@@ -149,12 +149,12 @@ def guarded(kind: str, limit: float) -> list[Verdict]:
     there.close()
     try:
         if not here.poll(limit):
-            return [Verdict(kind, "refused", why=f"not built or judged within {limit:g} s")]
-        found: list[Verdict] = here.recv()
+            return [FamilyVerdict(kind, "refused", why=f"not built or judged within {limit:g} s")]
+        found: list[FamilyVerdict] = here.recv()
         return found
     except EOFError:
         process.join()
-        return [Verdict(kind, "traceback", why=f"its process ended with exit code {process.exitcode}")]
+        return [FamilyVerdict(kind, "traceback", why=f"its process ended with exit code {process.exitcode}")]
     finally:
         process.kill()
         process.join()
@@ -165,7 +165,7 @@ def _rows(kind: str, there: Any) -> None:
     there.send([judge_family(kind, name, changes) for name, changes in rows_of(kind)])
 
 
-def cells(verdict: Verdict) -> list[str]:
+def cells(verdict: FamilyVerdict) -> list[str]:
     """A row of the table."""
     values = asdict(verdict)
     return [
@@ -174,7 +174,7 @@ def cells(verdict: Verdict) -> list[str]:
     ]
 
 
-def write(verdicts: Sequence[Verdict], anew: bool) -> None:
+def write(verdicts: Sequence[FamilyVerdict], anew: bool) -> None:
     """Put rows into the table of docs/models.md: all of them, or those that were judged."""
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     old, after = rest.split(END)

@@ -28,7 +28,7 @@ from turnwise.errors import InputError
 from turnwise.experiments.arguments import is_sweep
 from turnwise.experiments.jobs import ask, jobs, played
 from turnwise.planning.hours import GPUS, Gpu
-from turnwise.planning.plan import Plan, plan
+from turnwise.planning.plan import RunPlan, plan
 from turnwise.planning.tables import notes, plan_tables
 from turnwise.reports.tables import to_rich
 
@@ -66,12 +66,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def of_sweep(
     arguments: Sequence[str], gpu: Gpu, given: dict[str, float | None]
-) -> tuple[str, dict[str, Plan], dict[str, Any]]:
+) -> tuple[str, dict[str, RunPlan], dict[str, Any]]:
     """(title, plan of each row, what else is to be said). A row is planned also where it cannot run, if it composes."""
     asked = played(ask(arguments, CONF))
     found = jobs(asked)
     first = {job.row: job for job in reversed(found)}
-    plans: dict[str, Plan] = {}
+    plans: dict[str, RunPlan] = {}
     cannot = {row: job.cannot for row, job in first.items() if job.cannot}
     mistakes: list[str] = []
     for row in dict.fromkeys(job.row for job in found):

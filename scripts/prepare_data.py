@@ -22,7 +22,7 @@ from rich.table import Table
 
 from turnwise.console import Terminal, sized
 from turnwise.data.foreign import KEYS, Calls, Importer
-from turnwise.data.trajectories import DataError, Problem, write_trajectories
+from turnwise.data.trajectories import BadTrajectory, DataError, write_trajectories
 from turnwise.errors import InputError
 from turnwise.files import no_room
 from turnwise.types import Trajectory
@@ -75,20 +75,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def by_reason(problems: Sequence[Problem]) -> dict[str, list[Problem]]:
+def by_reason(problems: Sequence[BadTrajectory]) -> dict[str, list[BadTrajectory]]:
     """The problems of each kind, the most frequent first."""
-    found: dict[str, list[Problem]] = {}
+    found: dict[str, list[BadTrajectory]] = {}
     for problem in problems:
         found.setdefault(problem.reason, []).append(problem)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def places(problems: Sequence[Problem]) -> list[str]:
+def places(problems: Sequence[BadTrajectory]) -> list[str]:
     """``file:line`` of the first of them."""
     return [problem.source for problem in problems[:SHOWN]]
 
 
-def table(reasons: dict[str, list[Problem]]) -> Table:
+def table(reasons: dict[str, list[BadTrajectory]]) -> Table:
     """What could not be used: how often, where, an example and its remedy."""
     shown = Table(title="Not used", title_justify="left")
     for name in ("reason", "count", "where", "the first, and its remedy"):

@@ -24,7 +24,7 @@ from turnwise.data.trajectories import read_trajectories
 from turnwise.errors import InputError
 from turnwise.judges.cache import Cache
 from turnwise.judges.client import ChatClient
-from turnwise.judges.rationales import Step, Written, steps, write_rationales, write_reasoned
+from turnwise.judges.rationales import DemonstratedTurn, Written, steps, write_rationales, write_reasoned
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,7 +78,7 @@ def client_of(args: argparse.Namespace) -> ChatClient:
 
 
 async def ask(
-    client: ChatClient, args: argparse.Namespace, wanted: list[Step], cache: Cache, console: Terminal
+    client: ChatClient, args: argparse.Namespace, wanted: list[DemonstratedTurn], cache: Cache, console: Terminal
 ) -> Written:
     """All answers, with a bar on the terminal."""
     with Progress(console=console, transient=True) as progress:
@@ -97,7 +97,7 @@ async def ask(
             await client.close()
 
 
-def write(path: Path, wanted: list[Step], written: Written, model: str) -> None:
+def write(path: Path, wanted: list[DemonstratedTurn], written: Written, model: str) -> None:
     """The rationales in the order of their turns, whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

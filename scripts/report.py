@@ -26,7 +26,7 @@ from turnwise.experiments.hashes import RowHashes
 from turnwise.experiments.jobs import Asked, ask
 from turnwise.experiments.table import sweep_names
 from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
-from turnwise.reports.compare import Collection, collect
+from turnwise.reports.compare import FinishedRuns, collect
 from turnwise.reports.entry_figures import entry_figures, run_folders
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.gates.report import Settings, gate_report
@@ -161,7 +161,7 @@ def refuse_seeds(entries: Sequence[Entry], places: Sequence[Path]) -> None:
         raise InputError(f"seed={absent[0]}: no finished run of it in {where}; {told}")
 
 
-def drawings(path: Path, drawn: dict[str, Figure], collection: Collection) -> dict[Path, Figure]:
+def drawings(path: Path, drawn: dict[str, Figure], collection: FinishedRuns) -> dict[Path, Figure]:
     """What ``--figure`` writes, and where: each of several drawn worlds has a file of its own."""
     if len(drawn) > 1:
         return {path.with_stem(f"{path.stem}-{name}"): figure for name, figure in drawn.items()}
@@ -195,7 +195,7 @@ def save(
         console.print(f"Page: {args.html}")
 
 
-def build_tables(collection: Collection, papers: list[PaperTable]) -> list[Table]:
+def build_tables(collection: FinishedRuns, papers: list[PaperTable]) -> list[Table]:
     """A table of runs for each environment and scale, then the papers' numbers beside ours."""
     tables = []
     for (env, scale), rows in collection.sections.items():
@@ -209,7 +209,7 @@ def build_tables(collection: Collection, papers: list[PaperTable]) -> list[Table
     return tables
 
 
-def strangers(collection: Collection, paths: list[Path], papers: list[PaperTable]) -> list[str]:
+def strangers(collection: FinishedRuns, paths: list[Path], papers: list[PaperTable]) -> list[str]:
     """A note for each sweep file that none of the runs belongs to."""
     names = [row.name for rows in collection.sections.values() for row in rows]
     return [

@@ -25,7 +25,7 @@ from recipes.tiny.card import write_card
 from recipes.tiny.household import Household
 from recipes.tiny.measure import measure
 from recipes.tiny.mixture import Mixture
-from recipes.tiny.recipe import Recipe, Run, make_tokenizer
+from recipes.tiny.recipe import Recipe, Training, make_tokenizer
 from recipes.tiny.toolworlds import ToolWorlds, llama, thinking
 from transformers import AutoTokenizer, GenerationConfig
 
@@ -67,7 +67,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def export(run: Run, folder: Path) -> None:
+def export(run: Training, folder: Path) -> None:
     """The policy as a folder that transformers loads."""
     folder.mkdir(parents=True, exist_ok=True)
     run.model.save_pretrained(folder)
@@ -94,17 +94,17 @@ def main() -> None:
     else:
         tokenizer = make_tokenizer(mixture, recipe, (ASSETS / "chat_template.jinja").read_text())
         tokenizer.save_pretrained(shelf)
-    run = Run(recipe, mixture, tokenizer, out, args.device, args.workers)
+    run = Training(recipe, mixture, tokenizer, out, args.device, args.workers)
     run.load()
 
-    def measured(run: Run, tasks: int, items: int, *modes: str) -> dict[str, Any]:
+    def measured(run: Training, tasks: int, items: int, *modes: str) -> dict[str, Any]:
         torch.set_num_threads(recipe.threads)
         found = measure(run.model, tokenizer, worlds, tasks, items, mixture.max_tokens, modes)
         print(json.dumps({"step": run.step, "tokens": run.tokens, "minutes": round(run.seconds / 60, 1), **found}))
         sys.stdout.flush()
         return found
 
-    def on_the_way(run: Run) -> dict[str, Any]:
+    def on_the_way(run: Training) -> dict[str, Any]:
         export(run, out / "latest")
         return measured(run, args.tasks, 20, "sampled") if args.tasks else {}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from recipes.tiny.recipe import Run
+from recipes.tiny.recipe import Training
 
 from turnwise.envs.environment import Environment
 from turnwise.evaluation.skills import SKILLS
@@ -47,7 +47,7 @@ its place in the suite mirrors is given for orientation.
 
 
 def write_card(
-    folder: Path, run: Run, found: dict[str, Any], worlds: Mapping[str, Environment], tasks: int, items: int
+    folder: Path, run: Training, found: dict[str, Any], worlds: Mapping[str, Environment], tasks: int, items: int
 ) -> None:
     """Write ``README.md`` with the measured figures.
 

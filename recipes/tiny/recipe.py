@@ -196,7 +196,7 @@ def batches(
                 future.cancel()
 
 
-class Run:
+class Training:
     """A training run that can be saved and taken up again.
 
     Args:
@@ -257,7 +257,7 @@ class Run:
         self.history = state["history"]
         return True
 
-    def train(self, evaluate: Callable[[Run], dict[str, Any]], every: int, until: int | None = None) -> None:
+    def train(self, evaluate: Callable[[Training], dict[str, Any]], every: int, until: int | None = None) -> None:
         """Train to the last step, evaluating and saving every ``every`` steps; ``seconds`` leaves evaluation out."""
         recipe, threads = self.recipe, Threads(self.recipe.threads)
         bar = tqdm(total=recipe.total, initial=self.step, desc="tiny", unit="step", mininterval=5, smoothing=0.1)

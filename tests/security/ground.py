@@ -13,7 +13,7 @@ from pathlib import Path
 
 from turnwise.sandbox.bubblewrap import NOBODY
 from turnwise.sandbox.calls import calls
-from turnwise.sandbox.sandbox import Limits, Outcome, PythonState, Sandbox
+from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, Sandbox
 from turnwise.sandbox.tree import Tree, tree_of
 
 LIMITS = Limits(seconds=15, memory_mib=160, processes=16, file_mib=2, folder_mib=4, files=200, output_kib=16)
@@ -51,10 +51,10 @@ class Ground:
     streams: Mapping[str, socket.socket]
     datagrams: socket.socket
 
-    def shell(self, command: str, tree: Tree | None = None) -> Outcome:
+    def shell(self, command: str, tree: Tree | None = None) -> CallResult:
         return self.sandbox.shell(command, tree or {})[0]
 
-    def program(self, code: str, before: str = "") -> Outcome:
+    def program(self, code: str, before: str = "") -> CallResult:
         """Run a Python program as a command, after another command."""
         return self.shell(f"{before}\npython3 probe.py", tree_of({"probe.py": kit() + code}))
 

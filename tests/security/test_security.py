@@ -14,7 +14,7 @@ from tests.security.escapes import FAMILIES, ROOT, as_ordinary_user, tried
 from tests.security.ground import LIMITS, Ground, prepared
 
 from turnwise.sandbox.detect import open_sandbox
-from turnwise.sandbox.sandbox import NoSandboxError, Outcome
+from turnwise.sandbox.sandbox import CallResult, NoSandboxError
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_an_escape_is_counted(ground: Ground) -> None:
 
         def shell(self, command: str, tree: object) -> object:
             run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-            return Outcome(run.stdout, run.returncode), {}
+            return CallResult(run.stdout, run.returncode), {}
 
         def python(self) -> object:
             return inside.python()

@@ -25,7 +25,7 @@ from turnwise.algo.losses.nll import Nll
 from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.refresh import Refresh
 from turnwise.config.schema import compose_config
-from turnwise.config.settings import Rollout
+from turnwise.config.settings import RolloutSettings
 from turnwise.engines.engine import Sampling
 from turnwise.engines.lanes import Lanes
 from turnwise.envs.household import HouseholdEnv
@@ -142,7 +142,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
     )
 
     states = [tree(number).state for number in range(4)]
-    rollout = Rollout(states=1, sampling=Sampling())
+    rollout = RolloutSettings(states=1, sampling=Sampling())
     renewal = Renewal(Refresh(0.5, window=1), states, states, lambda number: states, rollout, 0, print)
     judge = {**OfflineJudge().report(), "latency_p50": 0.1} if awpo else {}
 

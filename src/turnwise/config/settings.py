@@ -27,7 +27,7 @@ def _above_zero(**values: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lora:
+class LoraSettings:
     """A low-rank adapter (arXiv:2106.09685) of rank ``r`` on every linear layer but the output head; 0 trains all weights."""
 
     r: int = 16
@@ -46,7 +46,7 @@ class Lora:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PolicySettings:
     """``model`` is the name of a shipped base (``conf/base``), a folder in Hugging Face format or a Hugging Face id.
 
     ``start`` is the ``adapter`` folder of a finished run on it, merged into the weights before anything else: that run's policy
@@ -54,17 +54,17 @@ class Policy:
     """
 
     model: str
-    lora: Lora
+    lora: LoraSettings
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     start: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.lora, Lora):
+        if not isinstance(self.lora, LoraSettings):
             raise ValueError(f"lora must be a part with r and alpha (r=0 trains all weights), got {self.lora!r}")
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class DataSettings:
     """Expert trajectories: of ``file`` (chat-message JSON lines or Parquet), or played by the world's own experts.
 
     ``good`` is the share that the good expert plays; the clumsy one plays the rest. ``strict`` stops at the first bad
@@ -103,7 +103,7 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class RolloutSettings:
     """One collection: ``states`` roots, each played for ``turns`` turns (None: to the end of its episode).
 
     ``trajectories`` spreads the roots over about so many demonstrated trajectories (None: whole trajectories).
@@ -151,7 +151,7 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class UpdateSettings:
     """One update: ``steps`` AdamW steps, each over an equal part of the collection's trees in the order in which they were drawn,
     ``batch_tokens`` packed tokens a pass in rows of ``row_tokens`` (:func:`turnwise.rollouts.pack.row_limit`). From the second
     step on the policy is no longer the one that played: ratios leave 1, and the clip can bind.
@@ -192,7 +192,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationSettings:
     """Held-out tasks and out-of-domain items, before and after training and every ``every`` iterations (0: never between).
 
     A run on dialogues that no environment plays is measured on as many of its held-out dialogues instead; with ``environment``
@@ -213,7 +213,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Predictor:
+class PredictorSettings:
     """A critic that learns the success of histories online: which weights it starts from and how it is trained.
 
     ``model`` is the name of a shipped base (its weights), a folder or a Hugging Face id; a scalar head replaces

@@ -1,4 +1,4 @@
-"""Step decomposition: a dialogue of K assistant turns as K single-step instances (AWPO, arXiv:2512.19126, section 4.1).
+"""TurnInContext decomposition: a dialogue of K assistant turns as K single-step instances (AWPO, arXiv:2512.19126, section 4.1).
 
 The tokens of a step are a :class:`turnwise.types.State` (``states.expert_turns``); here are its messages, for whoever judges
 what is done there. Both go by the same id.
@@ -18,7 +18,7 @@ _REASONING = ("reasoning_content", "reasoning", "thinking")  # where chat messag
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TurnInContext:
     """One assistant turn with everything before it."""
 
     id: str  # "{trajectory}#t{turn}", as its State's
@@ -29,7 +29,7 @@ class Step:
     tools: tuple[Mapping[str, Any], ...] = ()
 
 
-def steps_of(trajectory: Trajectory) -> list[Step]:
+def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
     """The K steps of a trajectory, in order. What follows its last assistant turn is left out.
 
     Reasoning is read from a message's own key (``reasoning_content``, ``reasoning`` or ``thinking``), else from the thinking
@@ -38,14 +38,14 @@ def steps_of(trajectory: Trajectory) -> list[Step]:
     Raises:
         ValueError: a call is none; the message names the step. Trajectories that were read from a file hold no such call.
     """
-    steps: list[Step] = []
+    steps: list[TurnInContext] = []
     for at, message in enumerate(trajectory.messages):
         if message["role"] != "assistant":
             continue
         name = f"{trajectory.id}#t{len(steps)}"
         rationale, content = _reasoning(message)
         calls = tuple(_call(call, name) for call in message.get("tool_calls") or ())
-        steps.append(Step(name, trajectory.messages[:at], rationale, content, calls, trajectory.tools))
+        steps.append(TurnInContext(name, trajectory.messages[:at], rationale, content, calls, trajectory.tools))
     return steps
 
 

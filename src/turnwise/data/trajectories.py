@@ -27,7 +27,7 @@ _SHOWN = 20  # problems that an error message lists; the count names the rest
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class BadTrajectory:
     """One unusable trajectory."""
 
     source: str  # "file:line"; a Parquet file's rows count from 1
@@ -42,7 +42,7 @@ class Problem:
 class DataError(InputError):
     """The trajectories cannot be read or written, or (strict, or all of them) are unusable."""
 
-    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+    def __init__(self, message: str, problems: Sequence[BadTrajectory] = ()) -> None:
         shown = [f"  {problem}" for problem in problems[:_SHOWN]]
         if len(problems) > _SHOWN:
             shown.append(f"  and {len(problems) - _SHOWN} more")
@@ -55,7 +55,7 @@ class Read:
     """What came out of the files: the good trajectories, in file order, and why the others are not among them."""
 
     trajectories: tuple[Trajectory, ...]
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[BadTrajectory, ...] = ()
 
 
 def read_trajectories(
@@ -87,7 +87,7 @@ def each_trajectory(
     paths: str | Path | Sequence[str | Path],
     strict: bool = False,
     max_line_bytes: int = MAX_BYTES,
-) -> tuple[Problem, ...]:
+) -> tuple[BadTrajectory, ...]:
     """Hand every good trajectory of the files to ``take``, one at a time in file order; answers why others are not among them.
 
     Args:
@@ -100,7 +100,7 @@ def each_trajectory(
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     if not names:
         raise DataError("no trajectory file is named: set data.file")
-    problems: list[Problem] = []
+    problems: list[BadTrajectory] = []
     good = 0
     for name in names:
         for source, record in _records(Path(name), max_line_bytes):
@@ -108,7 +108,7 @@ def each_trajectory(
                 take(parse_trajectory(record, source))
                 good += 1
             except UnusableError as error:
-                problems.append(Problem(source, error.what, error.remedy, error.reason))
+                problems.append(BadTrajectory(source, error.what, error.remedy, error.reason))
     what = ", ".join(map(str, names))
     if strict and problems:
         raise DataError(f"{len(problems)} bad trajectories in {what} and data.strict is set:", problems)

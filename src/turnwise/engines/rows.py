@@ -17,7 +17,7 @@ KEY = 16  # tokens; histories are looked up by their beginning
 
 
 @dataclass(eq=False, slots=True)
-class Row:
+class StoredRow:
     """One history. Several nodes may stand on it at different lengths."""
 
     ids: list[int]
@@ -35,11 +35,11 @@ class Rows:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._index: dict[tuple[int, ...], list[Row]] = defaultdict(list)
-        self._placed: list[Row | None] = []  # by slot
+        self._index: dict[tuple[int, ...], list[StoredRow]] = defaultdict(list)
+        self._placed: list[StoredRow | None] = []  # by slot
         self._clock = 0
 
-    def find(self, ids: list[int]) -> tuple[Row | None, int]:
+    def find(self, ids: list[int]) -> tuple[StoredRow | None, int]:
         """The row that shares the longest beginning with ``ids``, and how many tokens that is."""
         best, shared = None, 0
         for row in self._index.get(tuple(ids[:KEY]), ()):
@@ -48,9 +48,9 @@ class Rows:
                 best, shared = row, common
         return best, shared
 
-    def add(self, ids: list[int], source: Row | None = None, length: int = 0) -> Row:
+    def add(self, ids: list[int], source: StoredRow | None = None, length: int = 0) -> StoredRow:
         """A new row of ``ids``; what ``source`` has computed of its first ``length`` tokens is copied if there is room."""
-        row = Row(ids, tuple(ids[:KEY]))
+        row = StoredRow(ids, tuple(ids[:KEY]))
         self._index[row.key].append(row)
         known = min(length, source.computed) if source is not None else 0
         if known and source is not None and self._limit(len(ids)) >= 2:
@@ -60,7 +60,7 @@ class Rows:
             row.computed = known
         return row
 
-    def place(self, rows: Collection[Row]) -> None:
+    def place(self, rows: Collection[StoredRow]) -> None:
         """Give each of these rows a place that holds all its ids. Rows that nobody asks for give way, the oldest first."""
         self._clock += 1
         for row in rows:
@@ -72,7 +72,7 @@ class Rows:
         for row, slot in zip(missing, empty, strict=False):
             row.slot, self._placed[slot] = slot, row
 
-    def groups(self, rows: Sequence[Row]) -> list[list[Row]]:
+    def groups(self, rows: Sequence[StoredRow]) -> list[list[StoredRow]]:
         """Cut distinct rows into lists that fit the budget together."""
         longest = max((len(row.ids) for row in rows), default=0)
         size = min(self._limit(longest), max(1, len(rows)))
@@ -84,7 +84,7 @@ class Rows:
             return 1_000_000_000
         return max(1, self.store.budget // (self.store.capacity_for(tokens) * self.store.token_bytes))
 
-    def _make_room(self, count: int, tokens: int, pinned: Collection[Row]) -> None:
+    def _make_room(self, count: int, tokens: int, pinned: Collection[StoredRow]) -> None:
         kept = set(map(id, pinned))
         placed = [row for row in self._placed if row is not None]
         leaving = sorted((row for row in placed if id(row) not in kept), key=lambda row: (row.users > 0, row.used))
@@ -102,7 +102,7 @@ class Rows:
             for slot, row in enumerate(staying):
                 row.slot = slot
 
-    def _evict(self, row: Row) -> None:
+    def _evict(self, row: StoredRow) -> None:
         assert row.slot is not None
         self._placed[row.slot] = None
         row.slot, row.computed = None, 0

@@ -25,7 +25,7 @@ from turnwise.engines.decode import Decode, Trunk
 from turnwise.engines.draw import draw
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
-from turnwise.engines.rows import Row, Rows
+from turnwise.engines.rows import Rows, StoredRow
 from turnwise.engines.store import Kept, Store
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.head import Head
@@ -36,7 +36,7 @@ from turnwise.models.policy import plain_copy
 
 @dataclass(slots=True)
 class _Node:
-    row: Row
+    row: StoredRow
     length: int
     pending: list[int] = field(default_factory=list)  # tokens that are in no row yet
     kept: Kept | None = None  # keys and values of the first of them
@@ -205,7 +205,7 @@ class TreeEngine:
                 states[i].hidden = None
         return samples
 
-    def _prefill(self, states: list[_Node], rows: list[Row]) -> None:
+    def _prefill(self, states: list[_Node], rows: list[StoredRow]) -> None:
         """Compute keys and values up to every node's length, and the hidden state it draws from."""
         self._rows.place(rows)
         waiting: dict[int, list[_Node]] = defaultdict(list)  # by slot

@@ -12,7 +12,7 @@ from typing import Any
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.remembered import ENTRY, Remembered
 from turnwise.sandbox.detect import Backend, open_sandbox
-from turnwise.sandbox.sandbox import Limits, Outcome, Sandbox, SandboxFault, Stop
+from turnwise.sandbox.sandbox import CallResult, Limits, Sandbox, SandboxFault, Stop
 from turnwise.sandbox.tree import File, Link, Tree
 
 STOPPED: Mapping[Stop, str] = {
@@ -40,15 +40,15 @@ class Box:
     python: str | None = None
     _sandbox: Sandbox | None = field(default=None, init=False, repr=False, compare=False)
     # rollouts of a group start alike, and most repeat each other
-    _results: Remembered[bytes, tuple[Outcome, Tree]] = field(
+    _results: Remembered[bytes, tuple[CallResult, Tree]] = field(
         default_factory=Remembered, init=False, repr=False, compare=False
     )
-    _under_way: dict[bytes, Future[tuple[Outcome, Tree]]] = field(
+    _under_way: dict[bytes, Future[tuple[CallResult, Tree]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
-    def run(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
+    def run(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
         """Run a command of bash on a folder; the same command on the same folder is remembered, unless a limit ended it.
 
         Whoever asks for what is under way waits for it.
@@ -92,7 +92,7 @@ class Box:
                 self._sandbox = open_sandbox(self.backend, self.limits, self.python)
             return self._sandbox
 
-    def _shell(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
+    def _shell(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
         sandbox = self.open()
         try:
             return sandbox.shell(command, tree)
@@ -114,7 +114,7 @@ class Box:
         self.__dict__.update(state, _lock=threading.Lock())
 
 
-def _size(outcome: Outcome, tree: Tree) -> int:
+def _size(outcome: CallResult, tree: Tree) -> int:
     """Bytes of a result, about."""
     held = sum(len(path) + len(entry.content) for path, entry in tree.items() if isinstance(entry, File))
     return len(outcome.output) + held + ENTRY * len(tree)

@@ -31,7 +31,7 @@ the conversation shows up to this point. Do not mention that the step was given.
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DemonstratedTurn:
     """One assistant turn of a trajectory; ``turn`` counts assistant turns from 0."""
 
     trajectory: str
@@ -50,20 +50,20 @@ class Written:
     cached: int = 0
 
 
-def steps(trajectories: Iterable[Trajectory]) -> Iterator[Step]:
+def steps(trajectories: Iterable[Trajectory]) -> Iterator[DemonstratedTurn]:
     """Every assistant turn with the whole conversation before it."""
     for trajectory in trajectories:
         turn = 0
         for place, message in enumerate(trajectory.messages):
             if message["role"] == "assistant":
-                yield Step(trajectory.id, turn, trajectory.messages[:place], message, trajectory.tools)
+                yield DemonstratedTurn(trajectory.id, turn, trajectory.messages[:place], message, trajectory.tools)
                 turn += 1
 
 
 async def write_rationales(
     client: ChatClient,
     model: str,
-    wanted: Sequence[Step],
+    wanted: Sequence[DemonstratedTurn],
     cache: Cache,
     temperature: float = 0.0,
     max_tokens: int = 1024,
@@ -76,7 +76,7 @@ async def write_rationales(
     """
     written = Written()
 
-    def request(step: Step, code: str) -> dict[str, Any]:
+    def request(step: DemonstratedTurn, code: str) -> dict[str, Any]:
         sections = [
             ("tools", tools_text(step.tools)),
             ("conversation", transcript(step.before)),
@@ -87,7 +87,7 @@ async def write_rationales(
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": user}]
         return {"model": model, "messages": messages, "temperature": temperature, "max_tokens": max_tokens}
 
-    async def ask(step: Step) -> None:
+    async def ask(step: DemonstratedTurn) -> None:
         key = key_of(request(step, code=""))
         stored = cache.get(key)
         if stored is not None:

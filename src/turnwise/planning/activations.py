@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
-from turnwise.config.settings import Lora
+from turnwise.config.settings import LoraSettings
 from turnwise.models.score import score
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.shape import blank
@@ -30,7 +30,7 @@ class _Rows:
 def activation_bytes(
     source: Architecture,
     dtype: str,
-    lora: Lora,
+    lora: LoraSettings,
     rows: int,
     tokens: int,
     scored: int,
@@ -61,7 +61,14 @@ def activation_bytes(
 
 
 def _kept(
-    source: Architecture, dtype: str, lora: Lora, layers: int, rows: int, tokens: int, scored: int, autocast: bool
+    source: Architecture,
+    dtype: str,
+    lora: LoraSettings,
+    layers: int,
+    rows: int,
+    tokens: int,
+    scored: int,
+    autocast: bool,
 ) -> int:
     model = blank(source, dtype, lora, layers)
     with FakeTensorMode():

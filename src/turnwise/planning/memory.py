@@ -7,7 +7,7 @@ from math import ceil
 
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.config.settings import Lora
+from turnwise.config.settings import LoraSettings
 from turnwise.engines.store import GROW
 from turnwise.evaluation.suites import CHUNK as EPISODES
 from turnwise.planning.activations import activation_bytes
@@ -110,7 +110,7 @@ def memory(
     beside = 0 if offload else 1  # what stays on the GPU
     layers, outside = shape.layers, shape.head * shape.item * (1 if source.config.tie_word_embeddings else 2)
     gathered = outside + 2 * (shape.weight_bytes - outside) // layers if shards > 1 else 0  # a layer, and the next one
-    lora = Lora(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
+    lora = LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
     rows, row, scored = micro_batch(cfg, tokens)
     held = at_a_time(cfg, shape, ceil(tokens.histories / gpus_of(cfg)), tokens.history)
     played = at_a_time(cfg, shape, EPISODES, around.history)

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.config.settings import Lora
+from turnwise.config.settings import LoraSettings
 from turnwise.errors import InputError
 from turnwise.planning.architectures import Architecture, architecture
 from turnwise.planning.hours import Gpu, Work, work
@@ -21,7 +21,7 @@ from turnwise.planning.tokens import Around, Tokens, around, collections, iterat
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """What one run will take. Parts that need the policy's shape are None where nobody knows it."""
 
     model: str
@@ -64,7 +64,7 @@ class Plan:
         }
 
 
-def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = None) -> Plan:
+def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = None) -> RunPlan:
     """The plan of a checked configuration. Nothing is trained, sampled from a model or downloaded.
 
     Args:
@@ -87,13 +87,15 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
     tokens, beside = iteration(cfg, known), around(cfg, known, trajectories(cfg))
     shape, held, taken = None, None, None
     if policy is not None:
-        shape = shape_of(policy, str(cfg.policy.dtype), Lora(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha)))
+        shape = shape_of(
+            policy, str(cfg.policy.dtype), LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
+        )
         critic = _critic(cfg, models["predictor.model"]) if "predictor.model" in models else None
         held = memory(cfg, policy, shape, tokens, beside, critic)
         taken = work(cfg, shape, tokens, beside, gpu, critic, known.reply)
     reasons = (*unknown, *missing(cfg, models, known, shape, held, gpu, why))
     steps = int(cfg.trainer.max_epochs)
-    return Plan(
+    return RunPlan(
         str(cfg.policy.model), steps, collections(cfg), gpus_of(cfg), known, tokens, beside, shape, held, taken, reasons
     )
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from turnwise.config.settings import Lora
+from turnwise.config.settings import LoraSettings
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.policy import with_adapter
 from turnwise.planning.architectures import Architecture
@@ -62,7 +62,7 @@ class Shape:
         return 2 * self.layers * self.kv_heads * self.head_dim * self.item
 
 
-def blank(source: Architecture, dtype: str, lora: Lora, layers: int | None = None) -> Any:
+def blank(source: Architecture, dtype: str, lora: LoraSettings, layers: int | None = None) -> Any:
     """The policy on the meta device, adapted as a run adapts it; ``layers`` cuts it short."""
     config = type(source.config)(**{**source.config.to_dict(), **({} if layers is None else _cut(source, layers))})
     with torch.device("meta"), warnings.catch_warnings():
@@ -78,9 +78,9 @@ def _cut(source: Architecture, layers: int) -> dict[str, Any]:
     return {"num_hidden_layers": layers} | ({"layer_types": kinds[:layers]} if kinds else {})
 
 
-def shape_of(source: Architecture, dtype: str = "bfloat16", lora: Lora | None = None) -> Shape:
+def shape_of(source: Architecture, dtype: str = "bfloat16", lora: LoraSettings | None = None) -> Shape:
     """Counts of a model, all of its weights trained unless ``lora`` says otherwise."""
-    model = blank(source, dtype, lora or Lora(r=0))
+    model = blank(source, dtype, lora or LoraSettings(r=0))
     config: Any = source.config
     chosen = getattr(config, "num_experts_per_tok", 0) / getattr(config, "num_experts", 1)
     named: list[tuple[str, nn.Parameter]] = list(model.named_parameters())  # tied weights come once

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from turnwise.planning.hours import Gpu
-from turnwise.planning.plan import Plan
+from turnwise.planning.plan import RunPlan
 from turnwise.planning.steps import PAGE, steps_in
 from turnwise.reports.tables import Table
 
@@ -27,7 +27,7 @@ KINDS = ("sampling", "forward", "backward", "reference", "predictor", "profile",
 HOURS = ("sampling", "training", "predictor", "profile", "evaluation", "in all")
 
 
-def plan_tables(title: str, plans: Mapping[str, Plan], gpu: Gpu) -> list[Table]:
+def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Table]:
     """Memory, then tokens, then work; a line a row."""
     memory = Table(f"{title}: GB on a GPU", ["row", "model", "parameters, B", "trained, M", *PARTS], [])
     tokens = Table(
@@ -65,7 +65,7 @@ def plan_tables(title: str, plans: Mapping[str, Plan], gpu: Gpu) -> list[Table]:
     return [memory, tokens, work]
 
 
-def notes(plans: Mapping[str, Plan], gpu: Gpu, cannot: Mapping[str, str]) -> list[str]:
+def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> list[str]:
     """Where the lengths are from, what is missing, and which steps bring it; what several rows share is told once."""
     told: dict[str, list[str]] = {}
     for name, one in plans.items():
@@ -89,7 +89,7 @@ def notes(plans: Mapping[str, Plan], gpu: Gpu, cannot: Mapping[str, str]) -> lis
     return sorted(lines, key=lambda line: line.startswith("Missing") + 2 * line.startswith("Steps"))
 
 
-def steps_of(row: str, plans: Mapping[str, Plan], cannot: Mapping[str, str]) -> list[str]:
+def steps_of(row: str, plans: Mapping[str, RunPlan], cannot: Mapping[str, str]) -> list[str]:
     """The sections of docs/cluster.md that a row still lacks."""
     own = plans[row].missing if row in plans else ()
     return steps_in((cannot.get(row, ""), *own))

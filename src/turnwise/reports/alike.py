@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.reports.compare import Collection, Row
+from turnwise.reports.compare import FinishedRuns, RunRow
 
 TASKS = (
     "env.",
@@ -16,7 +16,7 @@ TASKS = (
 MOST = 4  # keys that are named
 
 
-def task_notes(collection: Collection) -> list[str]:
+def task_notes(collection: FinishedRuns) -> list[str]:
     """A sentence for each way in which the tasks of the runs differ; empty where all runs have the same."""
     notes = []
     worlds = sorted({env for env, _ in collection.sections})
@@ -35,7 +35,7 @@ def task_notes(collection: Collection) -> list[str]:
     return notes
 
 
-def _differing(rows: Sequence[Row]) -> list[str]:
+def _differing(rows: Sequence[RunRow]) -> list[str]:
     """Keys that decide the tasks and have several values, with the rows of each value."""
     known = [row for row in rows if row.config]
     keys = sorted({key for row in known for key in row.config if key.startswith(TASKS)})

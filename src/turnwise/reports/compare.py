@@ -32,7 +32,7 @@ Interval = Callable[[Sequence[float]], Estimate]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RunRow:
     """Runs of one configuration that differ in the seed only."""
 
     name: str
@@ -55,15 +55,15 @@ class Row:
 
 
 @dataclass(slots=True)
-class Collection:
+class FinishedRuns:
     """Every finished run under some folders, as rows by (environment, scale), and what is to be said about them."""
 
-    sections: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
+    sections: dict[tuple[str, str], list[RunRow]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)  # of the finished runs
 
 
-def collect(paths: Iterable[Path | str]) -> Collection:
+def collect(paths: Iterable[Path | str]) -> FinishedRuns:
     """Find every run under ``paths`` (run folders, or folders of them) and put the seeds of one name together.
 
     Raises:
@@ -72,7 +72,7 @@ def collect(paths: Iterable[Path | str]) -> Collection:
     roots = [Path(path) for path in paths]
     if missing := [path for path in roots if not path.is_dir()]:
         raise InputError(f"{missing[0]}: no such folder; give run folders or folders of them, e.g. outputs/pivotrl")
-    collection, configs, places = Collection(), {}, {}
+    collection, configs, places = FinishedRuns(), {}, {}
     newest: dict[tuple[str, str, str, int], float] = {}
     found: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}
     folders = {
@@ -103,7 +103,7 @@ def collect(paths: Iterable[Path | str]) -> Collection:
         raise InputError(f"no finished run under {', '.join(map(str, roots))}; finish one with python train.py\n{said}")
     for section, rows in sorted(found.items()):
         collection.sections[section] = [
-            Row(
+            RunRow(
                 name,
                 results,
                 configs[*section, name, min(results)],
@@ -154,7 +154,7 @@ def _decides(config: dict[str, Any]) -> dict[str, object]:
         return {}
 
 
-def _drift(row: Row, configs: list[dict[str, object]]) -> list[str]:
+def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
     """A note where runs of one name had other settings: their mean is of no one configuration."""
     keys = sorted({key for config in configs for key in config} - {"seed"})
     odd = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]

@@ -9,7 +9,7 @@ import numpy as np
 from turnwise.reports.dots import Side, Spot, dots
 from turnwise.reports.headline import duration, interval, signed
 from turnwise.reports.labels import words
-from turnwise.reports.run import Profile, Run
+from turnwise.reports.run import Profile, ReportedRun
 from turnwise.reports.svg import DOWN, INK, MUTED, NARROW, SERIES, UP, Figure, canvas, label, to_svg, whole_iterations
 from turnwise.runs.result import OutOfDomain
 
@@ -19,7 +19,7 @@ DIAGNOSTICS = (
 )
 
 
-def run_figures(run: Run) -> list[Figure]:
+def run_figures(run: ReportedRun) -> list[Figure]:
     """Every figure that this run has the data for, in reading order."""
     figures = [success(run), reward(run), diagnostics(run)]
     if run.profile is not None:
@@ -32,7 +32,7 @@ def run_figures(run: Run) -> list[Figure]:
 _REPLIES = {"eval/held_out/functional": "accepted replies", "eval/held_out/strict": "demonstrated replies"}
 
 
-def success(run: Run) -> Figure | None:
+def success(run: ReportedRun) -> Figure | None:
     """Held-out success during training, a line for each split; of held-out dialogues, a line for each verifier."""
     keys = [key for key in sorted(run.metrics) if key.startswith("eval/") and key.endswith("/success")]
     named = {key.split("/")[1]: key for key in keys} | {name: key for key, name in _REPLIES.items()}
@@ -56,7 +56,7 @@ def success(run: Run) -> Figure | None:
         return Figure(title, to_svg(figure, "success", alt), alt)
 
 
-def reward(run: Run) -> Figure | None:
+def reward(run: ReportedRun) -> Figure | None:
     """Mean reward of the sampled actions, with the spread inside its groups as a band."""
     x, mean = run.series("train/reward_mean")
     if len(x) < 2:
@@ -79,7 +79,7 @@ def reward(run: Run) -> Figure | None:
         return Figure("Reward during training", to_svg(figure, "reward", alt), alt)
 
 
-def diagnostics(run: Run) -> Figure | None:
+def diagnostics(run: ReportedRun) -> Figure | None:
     """Small multiples of what to watch while the reward rises: KL, entropy, repeats and the health of the update."""
     logged = {words(key): run.series(key) for key in DIAGNOSTICS if len(run.series(key)[0]) > 1}
     drawn = {name: points for name, points in logged.items() if points[1].any()}

@@ -15,7 +15,7 @@ SCALE_NOTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ChangeVerdict:
     """What the interval says of a change: ``better``, ``worse``, ``unclear`` (zero is inside) or ``unfinished``."""
 
     kind: Literal["better", "worse", "unclear", "unfinished"]
@@ -52,14 +52,16 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def verdict(change: Comparison, subject: str = "Held-out success", units: str = "tasks") -> Verdict:
+def verdict(change: Comparison, subject: str = "Held-out success", units: str = "tasks") -> ChangeVerdict:
     """The headline: what changed, by how much, with which interval, over how many tasks or other units."""
     over = f" over {count(change.tasks)} {units}" if change.tasks else ""
     if change.after is None:
         at = f"; before training it was {percent(change.base)}" if change.base is not None else ""
-        return Verdict("unfinished", f"{subject} after training was not measured{at}.")
+        return ChangeVerdict("unfinished", f"{subject} after training was not measured{at}.")
     if change.base is None or change.delta is None:
-        return Verdict("unclear", f"{subject} is {percent(change.after)}{over}; it was not measured before training.")
+        return ChangeVerdict(
+            "unclear", f"{subject} is {percent(change.after)}{over}; it was not measured before training."
+        )
     bounds = change.delta_ci95
     within = (
         f"{signed(change.delta)} points, 95 % interval {interval(bounds)}{over}"
@@ -68,14 +70,14 @@ def verdict(change: Comparison, subject: str = "Held-out success", units: str = 
     )
     moved = f"from {percent(change.base)} to {percent(change.after)}: {within}"
     if bounds and bounds[0] > 0:
-        return Verdict("better", f"{subject} rose {moved}.")
+        return ChangeVerdict("better", f"{subject} rose {moved}.")
     if bounds and bounds[1] < 0:
-        return Verdict("worse", f"{subject} fell {moved}.")
+        return ChangeVerdict("worse", f"{subject} fell {moved}.")
     tail = ". Zero is inside the interval: no clear change." if bounds else "."
-    return Verdict("unclear", f"{subject} went {moved}{tail}")
+    return ChangeVerdict("unclear", f"{subject} went {moved}{tail}")
 
 
-def result_verdict(result: Result) -> Verdict:
+def result_verdict(result: Result) -> ChangeVerdict:
     """The headline of a run: success at held-out tasks, or accepted replies where it learned from dialogues of a file."""
     if not judged_on_dialogues(result):
         return verdict(result.in_domain)

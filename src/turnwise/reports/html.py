@@ -19,11 +19,11 @@ from turnwise.files import whole
 from turnwise.reports import headline
 from turnwise.reports.alike import task_notes
 from turnwise.reports.boxes import Runs, box, tally, with_verdicts
-from turnwise.reports.compare import Collection, Interval, Row
+from turnwise.reports.compare import FinishedRuns, Interval, RunRow
 from turnwise.reports.figures import comparison, run_figures
 from turnwise.reports.newest import so_far
 from turnwise.reports.overlay import overlays
-from turnwise.reports.run import Run, read_run
+from turnwise.reports.run import ReportedRun, read_run
 from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
 from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_views
@@ -62,7 +62,7 @@ def write_page(path: Path, page: str) -> None:
         part.write_text(page, encoding="utf-8")
 
 
-def render(run: Run) -> str:
+def render(run: ReportedRun) -> str:
     """The report of one run as HTML text."""
     result, status = run.result, None if run.result else run.status
     trees = tree_views(run.rollouts.shown)
@@ -89,7 +89,7 @@ def render(run: Run) -> str:
     )  # fmt: skip
 
 
-def title(run: Run) -> str:
+def title(run: ReportedRun) -> str:
     """What a run is, from its result or its configuration."""
     if result := run.result:
         return f"{result.method} on {result.env}, seed {result.seed}"
@@ -108,7 +108,7 @@ def _domain(config: Mapping[str, Any]) -> str:
 
 
 def comparison_page(
-    collection: Collection,
+    collection: FinishedRuns,
     tables: Sequence[Table],
     lines: Sequence[str],
     interval: Interval,
@@ -154,7 +154,7 @@ def tables_page(
     )  # fmt: skip
 
 
-def comparison_figures(collection: Collection, interval: Interval) -> list[Figure]:
+def comparison_figures(collection: FinishedRuns, interval: Interval) -> list[Figure]:
     """Held-out and out-of-domain change of every row, a drawing each."""
     figures = []
     for index, ((env, scale), rows) in enumerate(collection.sections.items()):
@@ -165,7 +165,7 @@ def comparison_figures(collection: Collection, interval: Interval) -> list[Figur
     return figures
 
 
-def comparison_curves(collection: Collection, interval: Interval) -> list[Figure]:
+def comparison_curves(collection: FinishedRuns, interval: Interval) -> list[Figure]:
     """The training curves of the rows of each environment and scale, in the same axes."""
     drawn = (
         overlays(rows, interval, f"Training curves: {env}, {scale}", f"curves-{index}")
@@ -174,7 +174,7 @@ def comparison_curves(collection: Collection, interval: Interval) -> list[Figure
     return [figure for figure in drawn if figure is not None]
 
 
-def _drawn(row: Row, metric: str, interval: Interval) -> tuple[str, float, tuple[float, float] | None]:
+def _drawn(row: RunRow, metric: str, interval: Interval) -> tuple[str, float, tuple[float, float] | None]:
     estimate = interval(list(row.values(metric).values()))
     bounds = None if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)
     return row.name, estimate.mean, bounds
@@ -213,7 +213,7 @@ def environment() -> Environment:
     return env
 
 
-def _command(run: Run) -> str:
+def _command(run: ReportedRun) -> str:
     """The command that starts this run again, from its result, its Hydra overrides or its own fields."""
     result = run.result
     if result is not None and result.command:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnwise.reports.headline import percent
-from turnwise.reports.run import Run
+from turnwise.reports.run import ReportedRun
 
 NEWEST = {
     "train/reward_mean": ("mean reward, last iteration", "{:.2f}"),
@@ -12,7 +12,7 @@ NEWEST = {
 }
 
 
-def so_far(run: Run) -> list[tuple[str, str]]:
+def so_far(run: ReportedRun) -> list[tuple[str, str]]:
     """(number, what it is) of a run that has no result yet: what its newest metrics say."""
     tiles = []
     solved = {

@@ -16,12 +16,12 @@ from turnwise.experiments.table import find_sweep, sweep_names
 from turnwise.reports.compare import Interval
 from turnwise.reports.headline import signed
 from turnwise.reports.labels import words
-from turnwise.reports.run import Run, read_run
+from turnwise.reports.run import ReportedRun, read_run
 from turnwise.reports.summary import Entry, read_entry
 from turnwise.reports.svg import SERIES, Figure, canvas, label, standalone, to_svg, whole_iterations
 from turnwise.reports.tables import Table, to_markdown
 from turnwise.reports.verdict import Paired
-from turnwise.reports.views import Branch, Step, TreeView
+from turnwise.reports.views import Branch, ShownTurn, TreeView
 from turnwise.runs.keep import finished
 
 
@@ -80,7 +80,7 @@ def paper_entries(
     return [read_entry(one, places, over_seeds, over_tasks, gates) for one in asked]
 
 
-def runs_under(places: Sequence[Path], name: str) -> dict[str, Run]:
+def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
     """Finished runs below ``name`` in each place by their path in it, e.g. ``pivotrl/tab4/full/seed0``; the first one counts."""
     found: dict[str, Path] = {}
     for place in places:
@@ -89,7 +89,7 @@ def runs_under(places: Sequence[Path], name: str) -> dict[str, Run]:
     return {path: read_run(folder) for path, folder in found.items()}
 
 
-def curves(runs: Mapping[str, Run], metric: str, title: str) -> Figure | None:
+def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure | None:
     """A metric of ``metrics.jsonl`` over training, a line a run; None where no run logged it twice."""
     lines = {name: run.series(metric) for name, run in runs.items()}
     lines = {name: points for name, points in lines.items() if len(points[0]) > 1}
@@ -127,7 +127,7 @@ def _branch(branch: Branch, depth: int) -> Iterator[str]:
         yield from _branch(further, depth)
 
 
-def _facts(step: Step) -> str:
+def _facts(step: ShownTurn) -> str:
     facts = [f"{step.times} times"] if step.times > 1 else []
     facts += [f"reward {step.reward:.2f}"] if step.reward is not None else []
     facts += [f"advantage {step.advantage:+.2f}"] if step.advantage is not None else []
@@ -140,7 +140,7 @@ def _one_line(text: str, limit: int = 100) -> str:
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
-def changes(runs: Mapping[str, Run]) -> Table:
+def changes(runs: Mapping[str, ReportedRun]) -> Table:
     """What each run won in its world and what it kept outside, in points."""
     rows = [
         [name, signed(run.result.in_domain.delta), signed(run.result.ood.mean_change)]
@@ -150,7 +150,7 @@ def changes(runs: Mapping[str, Run]) -> Table:
     return Table("Change since the base policy, points", ["run", "held out", "out of domain"], rows)
 
 
-def judged(runs: Mapping[str, Run]) -> Table:
+def judged(runs: Mapping[str, ReportedRun]) -> Table:
     """What the judge of each run was asked."""
     counts = {name: run.result.judge for name, run in runs.items() if run.result is not None and run.result.judge}
     keys = ("asked", "failed", "cached")

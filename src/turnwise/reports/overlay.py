@@ -11,7 +11,7 @@ from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.reports import labels
-from turnwise.reports.compare import Interval, Row
+from turnwise.reports.compare import Interval, RunRow
 from turnwise.reports.curves import MARKS, STROKES
 from turnwise.reports.labels import words
 from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
@@ -81,7 +81,7 @@ def over_seeds(seeds: Sequence[Points], interval: Interval) -> Line:
     return line
 
 
-def overlays(rows: Sequence[Row], interval: Interval, title: str, key: str) -> Figure | None:
+def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -> Figure | None:
     """Success, reward, KL, entropy and cost by iteration, a line a row; None where no run logged any of them twice.
 
     Args:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from turnwise.reports.compare import Collection, Interval
+from turnwise.reports.compare import FinishedRuns, Interval
 from turnwise.reports.swept import Seeds, by_value
 from turnwise.reports.tables import Table, estimate_text
 
 
-def differences(collection: Collection, key: str, interval: Interval) -> list[Table]:
+def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[Table]:
     """A table for each environment and scale: at every value of ``key``, and over all of them, who is ahead by how many points.
 
     Runs of one seed share their data and draws, so a seed is what is counted: over all values, a seed's differences are first

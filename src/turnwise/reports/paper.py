@@ -10,7 +10,7 @@ from typing import Literal
 
 from turnwise.experiments.jobs import preset
 from turnwise.experiments.table import Sweep, read_sweep
-from turnwise.reports.compare import Estimate, Interval, Row
+from turnwise.reports.compare import Estimate, Interval, RunRow
 
 Direction = Literal["holds", "opposite", "open", "-"]
 
@@ -70,7 +70,7 @@ def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
     return PaperTable(sweep.title, labels, columns, {name: preset(sweep, name, folder) for name in ours})
 
 
-def pairs(table: PaperTable, metric: str, rows: Mapping[str, Row], interval: Interval) -> list[Pair]:
+def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow], interval: Interval) -> list[Pair]:
     """Every two rows of one metric that we have runs of; differences are taken seed by seed."""
     columns = table.columns[metric]
     found = []

@@ -12,7 +12,7 @@ from typing import Any
 
 import wandb
 
-from turnwise.reports.compare import Collection
+from turnwise.reports.compare import FinishedRuns
 from turnwise.reports.tables import Table
 
 KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # of each run, in the artifact
@@ -40,7 +40,7 @@ def logged_in() -> bool:
 
 
 def publish(
-    collection: Collection,
+    collection: FinishedRuns,
     tables: Sequence[Table],
     page: Path,
     project: str,

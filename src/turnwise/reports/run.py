@@ -38,7 +38,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampledLines:
     """Some of the JSON lines of a file set, with how many there were."""
 
     shown: list[dict[str, Any]]
@@ -64,7 +64,7 @@ class Pair:
 
 
 @dataclass(slots=True)
-class Run:
+class ReportedRun:
     """Everything a report shows of one run folder."""
 
     folder: Path
@@ -75,7 +75,7 @@ class Run:
     overrides: list[str] = field(default_factory=list)
     metrics: dict[str, dict[int, float]] = field(default_factory=dict)  # key -> iteration -> value
     profile: Profile | None = None
-    rollouts: Sample = field(default_factory=lambda: Sample([], 0))
+    rollouts: SampledLines = field(default_factory=lambda: SampledLines([], 0))
     pairs: dict[str, int] = field(default_factory=dict)  # kind -> how many episodes
     pair_mode: str = "greedy"  # how those were decoded
     episodes: list[Pair] = field(default_factory=list)  # the few that are shown
@@ -88,7 +88,7 @@ class Run:
         return np.array([i for i, _ in points], dtype=int), np.array([v for _, v in points], dtype=float)
 
 
-def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Run:
+def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> ReportedRun:
     """Read a run folder; show at most ``trees`` rollout trees and ``episodes`` pairs of transcripts.
 
     Raises:
@@ -97,7 +97,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Run:
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such run folder")
-    run = Run(folder)
+    run = ReportedRun(folder)
     try:
         run.result = read_result(folder)
     except ResultError as error:
@@ -189,10 +189,10 @@ def _profile(path: Path, notes: list[str]) -> Profile | None:
     return Profile(mean, variance, kept.astype(bool), max(len(r.as_py() or ()) for r in first["rewards"]))
 
 
-def _rollouts(paths: list[Path], trees: int, notes: list[str]) -> Sample:
+def _rollouts(paths: list[Path], trees: int, notes: list[str]) -> SampledLines:
     """Trees evenly spaced over the whole of training."""
     counts = line_counts(paths)
-    return Sample(list(spaced_trees(counts, trees, notes)), sum(counts.values()))
+    return SampledLines(list(spaced_trees(counts, trees, notes)), sum(counts.values()))
 
 
 def line_counts(paths: Sequence[Path]) -> dict[Path, int]:

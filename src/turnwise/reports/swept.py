@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from turnwise.errors import InputError
-from turnwise.reports.compare import Collection, Estimate, Interval, Row
+from turnwise.reports.compare import Estimate, FinishedRuns, Interval, RunRow
 from turnwise.reports.headline import all_on_dialogues
 from turnwise.reports.labels import ACCEPTED, SUCCESS
 from turnwise.reports.svg import SERIES, Figure, canvas, label, to_svg
@@ -16,7 +16,7 @@ Seeds = Mapping[int, float]
 """Percent after training, by seed."""
 
 
-def swept(collection: Collection, key: str, interval: Interval) -> dict[str, Figure]:
+def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, Figure]:
     """A drawing for each environment and scale, as ``apibank-tiny``: success after training, percent, with its intervals.
 
     Args:
@@ -37,7 +37,7 @@ def swept(collection: Collection, key: str, interval: Interval) -> dict[str, Fig
     return figures
 
 
-def by_value(rows: Sequence[Row], key: str) -> tuple[dict[str, dict[float, Seeds]], dict[str, Seeds]]:
+def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Seeds]], dict[str, Seeds]]:
     """Held-out success of methods that have a number at ``key``, by that number, and of those that have none.
 
     Raises:
@@ -61,7 +61,7 @@ def by_value(rows: Sequence[Row], key: str) -> tuple[dict[str, dict[float, Seeds
     return dict(lines), levels
 
 
-def _lines(rows: Sequence[Row], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
+def _lines(rows: Sequence[RunRow], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
     """Lines by name, their points in order, and the levels of rows without the key."""
     lines, levels = by_value(rows, key)
     points = {

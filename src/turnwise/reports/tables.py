@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
 from turnwise.reports.alike import task_notes
-from turnwise.reports.compare import Collection, Estimate, Interval, Row
+from turnwise.reports.compare import Estimate, FinishedRuns, Interval, RunRow
 from turnwise.reports.headline import all_on_dialogues, count, duration, scale_sentence, signed
 from turnwise.reports.headline import interval as bounds_text
 from turnwise.reports.labels import words
@@ -37,7 +37,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
 
-def run_table(env: str, scale: str, rows: Sequence[Row], interval: Interval, labels: Mapping[str, str]) -> Table:
+def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, labels: Mapping[str, str]) -> Table:
     """One row a configuration: success before, after and changed, what was forgotten, and what it cost."""
     table = Table(
         f"{env}, scale {scale}",
@@ -70,7 +70,7 @@ def run_table(env: str, scale: str, rows: Sequence[Row], interval: Interval, lab
     return table
 
 
-def paper_tables(paper: PaperTable, rows: Sequence[Row], interval: Interval) -> list[Table]:
+def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) -> list[Table]:
     """For each metric of a sweep file: our numbers beside the paper's, then each pair of rows and its direction."""
     ours = {key: row for row in rows if (key := paper.row_of(row.name)) is not None}
     dialogues = all_on_dialogues(r for row in ours.values() for r in row.results.values())
@@ -103,7 +103,7 @@ def _transposed(table: Table) -> Table:
     return Table(table.title, list(first), [list(row) for row in rest], table.notes)
 
 
-def footer(collection: Collection, command: str, machine: str | None) -> list[str]:
+def footer(collection: FinishedRuns, command: str, machine: str | None) -> list[str]:
     """Where the numbers are from: command, commits, machines, and what was left out."""
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
     return [*provenance(results, command, machine), *task_notes(collection), *collection.notes]
@@ -166,7 +166,7 @@ def to_rich(table: Table) -> RichTable:
     return rich
 
 
-def _cell(row: Row, metric: str, interval: Interval, part: str = "", bounds: str = "") -> str:
+def _cell(row: RunRow, metric: str, interval: Interval, part: str = "", bounds: str = "") -> str:
     values = list(row.values(metric).values())
     if not values:
         return "-"

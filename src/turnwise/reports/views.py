@@ -20,7 +20,7 @@ BUDGET = 900_000  # characters of escaped rollouts, and as many of transcripts, 
 
 
 @dataclass(slots=True)
-class Step:
+class ShownTurn:
     """One turn as shown: what was done, what came back, what it earned."""
 
     text: str
@@ -44,7 +44,7 @@ class Step:
 class Branch:
     """A chain of turns without a choice, and the branches that continue it."""
 
-    steps: list[Step]
+    steps: list[ShownTurn]
     branches: list[Branch] = field(default_factory=list)
     total: float | None = None  # reward of the leaf that ends the chain
 
@@ -65,7 +65,7 @@ class TreeView:
     totals: list[float] = field(default_factory=list)  # rewards of the leaves, in order
 
     @property
-    def actions(self) -> list[Step]:
+    def actions(self) -> list[ShownTurn]:
         """The samples of a local rollout, where each is a single turn; empty for deeper trees."""
         local = all(len(branch.steps) == 1 and not branch.branches for branch in self.branches)
         return [branch.steps[0] for branch in self.branches] if local else []
@@ -222,11 +222,11 @@ def _branch(
     return root
 
 
-def _step(turn: Mapping[str, Any], rewards: Mapping[str, float] | None) -> Step:
+def _step(turn: Mapping[str, Any], rewards: Mapping[str, float] | None) -> ShownTurn:
     """A turn as shown; at a leaf its reward is the total, with the named parts where there are several."""
     paid = _number(turn.get("reward")) if rewards is None else rewards.get("total")
     parts = {name: value for name, value in (rewards or {}).items() if name != "total"}
-    return Step(
+    return ShownTurn(
         clip(turn.get("text")),
         clip(turn.get("observation"), 600),
         reward=paid,

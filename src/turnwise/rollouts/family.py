@@ -20,7 +20,7 @@ RANK, ALPHA = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FamilyVerdict:
     """What is known of a row of the table.
 
     Attributes:
@@ -53,22 +53,22 @@ def rows_of(kind: str) -> list[tuple[str, dict[str, Any]]]:
     return rows
 
 
-def judge_family(kind: str, name: str, changes: dict[str, Any]) -> Verdict:
+def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict:
     """Build a small random model, probe it as a run would, and hold what is accepted against plain paths; then under LoRA."""
     try:
         model = small_model(small_config(kind, **changes))
     except Exception as error:  # a class of another library, which may raise anything
-        return Verdict(name, "refused", why=f"not built from a small configuration ({_said(error)})")
+        return FamilyVerdict(name, "refused", why=f"not built from a small configuration ({_said(error)})")
     try:
         Head(use_tree_attention(model))
     except ValueError as error:
-        return Verdict(name, "refused", why=_cut(str(error)))
+        return FamilyVerdict(name, "refused", why=_cut(str(error)))
     if (found := probe(model)) is not None:
-        return Verdict(name, "refused", why=_cut(str(found)))
+        return FamilyVerdict(name, "refused", why=_cut(str(found)))
     try:
         plain = against_paths(model, copy=False)
     except Exception:
-        return Verdict(name, "traceback", why=_cut(traceback.format_exc(limit=-1)))
+        return FamilyVerdict(name, "traceback", why=_cut(traceback.format_exc(limit=-1)))
     if not plain.exact:
         return _of(name, "wrong", "", "without adapters", plain)
     adapted: Any = None
@@ -88,7 +88,7 @@ def judge_family(kind: str, name: str, changes: dict[str, Any]) -> Verdict:
                 name, "exact", "refused", "LoRA: a merged copy applies an adapter that the model does not", plain, live
             )
     except Exception:
-        return Verdict(name, "traceback", why=_cut(traceback.format_exc(limit=-1)))
+        return FamilyVerdict(name, "traceback", why=_cut(traceback.format_exc(limit=-1)))
     return _of(name, "exact" if both.exact else "wrong", "exact" if both.exact else "wrong", "", plain, both)
 
 
@@ -102,9 +102,9 @@ def filled(adapted: Any, seed: int = 0) -> Any:
     return adapted
 
 
-def _of(name: str, verdict: str, lora: str, why: str, *measured: Distance) -> Verdict:
+def _of(name: str, verdict: str, lora: str, why: str, *measured: Distance) -> FamilyVerdict:
     largest = {key: max(getattr(found, key) for found in measured) for key in ("loss", "gradient", "sampled")}
-    return Verdict(name, verdict, lora, why, **largest)
+    return FamilyVerdict(name, verdict, lora, why, **largest)
 
 
 def _said(error: Exception) -> str:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from turnwise.algo.rewards.reward import Reward
-from turnwise.data.steps import Step
+from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import ToolCallError, split_thinking
 from turnwise.errors import InputError
@@ -37,7 +37,7 @@ class Judged:
 
     reward: Reward
     judge: Judge
-    steps: Mapping[str, Step]
+    steps: Mapping[str, TurnInContext]
     text: Callable[[Sequence[int]], str]
     format: Format = "hermes"
     waited: float = field(default=0.0, init=False)  # s for answers after all rollouts had ended
@@ -84,7 +84,7 @@ class Judged:
         return {**self.judge.report(), "wait_seconds": self.waited}
 
 
-def candidate(step: Step, text: str, form: Format) -> Candidate:
+def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
     """What a judge is asked of the reply ``text`` at a demonstrated turn.
 
     The reference is the demonstrated reasoning, else what the demonstration says beside its calls. What a reply says is held
@@ -116,7 +116,7 @@ def candidate(step: Step, text: str, form: Format) -> Candidate:
     )
 
 
-def _parts(text: str, step: Step, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
+def _parts(text: str, step: TurnInContext, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
     """Everything in the reply but its calls, and the calls."""
     try:
         reply = PARSERS[form](text, step.tools)

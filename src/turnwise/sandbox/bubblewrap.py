@@ -20,7 +20,7 @@ from pathlib import Path
 
 from turnwise.sandbox import leash
 from turnwise.sandbox.python import PythonServer
-from turnwise.sandbox.sandbox import Limits, Outcome, PythonState, SandboxFault
+from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, SandboxFault
 from turnwise.sandbox.seccomp import broker, confined
 from turnwise.sandbox.tree import Tree, opened, read_tree, write_tree
 from turnwise.sandbox.walls import DISKS, command_walls, interpreter, refused, server_walls
@@ -65,7 +65,7 @@ class Bubblewrap:
         self._leash: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def shell(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
+    def shell(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
         """Run a command in a fresh folder; see the protocol."""
         if no := refused(command):
             return no, tree
@@ -77,7 +77,7 @@ class Bubblewrap:
                     write_tree(tree, disks[0])
             except OSError as error:
                 if error.errno == errno.ENOSPC:
-                    return Outcome("", None, "disk"), tree
+                    return CallResult("", None, "disk"), tree
                 raise SandboxFault(f"the work folder: {error}") from error
             assert process.stdin is not None
             process.stdin.close()  # the command may begin
@@ -88,7 +88,7 @@ class Bubblewrap:
                     left, whole = read_tree(disks[0], self.limits.folder_mib << 20, self.limits.files)
             except OSError as error:
                 raise SandboxFault(f"the work folder: {error}") from error
-        return (outcome if whole else Outcome(outcome.output, None, "disk")), left
+        return (outcome if whole else CallResult(outcome.output, None, "disk")), left
 
     def python(self) -> PythonState:
         """A state with no names. The first call starts the server."""
@@ -272,11 +272,11 @@ def _drain(descriptor: int) -> str:
     return b"".join(parts).decode()
 
 
-def _judged(seen: Watched, reports: str) -> Outcome:
+def _judged(seen: Watched, reports: str) -> CallResult:
     text = seen.output.decode("utf-8", "replace")
     if seen.stopped:
-        return Outcome(text, None, seen.stopped)
+        return CallResult(text, None, seen.stopped)
     status = next((json.loads(line)["exit-code"] for line in reports.splitlines() if "exit-code" in line), None)
     if status is None:
         raise SandboxFault(f"bwrap ended without a report: {text.strip()[-500:] or 'it said nothing'}")
-    return Outcome(text, status)
+    return CallResult(text, status)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnwise.sandbox.sandbox import Limits, Outcome, SandboxFault
+from turnwise.sandbox.sandbox import CallResult, Limits, SandboxFault
 from turnwise.sandbox.seccomp import alone
 from turnwise.sandbox.state import DESCRIPTORS
 from turnwise.sandbox.watch import children
@@ -74,7 +74,7 @@ class PythonServer:
         """The state with no names."""
         return _State(self, 0)
 
-    def run(self, number: int, code: str) -> tuple[Outcome, int]:
+    def run(self, number: int, code: str) -> tuple[CallResult, int]:
         """Run a snippet on a state; the second value is the state after it.
 
         Raises:
@@ -83,7 +83,7 @@ class PythonServer:
         try:
             code.encode()
         except UnicodeEncodeError:
-            return Outcome("SyntaxError: the snippet is no UTF-8 text\n", 1), number
+            return CallResult("SyntaxError: the snippet is no UTF-8 text\n", 1), number
         with self._lock:
             if self.fault:
                 raise SandboxFault(self.fault)
@@ -96,7 +96,7 @@ class PythonServer:
             if "lost" in reply:
                 raise SandboxFault(f"Python state {number}: {reply['lost']}")
             self._kept += reply["state"] != number
-        return Outcome(reply["output"], reply["status"], reply["stopped"]), reply["state"]
+        return CallResult(reply["output"], reply["status"], reply["stopped"]), reply["state"]
 
     def free(self, number: int) -> None:
         """Have the server drop a state with the next call. Safe in a finalizer: nothing is sent now."""
@@ -147,7 +147,7 @@ class _State:
     server: PythonServer
     number: int
 
-    def run(self, code: str) -> tuple[Outcome, _State]:
+    def run(self, code: str) -> tuple[CallResult, _State]:
         outcome, number = self.server.run(self.number, code)
         if number == self.number:
             return outcome, self

@@ -58,7 +58,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallResult:
     """What a call left: standard output and error as they came, and the exit status (None where a limit ended the call)."""
 
     output: str
@@ -74,7 +74,7 @@ class Outcome:
 class PythonState(Protocol):
     """The names that earlier snippets bound. Each state is a process, which ends when nobody refers to the state any more."""
 
-    def run(self, code: str) -> tuple[Outcome, PythonState]:
+    def run(self, code: str) -> tuple[CallResult, PythonState]:
         """Run a snippet on a copy of this state.
 
         Returns:
@@ -93,7 +93,7 @@ class Sandbox(Protocol):
     name: str
     limits: Limits
 
-    def shell(self, command: str, tree: Tree) -> tuple[Outcome, Tree]:
+    def shell(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
         """Run a bash command in a fresh folder that holds ``tree``; the second value is the folder's content afterwards.
 
         Every process that the command started is dead when this method returns.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from turnwise.sandbox.sandbox import BOX, Limits, Outcome
+from turnwise.sandbox.sandbox import BOX, CallResult, Limits
 
 PAGE = 4096  # bytes of the smallest file
 SCRATCH = 16 << 20  # bytes of /tmp and of /dev/shm of a command
@@ -106,12 +106,12 @@ def _open_to_all(place: Path) -> bool:
     return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (place, *place.parents))
 
 
-def refused(command: str) -> Outcome | None:
+def refused(command: str) -> CallResult | None:
     """The outcome of a text that cannot be given to a shell; None where it can."""
     try:
         data = command.encode()
     except UnicodeEncodeError:
-        return Outcome("bash: the command is no UTF-8 text\n", 2)
+        return CallResult("bash: the command is no UTF-8 text\n", 2)
     if b"\0" in data:
-        return Outcome("bash: the command holds a zero byte\n", 2)
-    return Outcome("bash: the command is too long\n", 2) if len(data) > _LONGEST else None
+        return CallResult("bash: the command holds a zero byte\n", 2)
+    return CallResult("bash: the command is too long\n", 2) if len(data) > _LONGEST else None

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
-from turnwise.config.settings import Rollout
-from turnwise.config.settings import Update as UpdateSettings
+from turnwise.config.settings import RolloutSettings
+from turnwise.config.settings import UpdateSettings as UpdateSettings
 from turnwise.errors import InputError
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.demonstrate import demonstration, paths
@@ -112,7 +112,7 @@ class Collection:
         self,
         states: Sequence[State],
         parts: Mapping[str, Any],
-        rollout: Rollout,
+        rollout: RolloutSettings,
         update: UpdateSettings,
         player: Player,
         module: PolicyModule,

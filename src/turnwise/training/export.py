@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.settings import Policy
+from turnwise.config.settings import PolicySettings
 from turnwise.files import writing
 from turnwise.models.adapters import note_base
 from turnwise.models.policy import plain_copy
@@ -13,7 +13,7 @@ from turnwise.models.shipped import weights_of
 from turnwise.training.sharding import Whole, is_sharded
 
 
-def export(model: Any, tokenizer: Any, folder: Path, policy: Policy, writes: bool) -> None:
+def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
     """Write ``adapter``, or ``model`` with all weights, and the tokenizer beside it. All processes that hold a shard must ask.
 
     An adapter on merged weights is of no use to who has but the model, so a run with ``policy.start`` leaves all weights.

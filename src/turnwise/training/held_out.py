@@ -12,7 +12,7 @@ import torch
 
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
-from turnwise.data.steps import Step
+from turnwise.data.steps import TurnInContext
 from turnwise.engines.engine import Sampling
 from turnwise.evaluation.held_out import Counted, Reply, groups, likelihood, paired_change, pooled, rate
 from turnwise.evaluation.suites import Evaluation
@@ -98,7 +98,7 @@ class HeldOut:
         return max(len(state.expert_ids) for state in self.states)
 
 
-def called_tools(step: Step) -> tuple[str, ...]:
+def called_tools(step: TurnInContext) -> tuple[str, ...]:
     """The names of the tools that a demonstrated reply calls, without repeats."""
     return tuple(dict.fromkeys(call.name for call in step.calls))
 

@@ -8,7 +8,7 @@ from typing import Any
 from lightning import Callback
 
 from turnwise.data.chat import ChatTokens
-from turnwise.data.steps import Step
+from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls.formats import Format
 from turnwise.errors import InputError
 from turnwise.rollouts.judged import Judged
@@ -16,7 +16,9 @@ from turnwise.training.ranks import Ranks
 from turnwise.types import State
 
 
-def judged_of(parts: Mapping[str, Any], steps: Mapping[str, Step], chat: ChatTokens, form: Format) -> Judged | None:
+def judged_of(
+    parts: Mapping[str, Any], steps: Mapping[str, TurnInContext], chat: ChatTokens, form: Format
+) -> Judged | None:
     """The reward with the judge's score beside it, for replies that write calls in ``form``; None without a judge."""
     if parts["judge"] is None:
         return None

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from turnwise.config.settings import Evaluation as Settings
+from turnwise.config.settings import EvaluationSettings as Settings
 from turnwise.engines.engine import Sampling
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Evaluation, answer_skills, play_tasks

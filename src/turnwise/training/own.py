@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from turnwise.config.settings import Data
+from turnwise.config.settings import DataSettings
 from turnwise.data.chat import ChatTemplateError, ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import Dialect, check_read_back, dialect_of, drops_text, refuse_lost_tools, uses_tools
@@ -28,7 +28,7 @@ FLOOR, PART = 8, 4  # at least 8 dialogues are held out, but of a small file no 
 _PLAYED = 2.0  # marks a trajectory that the environment plays; a dialogue has a number in [0, 1)
 
 
-def dialect_for(data: Data, source: str, chat: ChatTokens, form: Format | None) -> Dialect | None:
+def dialect_for(data: DataSettings, source: str, chat: ChatTokens, form: Format | None) -> Dialect | None:
     """How the chat template renders the dialogues of a run's file; None where the run reads no file.
 
     Args:
@@ -53,7 +53,7 @@ class OwnFile:
 
     demonstrations: Demonstrations
     dialect: Dialect
-    data: Data
+    data: DataSettings
     worlds: Collection[str]
     # a number for each trajectory, which decides whether it is held out: from its beginning, and from all of it
     draws: array[float] = field(default_factory=lambda: array("d"))

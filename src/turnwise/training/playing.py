@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from turnwise.config.schema import build
-from turnwise.config.settings import Rollout
+from turnwise.config.settings import RolloutSettings
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.spool import Spool
 from turnwise.engines.spooled import Spooled
@@ -24,7 +24,7 @@ from turnwise.training.ranks import Ranks
 
 def player_of(
     cfg: DictConfig,
-    rollout: Rollout,
+    rollout: RolloutSettings,
     environment: Environment,
     chat: ChatTokens,
     model: str,

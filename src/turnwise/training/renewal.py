@@ -15,7 +15,7 @@ from turnwise.algo.states.batches import Batches
 from turnwise.algo.states.lazy import chosen, places_of
 from turnwise.algo.states.refresh import Refresh
 from turnwise.algo.states.rule import STD_TOLERANCE
-from turnwise.config.settings import Rollout
+from turnwise.config.settings import RolloutSettings
 from turnwise.rollouts.collect import Experience
 from turnwise.training.groups import totals_of
 from turnwise.types import State
@@ -44,7 +44,7 @@ class Renewal(Callback):
         candidates: Sequence[State],
         states: Sequence[State],
         choose: Callable[[int], Sequence[State]],
-        rollout: Rollout,
+        rollout: RolloutSettings,
         seed: int,
         tell: Callable[[str], None],
     ) -> None:

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config.schema import build
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
-from turnwise.data.steps import Step
+from turnwise.data.steps import TurnInContext
 from turnwise.envs.environment import check_ready, worlds_of
 from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.models.hub import at_hand
@@ -111,7 +111,7 @@ class Run:
         self.engine = self.player.engine
         self.opening = openings(self.env, self.chat)
         self.demonstrations: Demonstrations | None = None
-        self.steps: Mapping[str, Step] = {}  # for the judge
+        self.steps: Mapping[str, TurnInContext] = {}  # for the judge
         trees, most = self.settings["rollout"].recorded, getattr(self.parts["reward"], "most", None)
         self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=first, loggers=loggers, most=most)
         self.health = Health(self.recorder, self.folder, phases.tell, update.allow_empty, first)

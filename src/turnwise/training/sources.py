@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.algo.states.lazy import LazyStates, chosen, lengths_of
 from turnwise.algo.states.task_starts import task_starts
-from turnwise.config.settings import Data, Rollout
+from turnwise.config.settings import DataSettings, RolloutSettings
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import Dialect
-from turnwise.data.steps import Step, steps_of
-from turnwise.data.trajectories import Problem, each_trajectory
+from turnwise.data.steps import TurnInContext, steps_of
+from turnwise.data.trajectories import BadTrajectory, each_trajectory
 from turnwise.envs.environment import worlds_of
 from turnwise.envs.expert_files import expert_file
 from turnwise.errors import InputError
@@ -40,12 +40,12 @@ class Experts(NamedTuple):
     """
 
     demonstrations: Demonstrations
-    problems: tuple[Problem, ...]
+    problems: tuple[BadTrajectory, ...]
     own: OwnFile | None
 
 
 def read_experts(
-    data: Data,
+    data: DataSettings,
     environment: Any,
     chat: ChatTokens,
     folder: Path,
@@ -120,17 +120,17 @@ class Turns(LazyStates):
         return np.array(self.demonstrations.ends, np.uint32)
 
 
-class Steps(Mapping[str, Step]):
+class Steps(Mapping[str, TurnInContext]):
     """State id -> the demonstrated step, for a judge."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
         self._near = lru_cache(maxsize=_NEAR)(self._of)
 
-    def _of(self, number: int) -> list[Step]:
+    def _of(self, number: int) -> list[TurnInContext]:
         return steps_of(self.turns.demonstrations[number].trajectory)
 
-    def __getitem__(self, state_id: str) -> Step:
+    def __getitem__(self, state_id: str) -> TurnInContext:
         place = self.turns.place(state_id)
         if place is None:
             raise KeyError(state_id)
@@ -145,7 +145,13 @@ class Steps(Mapping[str, Step]):
 
 
 def hold_out(
-    own: OwnFile, turns: Turns, steps: Steps, most: int, rollout: Rollout, sampled: bool, tell: Callable[[str], None]
+    own: OwnFile,
+    turns: Turns,
+    steps: Steps,
+    most: int,
+    rollout: RolloutSettings,
+    sampled: bool,
+    tell: Callable[[str], None],
 ) -> tuple[Sequence[State], HeldOut | None]:
     """The turns of a person's file to train on, and the held-out dialogues that the run is judged on.
 
@@ -187,7 +193,7 @@ def hold_out(
     return kept, HeldOut(states, lambda name: called_tools(steps[name]), digest)
 
 
-def playable(states: Sequence[State], rollout: Rollout, tell: Callable[[str], None]) -> Sequence[State]:
+def playable(states: Sequence[State], rollout: RolloutSettings, tell: Callable[[str], None]) -> Sequence[State]:
     """The states whose history leaves room for an action. Servers refuse the others, and no rollout would go on from them.
 
     Raises:
@@ -198,7 +204,7 @@ def playable(states: Sequence[State], rollout: Rollout, tell: Callable[[str], No
     return _within(limit, states, lengths_of(states), what, tell)
 
 
-def trainable(states: LazyStates, rollout: Rollout, tell: Callable[[str], None]) -> Sequence[State]:
+def trainable(states: LazyStates, rollout: RolloutSettings, tell: Callable[[str], None]) -> Sequence[State]:
     """The demonstrated turns that end within ``rollout.max_length``, for runs that train on demonstrations alone.
 
     Raises:

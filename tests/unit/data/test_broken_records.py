@@ -18,7 +18,7 @@ from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.messages import MOST, parse_trajectory
 from turnwise.data.records import UnusableError
-from turnwise.data.trajectories import DataError, Problem, each_trajectory, read_trajectories
+from turnwise.data.trajectories import BadTrajectory, DataError, each_trajectory, read_trajectories
 from turnwise.envs.math.public import read_problems
 from turnwise.envs.search.public import read_pages, read_questions
 from turnwise.errors import InputError
@@ -29,7 +29,7 @@ USER, REPLY = {"role": "user", "content": "go"}, {"role": "assistant", "content"
 GOOD = {"messages": [USER, REPLY]}
 
 
-def problems(path: Path, text: str) -> tuple[Problem, ...]:
+def problems(path: Path, text: str) -> tuple[BadTrajectory, ...]:
     path.write_text(f"{json.dumps(GOOD)}\n{text}\n", encoding="utf-8")
     return read_trajectories(path).problems
 

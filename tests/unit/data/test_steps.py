@@ -9,7 +9,7 @@ import pytest
 from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.data.chat import ChatTokens
 from turnwise.data.messages import parse_trajectory
-from turnwise.data.steps import Step, steps_of
+from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.types import ToolCall, Trajectory
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}}}}
@@ -34,9 +34,11 @@ def test_every_turn_is_a_step_with_its_whole_context() -> None:
     trajectory = parse_trajectory(DIALOGUE, "file:1")
     messages = trajectory.messages
     assert steps_of(trajectory) == [
-        Step("dialogue#t0", messages[:2], "Ask the tool.", "", (ToolCall("weather", {"city": "Paris"}),), (TOOL,)),
-        Step("dialogue#t1", messages[:4], "Now answer.", "It is 7 degrees.", (), (TOOL,)),
-        Step("dialogue#t2", messages[:6], None, "You are welcome.", (), (TOOL,)),
+        TurnInContext(
+            "dialogue#t0", messages[:2], "Ask the tool.", "", (ToolCall("weather", {"city": "Paris"}),), (TOOL,)
+        ),
+        TurnInContext("dialogue#t1", messages[:4], "Now answer.", "It is 7 degrees.", (), (TOOL,)),
+        TurnInContext("dialogue#t2", messages[:6], None, "You are welcome.", (), (TOOL,)),
     ]
 
 

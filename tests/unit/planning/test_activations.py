@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from turnwise.config.settings import Lora
+from turnwise.config.settings import LoraSettings
 from turnwise.models.attention import PackedTree
 from turnwise.models.policy import load_policy
 from turnwise.models.score import score
@@ -36,12 +36,14 @@ def test_the_shipped_policy_keeps_what_was_counted(
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         score(model, packed, entropy=True)
     real = sum(x.untyped_storage().nbytes() for x in kept.values())
-    counted = activation_bytes(architecture("tiny"), "float32", Lora(r=rank), rows, tokens, scored, autocast=False)
+    counted = activation_bytes(
+        architecture("tiny"), "float32", LoraSettings(r=rank), rows, tokens, scored, autocast=False
+    )
     assert counted == pytest.approx(real, rel=0.01)
 
 
 def test_activations_grow_with_rows_and_layers() -> None:
-    source, lora = architecture("Qwen/Qwen3-0.6B"), Lora(r=0)
+    source, lora = architecture("Qwen/Qwen3-0.6B"), LoraSettings(r=0)
     one, two = (activation_bytes(source, "bfloat16", lora, rows, 1024, 1024, autocast=True) for rows in (1, 2))
     assert 1.9 * one < two <= 2 * one
     # at the least the inputs of seven matrices a layer, in bfloat16: 3 x 1024 + 2048 + 2 x 1024 + 3072 numbers a token

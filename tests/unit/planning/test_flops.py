@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from turnwise.config.settings import Lora
+from turnwise.config.settings import LoraSettings
 from turnwise.models.attention import PackedTree
 from turnwise.models.policy import load_policy
 from turnwise.models.score import score
@@ -43,7 +43,7 @@ def test_against_the_counter_of_torch(rank: int, monkeypatch: pytest.MonkeyPatch
     ids = torch.zeros(rows, tokens, dtype=torch.long)
     flat = torch.zeros(scored, dtype=torch.long)
     packed = SimpleNamespace(ids_BS=ids, position_BS=ids, end_BS=ids + tokens, source_U=flat, target_U=flat)
-    shape = shape_of(architecture("tiny"), "float32", Lora(r=rank))
+    shape = shape_of(architecture("tiny"), "float32", LoraSettings(r=rank))
     with sdpa_kernel(SDPBackend.MATH):  # the counter knows its matrix products
         with FlopCounterMode(display=False) as ahead:
             logprobs, _ = score(model, packed)
@@ -56,7 +56,7 @@ def test_against_the_counter_of_torch(rank: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_sampling_by_hand() -> None:
-    shape = shape_of(architecture("tiny"), "float32", Lora(r=16))  # the engine's copy has no adapter
+    shape = shape_of(architecture("tiny"), "float32", LoraSettings(r=16))  # the engine's copy has no adapter
     matmul, attention = 2 * 1622016, 4 * 4 * 4 * 48
     assert shape.matmul == 1622016
     assert flops.decode(shape, 7, 100, 20) == 27 * matmul + attention * (7 * 100 + 20 * 50) + 2 * 7 * 192 * 960

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.config.settings import Lora
+from turnwise.config.settings import LoraSettings
 from turnwise.errors import InputError
 from turnwise.planning.architectures import architecture
 from turnwise.planning.shape import shape_of
@@ -42,7 +42,7 @@ def test_of_a_mixture_a_token_uses_eight_experts_of_128() -> None:
 
 def test_an_adapter_by_hand() -> None:
     """16 x (in + out) of q, k, v, o, gate, up and down in each of 4 layers."""
-    shape = shape_of(architecture("tiny"), "float32", Lora(r=16))
+    shape = shape_of(architecture("tiny"), "float32", LoraSettings(r=16))
     a_layer = (192 + 192) + 2 * (192 + 96) + (192 + 192) + 3 * (192 + 512)
     assert shape.adapter == shape.adapter_matmul == shape.trained == 16 * 4 * a_layer
     assert shape.adapter_bytes == shape.trained_bytes == 4 * shape.trained
@@ -51,7 +51,7 @@ def test_an_adapter_by_hand() -> None:
 
 
 def test_adapters_are_held_in_float32_over_bfloat16_weights() -> None:
-    shape = shape_of(architecture("Qwen/Qwen3-0.6B"), "bfloat16", Lora(r=32))
+    shape = shape_of(architecture("Qwen/Qwen3-0.6B"), "bfloat16", LoraSettings(r=32))
     assert (shape.weight_bytes, shape.adapter_bytes) == (2 * shape.parameters, 4 * shape.adapter)
 
 

@@ -94,7 +94,7 @@ def test_every_base_has_its_configuration():
 def test_a_base_that_is_not_built_says_how_to_build_it(tmp_path, monkeypatch):
     monkeypatch.setitem(BASES, "tiny_tools", tmp_path)  # type: ignore[arg-type]
     with pytest.raises(
-        InputError, match=r"base tiny_tools: no model\.safetensors .*make_tiny\.py --base tiny_tools --ship"
+        InputError, match=r"base tiny_tools: no model\.safetensors .*recipes\.tiny --base tiny_tools --ship"
     ):
         tiny_path("tiny_tools")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.reports.newest import so_far
-from turnwise.reports.run import Run
+from turnwise.reports.run import ReportedRun
 from turnwise.reports.views import MESSAGE_LIMIT, clip, goal, in_domain_rows, tree_views
 from turnwise.runs.result import InDomain, Result
 
@@ -38,7 +38,9 @@ def test_a_shared_turn_is_shown_once_and_then_branches(make):
 
 
 def test_a_run_on_dialogues_that_is_under_way_shows_its_held_out_replies():
-    run = Run(Path("own"), metrics={"eval/held_out/functional": {0: 12.5, 8: 50.0}, "eval/held_out/strict": {0: 1.0}})
+    run = ReportedRun(
+        Path("own"), metrics={"eval/held_out/functional": {0: 12.5, 8: 50.0}, "eval/held_out/strict": {0: 1.0}}
+    )
     assert [value for value, _ in so_far(run)] == ["12.5 %", "50.0 %"]
 
 

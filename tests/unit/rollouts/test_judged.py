@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from turnwise.algo.rewards.graded import Graded
-from turnwise.data.steps import Step, steps_of
+from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, gather
 from turnwise.judges.offline import OfflineJudge
@@ -22,7 +22,7 @@ SAID = {"function": {"name": "weather", "arguments": {"city": "Paris"}}}
 PARIS = ToolCall("weather", {"city": "Paris"})
 
 
-def steps(**spoken: object) -> dict[str, Step]:
+def steps(**spoken: object) -> dict[str, TurnInContext]:
     """The steps of one dialogue whose first turn is ``spoken``."""
     messages = (
         {"role": "user", "content": "weather in Paris"},

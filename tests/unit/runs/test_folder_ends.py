@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from tests.unit.test_run_folder import config
+from tests.unit.runs.test_folder import config
 
 from turnwise.config.schema import ConfigError
 from turnwise.errors import InputError, Stopped

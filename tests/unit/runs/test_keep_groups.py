@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.unit.reports.test_keep import SWEEP, groups, save
+from tests.unit.runs.test_keep import SWEEP, groups, save
 
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.jobs import ask, played

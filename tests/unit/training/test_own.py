@@ -13,11 +13,11 @@ from tests.integration import bookings
 from transformers import AutoModelForCausalLM
 
 from turnwise.config.schema import compose_config
-from turnwise.config.settings import Data, Rollout
+from turnwise.config.settings import DataSettings, RolloutSettings
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import dialect_of
-from turnwise.data.trajectories import DataError, Problem, each_trajectory
+from turnwise.data.trajectories import BadTrajectory, DataError, each_trajectory
 from turnwise.engines.engine import Sampling
 from turnwise.errors import InputError
 from turnwise.models.policy import load_policy
@@ -28,7 +28,7 @@ from turnwise.training.sources import Steps, Turns, hold_out
 from turnwise.types import RolloutTree, Task, Turn
 
 ROOT = Path(__file__).parents[3]
-ROLLOUT = Rollout(4, Sampling(max_tokens=8), turns=1)
+ROLLOUT = RolloutSettings(4, Sampling(max_tokens=8), turns=1)
 
 
 def read(
@@ -37,11 +37,11 @@ def read(
     template: str | None = None,
     worlds: tuple[str, ...] = ("household",),
     **data: Any,
-) -> tuple[OwnFile, tuple[Problem, ...]]:
+) -> tuple[OwnFile, tuple[BadTrajectory, ...]]:
     words: Any = bookings.tokenizer(family)
     words.chat_template = template or words.chat_template
     chat = ChatTokens(words)
-    own = OwnFile(Demonstrations(chat), dialect_of(chat), Data(str(file), **data), worlds)
+    own = OwnFile(Demonstrations(chat), dialect_of(chat), DataSettings(str(file), **data), worlds)
     return own, each_trajectory(own, file)
 
 
@@ -226,6 +226,6 @@ def test_the_new_keys_leave_the_hashes_of_kept_runs_alone() -> None:
 
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="held_out"):
-        Data(held_out=0.9)
+        DataSettings(held_out=0.9)
     with pytest.raises(ValueError, match="similarity"):
-        replace(Data(), similarity=0.0)
+        replace(DataSettings(), similarity=0.0)

@@ -10,7 +10,7 @@ import torch
 
 from turnwise.algo.states.batches import Batches
 from turnwise.algo.states.refresh import Refresh
-from turnwise.config.settings import Rollout
+from turnwise.config.settings import RolloutSettings
 from turnwise.engines.engine import Sampling
 from turnwise.rollouts.collect import Experience
 from turnwise.training.renewal import Renewal, mixed_share
@@ -19,7 +19,7 @@ from turnwise.types import RolloutTree, State, Task
 CANDIDATES = [
     State(f"d{i // 4}#t{i % 4}", Task("maze", "1", "train"), (1,), trajectory=f"d{i // 4}") for i in range(24)
 ]
-ROLLOUT = Rollout(states=4, sampling=Sampling(max_tokens=4), trajectories=2)
+ROLLOUT = RolloutSettings(states=4, sampling=Sampling(max_tokens=4), trajectories=2)
 FALLS = [1.0, 1.0, 0.5, 0.25, 0.25, 1.0, 1.0, 0.5, 0.25]  # the measure, by iteration
 
 

@@ -18,7 +18,7 @@ from turnwise.data.toolcalls.bfcl_python import python_literal
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.hermes import CLOSE, OPEN
 from turnwise.data.toolcalls.reply import MAX_CHARS, Reply, ToolCallError, checked_call, expect, skip_space
-from turnwise.data.trajectories import Problem, used_twice
+from turnwise.data.trajectories import BadTrajectory, used_twice
 from turnwise.types import Trajectory
 
 Calls = Literal["auto", "none", "hermes", "qwen_xml", "llama_json", "bfcl_python"]
@@ -105,7 +105,7 @@ class Importer:
     calls: Calls = "auto"
     keep_system: bool = False
     read: int = 0
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[BadTrajectory] = field(default_factory=list)
     _seen: dict[str, str] = field(default_factory=dict)  # id -> its place
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Importer:
                     if trajectory.id in self._seen:
                         raise used_twice(trajectory.id, self._seen[trajectory.id])
                 except UnusableError as error:
-                    self.problems.append(Problem(source, error.what, error.remedy, error.reason))
+                    self.problems.append(BadTrajectory(source, error.what, error.remedy, error.reason))
                     continue
                 self._seen[trajectory.id] = source
                 yield trajectory

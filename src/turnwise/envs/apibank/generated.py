@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from turnwise.envs.apibank.library import APIS, SEARCHER, Office, tools_named
-from turnwise.envs.dialogues.problem import Problem, UserTurn, part_of, turns_data, turns_from
+from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, part_of, turns_data, turns_from
 from turnwise.types import Task, ToolCall
 
 OTHERS = 2  # APIs that level 1 shows beside the needed ones
@@ -187,13 +187,13 @@ class OfficeTasks:
             raise ValueError(f"split must be train, seen or unseen, got {split!r}")
         return [self._task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
 
-    def problem(self, task: Task) -> Problem:
+    def problem(self, task: Task) -> DialogueProblem:
         """The task that its data describes. At levels 2 and 3 only the search is shown; it describes the others."""
         data = task.data
         shown = tools_named(data["apis"])
         others = tools_named([name for name in APIS if name not in data["apis"]])
         given = {} if int(data["level"]) == 1 else {0: others}
-        return Problem(partial(Office, data["tables"]), turns_from(data["turns"]), shown, given)
+        return DialogueProblem(partial(Office, data["tables"]), turns_from(data["turns"]), shown, given)
 
     def _task(self, split: str, seed: int, index: int, level: int) -> Task:
         for attempt in range(1000):

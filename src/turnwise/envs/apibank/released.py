@@ -19,7 +19,7 @@ from turnwise.data.toolcalls.bfcl_python import bfcl_python
 from turnwise.data.toolcalls.match import equivalent
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call
 from turnwise.envs.apibank.library import SEARCHER, words
-from turnwise.envs.dialogues.problem import Problem, UserTurn, turns_data, turns_from
+from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, turns_data, turns_from
 from turnwise.envs.tools import json_schema
 from turnwise.errors import InputError
 from turnwise.text import parse_json, whole_characters
@@ -112,12 +112,12 @@ class ReleasedTasks:
         random.Random(f"{seed}/apibank").shuffle(found)
         return found[:count]
 
-    def problem(self, task: Task) -> Problem:
+    def problem(self, task: Task) -> DialogueProblem:
         """The task that its data describes."""
         data = task.data
         turns = turns_from(data["turns"])
         answers = list(zip(turns[0].calls, data["answers"], strict=True))
-        return Problem(
+        return DialogueProblem(
             partial(Recorded, answers),
             turns,
             tuple(data["tools"]),

@@ -12,7 +12,7 @@ from turnwise.data.tool_schema import function_of
 from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import tools_of_class
 from turnwise.envs.bfcl.requests import FAMILIES, SHOWN, UNSEEN_PAIRS, Names
-from turnwise.envs.dialogues.problem import Problem, part_of, turns_data, turns_from
+from turnwise.envs.dialogues.problem import DialogueProblem, part_of, turns_data, turns_from
 from turnwise.envs.tools import Tools
 from turnwise.types import Task
 
@@ -43,12 +43,12 @@ class TinyTasks:
             raise ValueError(f"split must be train, seen or unseen, got {split!r}")
         return [self._task(split, seed, index) for index in range(count)]
 
-    def problem(self, task: Task) -> Problem:
+    def problem(self, task: Task) -> DialogueProblem:
         """The task that its data describes."""
         data = task.data
         classes = tuple(data["classes"])
         tools = tuple(tool for name in classes for tool in shown(name))
-        return Problem(partial(Apis, classes, data["config"]), turns_from(data["turns"]), tools)
+        return DialogueProblem(partial(Apis, classes, data["config"]), turns_from(data["turns"]), tools)
 
     def _task(self, split: str, seed: int, index: int) -> Task:
         for attempt in range(1000):

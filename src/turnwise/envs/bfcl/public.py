@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_classes, without
 from turnwise.envs.bfcl.truth import read_truth
-from turnwise.envs.dialogues.problem import Problem, UserTurn
+from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn
 from turnwise.errors import InputError
 from turnwise.types import Task
 
@@ -62,7 +62,7 @@ class PublicTasks:
         random.Random(f"{seed}/bfcl").shuffle(found)
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in found[:count]]
 
-    def problem(self, task: Task) -> Problem:
+    def problem(self, task: Task) -> DialogueProblem:
         """The entry that its data names."""
         return _problem(str(task.data["entry"]))
 
@@ -89,7 +89,7 @@ def _splits() -> dict[str, Sequence[int]]:
 
 
 @lru_cache(maxsize=800)
-def _problem(name: str) -> Problem:
+def _problem(name: str) -> DialogueProblem:
     subset = subset_of(name)
     entry = entries(subset).get(name)
     if entry is None:
@@ -112,4 +112,4 @@ def _problem(name: str) -> Problem:
         calls = tuple(read_truth(source, classes) for source in truth)
         turns.append(UserTurn(user, calls, "" if calls else unable))
     world = partial(Apis, classes, entry["initial_config"], subset == "long_context")
-    return Problem(world, tuple(turns), shown, given)
+    return DialogueProblem(world, tuple(turns), shown, given)

@@ -10,7 +10,7 @@ from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.demonstration import by_quality
 from turnwise.envs.dialogues import experts, verifier
 from turnwise.envs.dialogues.experts import Mistakes
-from turnwise.envs.dialogues.problem import Problem
+from turnwise.envs.dialogues.problem import DialogueProblem
 from turnwise.envs.dialogues.score import Reference
 from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.envs.environment import Quality, check_horizon, check_task, same_text, tools_of
@@ -29,7 +29,7 @@ class Source(Protocol):
         """
         ...
 
-    def problem(self, task: Task) -> Problem:
+    def problem(self, task: Task) -> DialogueProblem:
         """The task's content.
 
         Raises:
@@ -80,7 +80,7 @@ class DialogueEnv:
         self.horizon = check_horizon(horizon)
         self.format: Format = check_format(format)
         self.mistakes = mistakes or Mistakes()
-        self._kept: dict[str, tuple[Task, Problem, Reference]] = {}
+        self._kept: dict[str, tuple[Task, DialogueProblem, Reference]] = {}
         self._keep = kept
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:

@@ -43,7 +43,7 @@ class UserTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DialogueProblem:
     """One task.
 
     Attributes:

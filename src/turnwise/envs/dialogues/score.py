@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from turnwise.envs.dialogues.problem import Problem, World
+from turnwise.envs.dialogues.problem import DialogueProblem, World
 from turnwise.types import ToolCall
 
 EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "stopped"
@@ -21,7 +21,7 @@ class Reference:
     answers: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(cls, problem: Problem) -> Reference:
+    def of(cls, problem: DialogueProblem) -> Reference:
         """Play ``problem``'s ground truth."""
         start = problem.world()
         truth = start.fork()

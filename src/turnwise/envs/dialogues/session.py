@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from turnwise.data.toolcalls.formats import Format
-from turnwise.envs.dialogues.problem import Problem, World
+from turnwise.envs.dialogues.problem import DialogueProblem, World
 from turnwise.envs.dialogues.score import STOPPED, Reference
 from turnwise.envs.environment import Step
 from turnwise.envs.tools import Tools, answered, read_calls, signature, templated
@@ -27,7 +27,14 @@ class DialogueSession:
     )  # fmt: skip
 
     def __init__(
-        self, task: Task, problem: Problem, reference: Reference, form: Format, horizon: int, steps: int, brief: bool
+        self,
+        task: Task,
+        problem: DialogueProblem,
+        reference: Reference,
+        form: Format,
+        horizon: int,
+        steps: int,
+        brief: bool,
     ) -> None:
         self.task, self.problem, self.reference = task, problem, reference
         self.form, self.horizon, self.steps, self.brief = form, horizon, steps, brief

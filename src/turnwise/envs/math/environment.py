@@ -13,7 +13,7 @@ from turnwise.envs.math import verifier
 from turnwise.envs.math.equality import Equality
 from turnwise.envs.math.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.math.interpreter import Interpreter
-from turnwise.envs.math.problems import KINDS, SPLITS, Level, Problem, make_problems
+from turnwise.envs.math.problems import KINDS, SPLITS, Level, MathProblem, make_problems
 from turnwise.envs.math.public import read_problems
 from turnwise.envs.math.session import ANSWER, PYTHON, MathSession
 from turnwise.errors import InputError
@@ -81,7 +81,7 @@ class MathEnv:
         problems = self._problems(split, count, seed)
         return [Task(self.name, f"{split}/{p.key}", split, p.data(), p.kind) for p in problems]
 
-    def _problems(self, split: str, count: int, seed: int) -> Sequence[Problem]:
+    def _problems(self, split: str, count: int, seed: int) -> Sequence[MathProblem]:
         if not self._read:
             return make_problems(self.level, split, count, seed)
         problems = list(self._read.get(split, ()))
@@ -102,7 +102,7 @@ class MathEnv:
             ValueError: the task belongs to another environment, or its data is no problem.
         """
         check_task(task, self.name)
-        problem = Problem.of(task.data)
+        problem = MathProblem.of(task.data)
         return MathSession(task, problem, self._interpreter, self._equal, self.shown, self._calls, self.horizon)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:

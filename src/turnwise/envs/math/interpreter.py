@@ -9,7 +9,7 @@ from typing import Any
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.remembered import Remembered
 from turnwise.sandbox.detect import Backend, open_sandbox
-from turnwise.sandbox.sandbox import Limits, NoSandboxError, Outcome, PythonState, Sandbox, SandboxFault
+from turnwise.sandbox.sandbox import CallResult, Limits, NoSandboxError, PythonState, Sandbox, SandboxFault
 
 _STATES = 96  # processes kept: the sandbox holds some hundreds, and several worlds may share a machine
 
@@ -33,11 +33,11 @@ class Interpreter:
     _states: OrderedDict[tuple[str, ...], PythonState] = field(
         default_factory=OrderedDict, init=False, repr=False, compare=False
     )
-    _outcomes: Remembered[tuple[str, ...], Outcome] = field(
+    _outcomes: Remembered[tuple[str, ...], CallResult] = field(
         default_factory=Remembered, init=False, repr=False, compare=False
     )
 
-    def run(self, before: tuple[str, ...], code: str) -> Outcome:
+    def run(self, before: tuple[str, ...], code: str) -> CallResult:
         """What a snippet prints after others.
 
         Raises:

@@ -19,7 +19,7 @@ _SEEN = 5  # of the problems with numbers of train, about one in five is kept fo
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class MathProblem:
     """``code`` is None where nobody has said how to compute the answer."""
 
     kind: str
@@ -37,7 +37,7 @@ class Problem:
         return {"kind": self.kind, "problem": self.text, "answer": self.answer, "code": self.code}
 
     @staticmethod
-    def of(data: Mapping[str, Any]) -> Problem:
+    def of(data: Mapping[str, Any]) -> MathProblem:
         """Back from a task's data.
 
         Raises:
@@ -45,7 +45,7 @@ class Problem:
         """
         try:
             code = data.get("code")
-            return Problem(
+            return MathProblem(
                 str(data["kind"]), str(data["problem"]), str(data["answer"]), None if code is None else str(code)
             )
         except KeyError as error:
@@ -146,7 +146,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 }
 
 
-def make_problems(level: Level, split: str, count: int, seed: int) -> list[Problem]:
+def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
     """``count`` different problems of all kinds; a longer list starts with the shorter one.
 
     A hash of its text says which split a problem belongs to, so no two splits share one.
@@ -154,7 +154,7 @@ def make_problems(level: Level, split: str, count: int, seed: int) -> list[Probl
     Raises:
         ValueError: there are not so many.
     """
-    found: dict[str, Problem] = {}
+    found: dict[str, MathProblem] = {}
     kinds = list(KINDS[level].items())
     for number in range(200 * count + 1000):
         if len(found) == count:
@@ -162,7 +162,7 @@ def make_problems(level: Level, split: str, count: int, seed: int) -> list[Probl
         kind, make = kinds[number % len(kinds)]
         text, code, answer = make(random.Random(f"math {level} {seed} {number}").randint)
         if _split(text) == split:
-            found.setdefault(text, Problem(kind, text, str(answer), code))
+            found.setdefault(text, MathProblem(kind, text, str(answer), code))
     if len(found) < count:
         raise ValueError(f"math: split {split} has fewer than {count} problems; set level to full, or give files")
     return list(found.values())

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from turnwise.envs.math.problems import Problem
+from turnwise.envs.math.problems import MathProblem
 from turnwise.envs.search.records import cleaned, read_records
 from turnwise.errors import InputError
 
@@ -21,13 +21,13 @@ _PROBLEM = ("problem", "question")
 _ANSWER = ("answer", "final_answer", "expected_answer", "target")
 
 
-def read_problems(path: str | Path, key: str) -> list[Problem]:
+def read_problems(path: str | Path, key: str) -> list[MathProblem]:
     """The problems of a file, in its order, each once.
 
     Raises:
         InputError: the file cannot be read, a record has no problem or no answer, or none is left.
     """
-    found: dict[str, Problem] = {}
+    found: dict[str, MathProblem] = {}
     for place, record in read_records(path, key):
         lower = {str(name).lower(): value for name, value in record.items()}
         if _left_out(lower):
@@ -40,7 +40,7 @@ def read_problems(path: str | Path, key: str) -> list[Problem]:
                 f"{place}: no {missing} among {sorted(map(str, record))}; a record needs one of {', '.join(_PROBLEM)} and one "
                 f"of {', '.join(_ANSWER)}, or a solution with \\boxed{{}}"
             )
-        problem = Problem(str(lower.get("subject") or lower.get("type") or "file"), cleaned(text).strip(), answer)
+        problem = MathProblem(str(lower.get("subject") or lower.get("type") or "file"), cleaned(text).strip(), answer)
         found.setdefault(problem.key, problem)
     if not found:
         raise InputError(f"{path}: no problem with a final answer in it; correct {key}")

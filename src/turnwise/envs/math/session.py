@@ -7,7 +7,7 @@ from turnwise.envs.calls import Calls, tool
 from turnwise.envs.environment import Step
 from turnwise.envs.math.equality import Equality
 from turnwise.envs.math.interpreter import Interpreter
-from turnwise.envs.math.problems import Problem
+from turnwise.envs.math.problems import MathProblem
 from turnwise.envs.search.session import ANSWERED
 from turnwise.envs.tool_session import ToolSession
 from turnwise.types import Task
@@ -30,7 +30,7 @@ class MathSession(ToolSession):
     def __init__(
         self,
         task: Task,
-        problem: Problem,
+        problem: MathProblem,
         interpreter: Interpreter,
         equal: Equality,
         shown: int,

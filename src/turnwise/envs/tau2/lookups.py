@@ -11,7 +11,7 @@ from turnwise.envs.tau2.world import FAILED
 from turnwise.types import ToolCall
 
 if TYPE_CHECKING:
-    from turnwise.envs.tau2.problem import Problem
+    from turnwise.envs.tau2.problem import Tau2Problem
     from turnwise.envs.tau2.session import Tau2Session
 
 _IDENTIFIERS = ("_id", "_ids", "flight_number")  # endings of the parameters whose values come from a database
@@ -72,7 +72,7 @@ def identifiers(arguments: Mapping[str, Any]) -> set[str]:
     return found
 
 
-def customer_of(problem: Problem) -> str:
+def customer_of(problem: Tau2Problem) -> str:
     """The identifier of the customer whom the task is about; empty where nothing tells."""
     if problem.solo:
         answers = (problem.start.fork().call(read) for read in _by_phone(problem))
@@ -142,5 +142,5 @@ def _telecom(session: Tau2Session, given: Mapping[str, Any]) -> Iterator[tuple[s
     yield from ((name, {}) for name in _PHONE_CHECKS)
 
 
-def _by_phone(problem: Problem) -> list[ToolCall]:
+def _by_phone(problem: Tau2Problem) -> list[ToolCall]:
     return [ToolCall("get_customer_by_phone", {"phone_number": number}) for number in _PHONE.findall(problem.ticket)]

@@ -46,7 +46,7 @@ class Gold:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Tau2Problem:
     """One task.
 
     Attributes:
@@ -91,13 +91,13 @@ class Reference:
         customer: the identifier of the customer; empty where nothing tells.
     """
 
-    problem: Problem
+    problem: Tau2Problem
     goal: Mapping[str, Any]
     steps: tuple[tuple[Gold, bool], ...]
     customer: str
 
     @classmethod
-    def of(cls, problem: Problem) -> Reference:
+    def of(cls, problem: Tau2Problem) -> Reference:
         """Play the benchmark's calls.
 
         Raises:
@@ -153,7 +153,7 @@ def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def problem_of(domain: str, name: str) -> Problem:
+def problem_of(domain: str, name: str) -> Tau2Problem:
     """A task of the base set.
 
     Raises:
@@ -167,7 +167,7 @@ def problem_of(domain: str, name: str) -> Problem:
     start = World.fresh(domain)
     prepare(start, (record.get("initial_state") or {}).get("initialization_actions") or ())
     basis = criteria.get("reward_basis") or ("DB", "COMMUNICATE")
-    return Problem(
+    return Tau2Problem(
         domain=domain,
         start=start,
         gold=tuple(map(_gold, criteria.get("actions") or ())),

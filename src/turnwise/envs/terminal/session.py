@@ -11,7 +11,7 @@ from turnwise.envs.boxed import STOPPED, Box, cut
 from turnwise.envs.calls import Calls, Short, refusal, tool
 from turnwise.envs.environment import Step
 from turnwise.envs.terminal.goal import Goal
-from turnwise.sandbox.sandbox import Outcome
+from turnwise.sandbox.sandbox import CallResult
 from turnwise.types import Message, Task
 
 TOOLS = (tool("bash", "Run a command of bash in the work folder.", command=("string", "the command")),)
@@ -83,7 +83,7 @@ class TerminalSession:
         """Whether the file of a chore is still to be found."""
         return chore["find"] is not None and chore["path"] not in self.located
 
-    def told_of(self, outcome: Outcome) -> str:
+    def told_of(self, outcome: CallResult) -> str:
         """What the policy reads: the output, cut in the middle where it is long, and how the command ended if not well."""
         end = STOPPED[outcome.stopped] if outcome.stopped else "" if outcome.ok else f"exit status {outcome.status}"
         return "\n".join(filter(None, [cut(outcome.output.rstrip(), self.shown), end])) or "ok"

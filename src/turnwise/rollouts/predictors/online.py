@@ -30,7 +30,7 @@ class OnlinePredictor(Callback):
 
     Args:
         critic: see :class:`turnwise.rollouts.predictors.critic.Critic`.
-        epochs, prefix_share, batch, clip_norm, reward_max, batch_tokens: see :class:`turnwise.config.settings.Predictor`.
+        epochs, prefix_share, batch, clip_norm, reward_max, batch_tokens: see :class:`turnwise.config.settings.PredictorSettings`.
         seed: of the order of examples and of the prefixes that are drawn.
         translate: trees in the critic's tokens, where those are not the policy's.
     """
@@ -152,7 +152,7 @@ class OnlinePredictor(Callback):
 
 
 def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device: torch.device) -> OnlinePredictor:
-    """The predictor that ``settings`` (:class:`turnwise.config.settings.Predictor`) ask for.
+    """The predictor that ``settings`` (:class:`turnwise.config.settings.PredictorSettings`) ask for.
 
     Args:
         source: folder or id of the weights it starts from.

@@ -13,7 +13,7 @@ from turnwise.algo.states.expert_turns import ExpertTurns, expert_turns
 from turnwise.algo.states.lazy import LazyStates, chosen, ids_of, lengths_of, places_of
 from turnwise.algo.states.pivots import Pivots
 from turnwise.algo.states.rule import Profile
-from turnwise.config.settings import Rollout
+from turnwise.config.settings import RolloutSettings
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.records import UnusableError
@@ -109,8 +109,8 @@ def test_an_id_used_twice_is_refused_with_the_place_of_the_first(
     assert len(demonstrations) == 1 and demonstrations.turns == demonstrations.starts[-1]
 
 
-def rollout(max_length: int) -> Rollout:
-    return Rollout(states=1, sampling=Sampling(temperature=1.0, max_tokens=24), max_length=max_length)
+def rollout(max_length: int) -> RolloutSettings:
+    return RolloutSettings(states=1, sampling=Sampling(temperature=1.0, max_tokens=24), max_length=max_length)
 
 
 def test_histories_that_leave_no_room_for_an_action_are_left_out_and_told(lazy: Turns, listed: list[State]) -> None:
