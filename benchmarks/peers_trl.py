@@ -59,7 +59,7 @@ def action_tokenizer() -> Any:
     return tokenizer
 
 
-def world_of(work: Work, pad_token: str) -> type:
+def environment_of(work: Work, pad_token: str) -> type:
     """The household as TRL's environment class."""
     over = pad_token * (work.max_length + 1)
 
@@ -122,7 +122,7 @@ class Rollouts:
             args=trainer_config(work.sampling, len(rows), work.group, max_completion_length=work.max_length),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
-            environment_factory=world_of(work, tokenizer.pad_token),
+            environment_factory=environment_of(work, tokenizer.pad_token),
         )
         self.trainer.model.train()
 

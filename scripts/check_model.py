@@ -29,7 +29,7 @@ from rich.table import Table
 
 from turnwise.console import sized
 from turnwise.errors import InputError
-from turnwise.files import whole
+from turnwise.files import atomic_write
 from turnwise.models.families import architectures
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy, with_adapter
@@ -184,7 +184,7 @@ def write(verdicts: Sequence[FamilyVerdict], anew: bool) -> None:
     counts = {name: sum(line.split("|")[2].strip() == name for line in rows.values()) for name in ("exact", "refused")}
     head = f"transformers {transformers.__version__}: {len(rows)} rows, {counts['exact']} exact, {counts['refused']} refused.\n"
     lines = [head, f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *(rows[name] for name in sorted(rows))]
-    with whole(PAGE) as part:
+    with atomic_write(PAGE) as part:
         part.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after, encoding="utf-8")
 
 

@@ -32,11 +32,11 @@ _OUT_OF_REACH = {
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A place to write ``path`` to: it becomes ``path`` when the block ends, and vanishes if the block fails.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yields a temporary path to write to, which replaces ``path`` when the block ends and is removed if the block fails.
 
-    A reader, a kill and a full disk find the old file or the new one, never a half. The place is beside ``path``, because
-    a file is renamed in one step only within a file system.
+    Whatever happens (a reader, a kill, a full disk), ``path`` is the old file or the new one and never a part of it. The
+    temporary file lies beside ``path``, because a file can be renamed in one step only within a file system.
 
     Raises:
         OSError: it cannot be written; ``filename`` is ``path``.

@@ -78,7 +78,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GateDecision:
     """What a gate saw of a tree at one step, and what it decided there."""
 
     step: int  # turns since the root
@@ -95,7 +95,7 @@ class RolloutTree:
     stopped: bool = False  # a gate cut this tree: nothing of it is trained on
     invalid: set[int] = field(default_factory=set)  # leaves whose world failed: in no statistic, never trained on
     version: int = 0  # the policy version that wrote it
-    looks: list[Look] = field(default_factory=list)  # written by the gate, in order
+    looks: list[GateDecision] = field(default_factory=list)  # written by the gate, in order
 
     def leaves(self) -> list[int]:
         """Indices of the turns that nothing continues, in order of birth."""

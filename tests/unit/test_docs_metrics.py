@@ -49,7 +49,7 @@ from turnwise.training.outcome import summary
 from turnwise.training.profile import Profiles
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder, tree_record
-from turnwise.training.renewal import Renewal
+from turnwise.training.reprofile import Reprofile
 from turnwise.training.run import Run
 from turnwise.training.stream import Rollouts
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
@@ -143,7 +143,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
 
     states = [tree(number).state for number in range(4)]
     rollout = RolloutSettings(states=1, sampling=Sampling())
-    renewal = Renewal(Refresh(0.5, window=1), states, states, lambda number: states, rollout, 0, print)
+    renewal = Reprofile(Refresh(0.5, window=1), states, states, lambda number: states, rollout, 0, print)
     judge = {**OfflineJudge().report(), "latency_p50": 0.1} if awpo else {}
 
     def collect(iteration: int) -> list[Update]:

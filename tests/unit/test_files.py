@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnwise.files import append, no_room, whole, writing
+from turnwise.files import append, atomic_write, no_room, writing
 from turnwise.training.checkpoint import WholeCheckpointIO
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -32,10 +32,10 @@ def limited(program: str, size: int, *arguments: str) -> subprocess.CompletedPro
 
 def test_a_file_is_the_new_one_or_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "below" / "x.txt"
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text("old")
         assert not path.exists()
-    with pytest.raises(TypeError), whole(path) as part:
+    with pytest.raises(TypeError), atomic_write(path) as part:
         part.write_text(b"ne")  # type: ignore[arg-type]
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
@@ -46,7 +46,7 @@ def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path: Path) -> Non
     path = tmp_path / "x.txt"
     path.write_text("old")
     (tmp_path / f".x.txt.{os.getpid()}.part").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left") as caught, whole(path) as part:
+    with pytest.raises(OSError, match="No space left") as caught, atomic_write(path) as part:
         part.write_text("new")
     assert no_room(caught.value, tmp_path) == (
         f"{path}: no space left on this disk; free some and run the same command again: it resumes"

@@ -33,7 +33,7 @@ def test_data_neither_formats_nor_stops_a_terminal(text: str) -> None:
     table.add_row(text)
     console.print(text, table)
     with Phases([text], console=console) as phases, phases.phase(text, 1) as advance:
-        phases.tell(text)
+        phases.log(text)
         advance(1, note=text)
     quiet = Terminal(file=stream, width=200)
     with Phases([text], console=quiet) as phases, phases.phase(text, 1) as advance:

@@ -104,18 +104,26 @@ class DataSettings:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """One collection: ``states`` roots, each played for ``turns`` turns (None: to the end of its episode).
+    """How one iteration's rollouts are collected.
 
-    ``trajectories`` spreads the roots over about so many demonstrated trajectories (None: whole trajectories).
-    ``max_refills`` bounds the draws of further states where the advantage asks for a full batch, ``retries`` how often a
-    rollout whose world failed is begun again. A world that takes longer than ``world_seconds`` for one answer has failed (None:
-    no limit); workers, sandboxes and servers have limits of their own below it. In worlds that wait for those, ``world_threads``
-    steps are under way at once (0: one after the other). ``recorded`` trees of each collection are written to
-    ``rollouts/train.jsonl``. ``spool`` says how a collection that was killed is taken up (``engines.spooled``): ``exact``
-    ends bit for bit where an undisturbed run ends, ``quick`` computes less again, None keeps nothing. ``staleness`` is how many
-    updates the policy that plays may be behind the one that learns: 0, or 1 to collect the next iteration while this one is
-    trained on. With ``frozen`` the base policy plays so many states before the first update, and every iteration draws its
-    ``states`` from these groups (None: each plays its own).
+    Attributes:
+        states: root states an iteration.
+        sampling: temperature, length and filters of the policy's actions.
+        turns: of a rollout; None: until the episode ends.
+        trajectories: about how many demonstrated trajectories the roots come from; None: all states of each trajectory are used.
+        max_refills: how often further states are drawn where the advantage asks for a full batch.
+        max_length: tokens of a history, after which a rollout ends.
+        retries: how often a rollout whose environment failed is started again.
+        environment_seconds: how long one answer of the environment may take before it counts as failed; None: no limit.
+            Workers, sandboxes and servers have shorter limits of their own.
+        environment_threads: steps under way at once in environments that wait for commands or servers; 0: one after the other.
+        recorded: trees of each iteration that are written to ``rollouts/train.jsonl``.
+        spool: how a collection goes on after a kill (``engines.spooled``). ``exact``: the run ends bit for bit as an
+            undisturbed one. ``quick``: less is computed again. None: nothing is kept.
+        staleness: how many updates the sampling policy may be behind the trained one. 0, or 1 to collect the next iteration
+            while this one is trained on.
+        frozen: states from which the base policy samples before the first update; every iteration then draws its ``states``
+            from these groups. None: each iteration samples its own.
     """
 
     states: int
@@ -125,18 +133,20 @@ class RolloutSettings:
     max_refills: int = 4
     max_length: int = 4096
     retries: int = 2
-    world_seconds: float | None = 120.0
-    world_threads: int = 8
+    environment_seconds: float | None = 120.0
+    environment_threads: int = 8
     recorded: int = 4
     spool: Literal["exact", "quick"] | None = "exact"
     staleness: Literal[0, 1] = 0
     frozen: int | None = None
 
     def __post_init__(self) -> None:
-        if self.world_seconds is not None and not self.world_seconds > 0:
-            raise ValueError(f"world_seconds must be above 0, or null for no limit, got {self.world_seconds}")
-        if self.world_threads < 0:
-            raise ValueError(f"world_threads must be at least 0, got {self.world_threads}")
+        if self.environment_seconds is not None and not self.environment_seconds > 0:
+            raise ValueError(
+                f"environment_seconds must be above 0, or null for no limit, got {self.environment_seconds}"
+            )
+        if self.environment_threads < 0:
+            raise ValueError(f"environment_threads must be at least 0, got {self.environment_threads}")
         _at_least(0, max_refills=self.max_refills, retries=self.retries, recorded=self.recorded)
         if self.staleness not in (0, 1):
             raise ValueError(f"staleness must be 0 or 1, got {self.staleness}")

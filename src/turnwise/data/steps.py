@@ -1,4 +1,4 @@
-"""TurnInContext decomposition: a dialogue of K assistant turns as K single-step instances (AWPO, arXiv:2512.19126, section 4.1).
+"""Step decomposition: a dialogue of K assistant turns as K single-step instances (AWPO, arXiv:2512.19126, section 4.1).
 
 The tokens of a step are a :class:`turnwise.types.State` (``states.expert_turns``); here are its messages, for whoever judges
 what is done there. Both go by the same id.

@@ -19,7 +19,7 @@ import pyarrow.parquet
 from turnwise.data.messages import parse_trajectory
 from turnwise.data.records import MAX_BYTES, UnusableError, read_records
 from turnwise.errors import InputError
-from turnwise.files import no_room, whole
+from turnwise.files import atomic_write, no_room
 from turnwise.types import Trajectory
 
 _ROWS = 256  # trajectories of a row group of Parquet
@@ -144,7 +144,7 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], key
         keys = list(dict.fromkeys(["role", "content", *used]))
     records = (_record(trajectory, keys) for trajectory in trajectories)
     try:
-        with whole(path) as part:
+        with atomic_write(path) as part:
             if path.suffix == ".parquet":
                 _write_rows(part, records, keys)
             else:

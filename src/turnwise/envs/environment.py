@@ -87,9 +87,10 @@ class Session(Protocol):
 class Environment(Protocol):
     """A family of tasks.
 
-    One whose steps wait for commands, workers or servers may say ``waits = True``: sessions are then stepped in threads, each
-    in one at a time (``rollouts.ahead``). One that is made of others has them as ``parts``, by name (:func:`worlds_of`). One
-    that needs a program of this machine may have ``ready()``, which raises an ``InputError`` where that is missing.
+    An environment whose steps wait for commands, workers or servers may set ``waits = True``; its sessions are then stepped in
+    threads, each session by one thread at a time (``rollouts.ahead``). An environment that is made of others has them as
+    ``parts``, by name (:func:`environments_of`). An environment that needs a program of this machine may have ``ready()``,
+    which raises an ``InputError`` where the program is missing.
     """
 
     name: str
@@ -117,7 +118,7 @@ class Environment(Protocol):
         ...
 
 
-def worlds_of(environment: Any) -> Mapping[str, Environment]:
+def environments_of(environment: Any) -> Mapping[str, Environment]:
     """The worlds whose tasks an environment deals, by name: the ``parts`` of one that is made of others, else itself."""
     return getattr(environment, "parts", None) or {environment.name: environment}
 
@@ -128,12 +129,12 @@ def check_ready(environment: Any) -> None:
     Raises:
         InputError: a program is missing; the message says how it is installed.
     """
-    for world in worlds_of(environment).values():
+    for world in environments_of(environment).values():
         if ready := getattr(world, "ready", None):
             ready()
 
 
-def world_of(environment: Environment, task: Task) -> Environment:
+def environment_of(environment: Environment, task: Task) -> Environment:
     """The world that a task is played in: the part that it names, where there are parts, else the environment."""
     parts: Mapping[str, Environment] = getattr(environment, "parts", {})
     return parts.get(task.env, environment)

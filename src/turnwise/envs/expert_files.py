@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.data.trajectories import write_trajectories
-from turnwise.envs.environment import Environment, Quality, tried, worlds_of
-from turnwise.files import whole
+from turnwise.envs.environment import Environment, Quality, environments_of, tried
+from turnwise.files import atomic_write
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def expert_file(
             if progress:
                 progress(done, len(tasks))
         write_trajectories(path, trajectories)
-        with whole(_sum_of(path)) as part:
+        with atomic_write(_sum_of(path)) as part:
             part.write_text(f"{_digest(path)}  {path.name}\n", encoding="utf-8")
     return path
 
@@ -110,7 +110,7 @@ def _settings(environment: Environment) -> dict[str, Any]:
         for name, value in settings.items()
         if not name.startswith("_") and (isinstance(value, str | int | float | None) or is_dataclass(value))
     }
-    parts = {name: world for name, world in worlds_of(environment).items() if world is not environment}
+    parts = {name: world for name, world in environments_of(environment).items() if world is not environment}
     return told | {name: _settings(world) for name, world in parts.items()}
 
 

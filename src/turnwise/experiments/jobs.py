@@ -20,7 +20,7 @@ _NAMELESS = (
     "judge.client.url",
     "engine.urls",
     "engine.lanes",
-    "rollout.world_threads",
+    "rollout.environment_threads",
     "rollout.spool",
     "engine.local.python",
     "logger",

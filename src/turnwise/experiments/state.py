@@ -16,7 +16,7 @@ from rich.table import Table
 from turnwise.config.schema import ConfigError
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Job
-from turnwise.files import whole
+from turnwise.files import atomic_write
 from turnwise.runs.identity import config_hash, hash_of
 from turnwise.runs.record import read_record
 from turnwise.runs.result import ResultError, read_result
@@ -91,7 +91,7 @@ class Recorded:
             trace = "" if isinstance(error, InputError) else traceback.format_exc()
             with suppress(OSError):  # a full disk is perhaps what the note would be about
                 error_file(folder).parent.mkdir(parents=True, exist_ok=True)
-                with whole(error_file(folder)) as part:
+                with atomic_write(error_file(folder)) as part:
                     part.write_text(f"{said}\n\n{trace}", encoding="utf-8")
             # one plain type: an error has to travel between processes
             raise RuntimeError(f"{folder}: {said}") from None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from turnwise.files import whole
+from turnwise.files import atomic_write
 from turnwise.models.weights import ADAPTER_CONFIG, WeightsError, check_finite, read_json, tensor_names, weight_files
 
 ADAPTER = "adapter_model.safetensors"
@@ -70,7 +70,7 @@ def check_adapter(folder: Path, base: str | Path) -> None:
 
 def note_base(folder: Path, base: str | Path) -> None:
     """Write beside an adapter which base it was trained on."""
-    with whole(folder / _BASE) as part:
+    with atomic_write(folder / _BASE) as part:
         part.write_text(json.dumps({"base": str(base), "sampled": fingerprint(weight_files(base))}), encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from turnwise.files import whole
+from turnwise.files import atomic_write
 from turnwise.reports import headline
 from turnwise.reports.alike import task_notes
 from turnwise.reports.boxes import Runs, box, tally, with_verdicts
@@ -58,7 +58,7 @@ def write_report(folder: Path | str, status: Status | None = None) -> Path:
 
 def write_page(path: Path, page: str) -> None:
     """Write a page so that a reader sees the old one or the new, never a half."""
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text(page, encoding="utf-8")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from turnwise.errors import InputError
-from turnwise.files import whole
+from turnwise.files import atomic_write
 
 
 def write_section(
@@ -30,5 +30,5 @@ def write_section(
         above, below = f"{page[: page.index(begin)]}{begin}\n\n", f"\n{page[page.index(end) :]}"
     links = {Path(os.path.relpath(at, path.parent)).as_posix(): title for at, title in (pictures or {}).items()}
     shown = [f"![{title}]({link})\n\n" for link, title in links.items() if f"]({link})" not in above + below]
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text(above + "".join(shown) + text + below, encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from turnwise.envs.environment import world_of
+from turnwise.envs.environment import environment_of
 from turnwise.rollouts.anchored import Anchored
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.guard import guarded
@@ -47,7 +47,7 @@ class ByEnvironment:
         if turn.truncated:
             return False, False
         session = self.episodes.after(state.task, state.actions)
-        world = world_of(self.episodes.environment, state.task)
+        world = environment_of(self.episodes.environment, state.task)
         with guarded(self.episodes.seconds):
             return world.accepts(session, turn.text, state.expert), world.same(turn.text, state.expert)
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.engines.engine import Engine, Sample, Sampling
-from turnwise.envs.environment import Environment, EnvironmentFault, Session, Step, world_of
+from turnwise.envs.environment import Environment, EnvironmentFault, Session, Step, environment_of
 from turnwise.rollouts.ahead import Ahead
 from turnwise.rollouts.anchored import Anchored
 from turnwise.rollouts.episodes import Episodes
@@ -84,8 +84,8 @@ class Player:
     max_length: tokens of a history, after which a rollout ends unfinished.
     retries: how often a rollout whose world failed is begun again from its anchor, under draws of its own. The attempt
         that failed stays in the tree as an invalid leaf.
-    world_seconds: for one answer of the world, after which it has failed; None: no limit (``rollouts.guard``).
-    world_threads: steps under way at once in a world that waits for others (``rollouts.ahead``); 0: one after the other.
+    environment_seconds: for one answer of the world, after which it has failed; None: no limit (``rollouts.guard``).
+    environment_threads: steps under way at once in a world that waits for others (``rollouts.ahead``); 0: one after the other.
     dialogues: who judges single replies of dialogues that no environment plays.
     """
 
@@ -96,15 +96,15 @@ class Player:
     max_turns: int | None = None
     max_length: int = 4096
     retries: int = 2
-    world_seconds: float | None = None
-    world_threads: int = 0
+    environment_seconds: float | None = None
+    environment_threads: int = 0
     dialogues: Verifier = field(default_factory=Anchored)
     tally: Tally = field(default_factory=Tally)
     episodes: Episodes = field(init=False)
     verdicts: Verdicts = field(init=False)
 
     def __post_init__(self) -> None:
-        self.episodes = Episodes(self.environment, self.world_seconds)
+        self.episodes = Episodes(self.environment, self.environment_seconds)
         self.verdicts = Verdicts(self.episodes, self.dialogues)
 
     def play(
@@ -137,8 +137,8 @@ class Player:
         live: list[_Rollout] = []
         for i in order:
             live += self._start(trees[i], -1, counts[i], opened)
-        waits = self.world_threads and self.max_turns != 1 and getattr(self.environment, "waits", False)
-        ahead = Ahead(self.world_threads, self.world_seconds) if waits else None
+        waits = self.environment_threads and self.max_turns != 1 and getattr(self.environment, "waits", False)
+        ahead = Ahead(self.environment_threads, self.environment_seconds) if waits else None
         try:
             self._run(live, allocator, gate, key, opened, on_turns, on_reply, ahead)
         finally:
@@ -240,11 +240,13 @@ class Player:
 
     def _step_ahead(self, ahead: Ahead, live: Sequence[_Rollout], place: int, sample: Sample) -> None:
         session = live[place].session
-        if session is not None and getattr(world_of(self.environment, live[place].tree.state.task), "waits", False):
+        if session is not None and getattr(
+            environment_of(self.environment, live[place].tree.state.task), "waits", False
+        ):
             ahead.begin(place, partial(self._answer, session, self.chat.decode(sample.ids)))
 
     def _answer(self, session: Session, text: str) -> Step:
-        with guarded(self.world_seconds):
+        with guarded(self.environment_seconds):
             return session.step(text)
 
     def _take_turn(self, rollout: _Rollout, sample: Sample, opened: list[int], place: int, ahead: Ahead | None) -> bool:

@@ -20,7 +20,7 @@ _SHOWN_ONLY = (
     "judge.cache",
     "engine.urls",  # and the same weights
     "engine.lanes",
-    "rollout.world_threads",
+    "rollout.environment_threads",
     "rollout.spool",  # what a killed start leaves to the next one
     "engine.key_variable",
     "engine.patience",

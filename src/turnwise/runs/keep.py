@@ -20,7 +20,7 @@ from pathlib import Path
 
 from turnwise.algo.gates.prefixes import symbol
 from turnwise.errors import InputError
-from turnwise.files import lines_of, read_yaml, whole
+from turnwise.files import atomic_write, lines_of, read_yaml
 from turnwise.runs.result import read_result
 
 _OUTCOME = ("split", "task", "mode", "attempt", "subset", "success", "turns", "suite", "item", "score")
@@ -55,7 +55,7 @@ def keep(run: Path, place: Path) -> int:
         files["rollouts/train.jsonl" + _ZIPPED] = _zipped("".join(_groups(run / "rollouts" / "train.jsonl")).encode())
     files["result.json"] = (run / "result.json").read_bytes()  # last: what has one is a run
     for name, data in files.items():
-        with whole(place / name) as part:
+        with atomic_write(place / name) as part:
             part.write_bytes(data)
     return sum(map(len, files.values()))
 

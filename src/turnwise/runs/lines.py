@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.files import append, whole
+from turnwise.files import append, atomic_write
 
 logger = logging.getLogger(__name__)
 
@@ -41,5 +41,5 @@ def cut_lines(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> None:
     """Leave out the lines that ``keep`` refuses, and a torn last one."""
     if not path.exists():
         return
-    with whole(path) as part, part.open("w", encoding="utf-8") as stream:
+    with atomic_write(path) as part, part.open("w", encoding="utf-8") as stream:
         stream.writelines(json.dumps(row) + "\n" for row in each_line(path) if keep(row))

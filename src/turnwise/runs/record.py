@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config.schema import ConfigError
-from turnwise.files import whole
+from turnwise.files import atomic_write
 from turnwise.runs.identity import flat, recorded
 
 RECORD, RESULT = "config.yaml", "result.json"
@@ -28,7 +28,7 @@ def write_record(cfg: DictConfig, folder: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    with whole(folder / RECORD) as part:
+    with atomic_write(folder / RECORD) as part:
         part.write_text(OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False), encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from turnwise.errors import InputError
-from turnwise.files import whole
+from turnwise.files import atomic_write
 
 
 def _ordered(interval: tuple[float, float]) -> tuple[float, float]:
@@ -164,7 +164,7 @@ def write_result(result: Result | dict[str, Any], folder: Path | str) -> Path:
     path = Path(folder) / "result.json"
     checked = result if isinstance(result, Result) else _check(result, str(path))
     text = json.dumps(checked.model_dump(mode="json", exclude_unset=False, exclude_none=True), indent=2) + "\n"
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text(text, encoding="utf-8")
     return path
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from turnwise.files import whole
+from turnwise.files import atomic_write
 
 NAME = "status.json"
 PHASES = {
@@ -55,7 +55,7 @@ def write_status(status: Status, folder: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    with whole(folder / NAME) as part:
+    with atomic_write(folder / NAME) as part:
         part.write_text(json.dumps(asdict(status)) + "\n", encoding="utf-8")
 
 

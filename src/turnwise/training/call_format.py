@@ -8,7 +8,7 @@ from typing import Any
 
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import ToolCallError
-from turnwise.envs.environment import worlds_of
+from turnwise.envs.environment import environments_of
 from turnwise.errors import InputError
 from turnwise.types import State
 
@@ -47,7 +47,7 @@ def _own_formats(environment: Any) -> dict[str, Format]:
     """Name of an environment -> its format of calls; environments that write no calls are left out."""
     found = {
         name: getattr(world, "format", None) or getattr(world, "calls", None)
-        for name, world in worlds_of(environment).items()
+        for name, world in environments_of(environment).items()
     }
     return {name: form for name, form in found.items() if isinstance(form, str) and form in PARSERS}  # type: ignore[misc]
 

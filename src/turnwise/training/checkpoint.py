@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from turnwise.errors import InputError
-from turnwise.files import whole
+from turnwise.files import atomic_write
 
 LAST, BEFORE, DAMAGED = "last.ckpt", "before.ckpt", "damaged.ckpt"
 SUMS = ".sha256"  # of files of a folder, as sha256sum writes and reads them
@@ -38,7 +38,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         buffer = io.BytesIO()  # torch writes to a full disk without naming the error
         torch.save(checkpoint, buffer)
         _keep(Path(path))  # first: a disk then needs room for two, not three
-        with whole(Path(path)) as part:
+        with atomic_write(Path(path)) as part:
             part.write_bytes(sealed(buffer))
 
 
@@ -87,7 +87,7 @@ def damage(path: Path) -> str | None:
 
 def seal(folder: Path, rank: int, world: int) -> None:
     """Put checksums beside a folder's files: this process's share of them, so that many share the reading."""
-    with whole(folder / f"{rank}{SUMS}") as part:
+    with atomic_write(folder / f"{rank}{SUMS}") as part:
         part.write_text("".join(f"{_sum(folder / name)}  {name}\n" for name in _files(folder)[rank::world]))
 
 

@@ -12,10 +12,10 @@ from turnwise.algo.states.lazy import chosen, ids_of
 from turnwise.algo.states.pivots import summarise
 from turnwise.algo.states.rule import StateRule
 from turnwise.rollouts.play import Player
+from turnwise.training.distributed import DistributedContext
 from turnwise.training.module import PolicyModule
 from turnwise.training.profile import Profiles, profile
 from turnwise.training.progress import Phases
-from turnwise.training.ranks import Ranks
 from turnwise.training.sharding import is_sharded
 from turnwise.types import State
 
@@ -31,7 +31,7 @@ class Choice:
     folder: the run's; profile number n lies in ``profile-<n>/`` and ``profile-<n>.parquet``, the first without a number.
     seed: the run's; with the profile's number it seeds every draw.
     phases: tells of the progress, and what was found.
-    ranks: who plays a share of it; all choose alike.
+    distributed: who plays a share of it; all choose alike.
     """
 
     rule: StateRule
@@ -42,7 +42,7 @@ class Choice:
     folder: Path
     seed: int
     phases: Phases
-    ranks: Ranks
+    distributed: DistributedContext
 
     def __call__(self, number: int = 0) -> Sequence[State]:
         """The states that are kept after profile ``number``: 0 before training, then as often as the rule chooses anew."""
@@ -57,20 +57,22 @@ class Choice:
                 self.module.to(self.device)
             self._hand_over()
             # the base policy's profile is the one that runs had before there were others; servers drop nothing bit for bit
-            afresh = self._hand_over if number and not self.ranks.served else None
+            afresh = self._hand_over if number and not self.distributed.served else None
             shards = self.folder / name
-            profiles = profile(self.player, self.candidates, self.rule.k, shards, key, advance, self.ranks, afresh)
+            profiles = profile(
+                self.player, self.candidates, self.rule.k, shards, key, advance, self.distributed, afresh
+            )
         places = (place for place, one in enumerate(ids_of(self.candidates)) if one in profiles)
         kept = self.rule.select(chosen(self.candidates, places), profiles)
-        if self.ranks.first:
+        if self.distributed.first:
             profiles.write(self.folder / f"{name}.parquet", kept)
         told = summarise(profiles.values())
         missed = "-" if told.miss_rate is None else f"{told.miss_rate:.0%}"
-        self.phases.tell(
+        self.phases.log(
             f"{told.states} expert turns profiled: {told.zero_signal:.0%} carry no signal, {len(kept)} kept; an exact match "
             f"would have missed {missed} of the acceptable actions"
         )
         return profiles, kept
 
     def _hand_over(self) -> None:
-        self.module.hand_to(self.player.engine)
+        self.module.sync_weights(self.player.engine)

@@ -19,13 +19,13 @@ from turnwise.rollouts.demonstrate import demonstration, paths
 from turnwise.rollouts.judged import NOT_SUMS, Judged
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
+from turnwise.training.distributed import DistributedContext
 from turnwise.training.earlier import become, remembered
 from turnwise.training.frozen import Frozen
 from turnwise.training.module import PolicyModule
 from turnwise.training.overlap import Overlap
-from turnwise.training.ranks import Ranks
 from turnwise.training.recorder import Recorder
-from turnwise.training.renewal import Renewal
+from turnwise.training.reprofile import Reprofile
 from turnwise.types import Credit, RolloutTree, State
 
 SLOWEST = [name for name in NOT_SUMS if name.startswith("latency")]
@@ -97,7 +97,7 @@ class Collection:
         seed: of the order of the states and of every draw.
         judged: the reward with a judge beside it, where there is one; it takes the place of the reward alone.
         learners: what else learns from every collection.
-        ranks: the processes of the run. Each plays its share of the states, then all know all trees, and each trains on its
+        distributed: the processes of the run. Each plays its share of the states, then all know all trees, and each trains on its
             share of the micro-batches.
         iterations: of the run; the last one collects nothing ahead.
         renewal: whose states are played where they are chosen anew as the run goes on, in the place of ``states``.
@@ -120,19 +120,19 @@ class Collection:
         seed: int,
         judged: Judged | None = None,
         learners: Sequence[Learner] = (),
-        ranks: Ranks | None = None,
+        distributed: DistributedContext | None = None,
         iterations: int = 0,
-        renewal: Renewal | None = None,
+        renewal: Reprofile | None = None,
         frozen: Frozen | None = None,
     ) -> None:
-        self.ranks = ranks or Ranks()
+        self.distributed = distributed or DistributedContext()
         self.iterations, self.overlap = iterations, Overlap[Gathered]()
         self.settled = 0.0  # s waited for what is collected ahead since it was begun, before it was taken
         self.halted = False
         self.sampled = parts["allocator"] is not None
         self.frozen = frozen
         self.staleness = rollout.staleness if self.sampled else 0
-        if self.staleness and self.ranks.world > 1:
+        if self.staleness and self.distributed.world > 1:
             raise InputError(
                 "rollout.staleness=1 is for one process: the collections of several talk to each other, and so do their "
                 "gradients meanwhile; set rollout.staleness=0, or trainer.devices=1"
@@ -153,7 +153,7 @@ class Collection:
             batch_tokens=update.batch_tokens,
             steps=update.steps,
             max_refills=rollout.max_refills,
-            gather=self.ranks.gather if self.sampled else list,
+            gather=self.distributed.gather if self.sampled else list,
         )
 
     def __call__(self, iteration: int) -> list[Update]:
@@ -172,16 +172,16 @@ class Collection:
             name: value for learner in self.learners for name, value in learner.learn(iteration, experience).items()
         }
         if self.sampled:
-            learned |= sampling_metrics(self.ranks.add(gathered.engine), self.module.staleness, waited)
+            learned |= sampling_metrics(self.distributed.add(gathered.engine), self.module.staleness, waited)
         if self.renewal is not None:
             learned |= self.renewal.collected(experience)
-        cost = self.ranks.add(gathered.cost)
-        judge = self.ranks.add(gathered.judge, largest=SLOWEST) if self.judged else {}
+        cost = self.distributed.add(gathered.cost)
+        judge = self.distributed.add(gathered.judge, largest=SLOWEST) if self.judged else {}
         ahead = self._ahead(iteration + 1)
         self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned, cpu_began, done - began)
         if ahead is not None:
             self.overlap.begin(iteration + 1, ahead)
-        return [update.share(self.ranks.rank, self.ranks.world) for update in packed]
+        return [update.share(self.distributed.rank, self.distributed.world) for update in packed]
 
     def settle(self) -> None:
         """Wait for what is collected ahead: the engine is free then."""
@@ -201,7 +201,7 @@ class Collection:
         began = time.monotonic()
         if self.sampled and self.frozen is None:
             with become(self.module, self.module.earlier):
-                self.module.hand_to(self.player.engine)
+                self.module.sync_weights(self.player.engine)
         return self._gather(iteration, self.memory, began)
 
     def _ahead(self, iteration: int) -> Callable[[], Gathered] | None:
@@ -218,7 +218,7 @@ class Collection:
         if getattr(self.module._trainer, "received_sigterm", False):
             return None
         began = time.monotonic()
-        self.module.hand_to(self.player.engine)
+        self.module.sync_weights(self.player.engine)
         return partial(self._gather, iteration, self.memory, began)
 
     def _gather(self, iteration: int, memory: Mapping[str, float], began: float) -> Gathered:
@@ -240,10 +240,10 @@ class Collection:
 
     def _play(self, states: Sequence[State], key: object) -> list[RolloutTree]:
         allocator = self.parts["allocator"]
-        if self.ranks.world > 1:
+        if self.distributed.world > 1:
             allocator = Allocated(allocator, dict(zip((state.id for state in states), allocator(states), strict=True)))
         return self.player.play(
-            self.ranks.share(states),
+            self.distributed.share(states),
             allocator,
             self.parts["gate"],
             (self.seed, key),

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 _KEY = b"turnwise"  # of a shard's metadata
 
 
-def told(table: pa.Table, **facts: float) -> pa.Table:
+def with_facts(table: pa.Table, **facts: float) -> pa.Table:
     """The table with facts of how it came about."""
     return table.replace_schema_metadata({_KEY: json.dumps(facts).encode()})
 

@@ -14,7 +14,7 @@ import transformers
 
 import turnwise
 from turnwise.errors import InputError
-from turnwise.files import whole
+from turnwise.files import atomic_write
 from turnwise.models.attention import unwrapped
 from turnwise.rollouts.probe import Difference, probe, probe_backbone
 
@@ -45,7 +45,7 @@ def _check(model: Any, named: str, cache: Path, measure: Callable[[Any], Differe
         return
     if (found := measure(model)) is not None:
         raise InputError(refusal(model, named, found))
-    with whole(kept) as part:
+    with atomic_write(kept) as part:
         part.write_text(json.dumps({"model": named, "exact": True}) + "\n", encoding="utf-8")
 
 

@@ -22,11 +22,11 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.algo.states.batches import Batches
 from turnwise.errors import InputError
-from turnwise.files import whole
+from turnwise.files import atomic_write
 from turnwise.rollouts.play import Player
 from turnwise.training.branches import trajectories
-from turnwise.training.ranks import Ranks
-from turnwise.types import Look, RolloutTree, State, Task, Turn
+from turnwise.training.distributed import DistributedContext
+from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -56,19 +56,19 @@ class Frozen:
     Attributes:
         trees: one a state, in the order in which they were played.
         cost: what playing them took, by the names of the recorder's counters.
-        ranks: of which this process answers for its share of the states.
+        distributed: of which this process answers for its share of the states.
     """
 
     trees: Mapping[str, RolloutTree]
     cost: Mapping[str, float] = field(default_factory=dict)
-    ranks: Ranks = field(default_factory=Ranks)
+    distributed: DistributedContext = field(default_factory=DistributedContext)
 
     @property
     def states(self) -> list[State]:
         return [tree.state for tree in self.trees.values()]
 
     def __call__(self, states: Sequence[State], key: object) -> list[RolloutTree]:
-        return [self.trees[state.id] for state in self.ranks.share(states)]
+        return [self.trees[state.id] for state in self.distributed.share(states)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def record(
     folder: Path,
     key: object,
     begin: Callable[[], None],
-    ranks: Ranks | None = None,
+    distributed: DistributedContext | None = None,
     on_done: Callable[[int], None] | None = None,
 ) -> Frozen:
     """Play the states into ``folder``, as far as they do not lie there, and read them back.
@@ -111,21 +111,21 @@ def record(
         states: those of the buffer, in the same order in every start.
         key: names the draws.
         begin: gives the engine the weights; called before each shard, so that nothing is left of the one before.
-        ranks: who plays a share of it; the first writes.
+        distributed: who plays a share of it; the first writes.
         on_done: told how many states have just been played, or found.
 
     Raises:
         InputError: a file holds groups of other states.
     """
-    ranks = ranks or Ranks()
+    distributed = distributed or DistributedContext()
     trees: dict[str, RolloutTree] = {}
     cost: Counter[str] = Counter()
     for number, start in enumerate(range(0, len(states), SHARD)):
         part, path = states[start : start + SHARD], folder / f"shard-{number:05d}.json.gz"
-        shard = _read(path) if ranks.first else None
-        if ranks.tell(shard is None if ranks.first else None):
+        shard = _read(path) if distributed.first else None
+        if distributed.broadcast(shard is None if distributed.first else None):
             begin()
-            _record(player, part, allocator, gate, path, key, ranks)
+            _record(player, part, allocator, gate, path, key, distributed)
         if (shard := shard or _read(path)) is None:
             raise InputError(
                 f"{path}: is damaged as soon as it is written; look after the disk, and start the run again"
@@ -141,26 +141,32 @@ def record(
         cost.update(shard.cost)
         if on_done is not None:
             on_done(len(part))
-    return Frozen(trees, dict(cost), ranks)
+    return Frozen(trees, dict(cost), distributed)
 
 
 def _record(
-    player: Player, part: Sequence[State], allocator: Allocator, gate: Gate, path: Path, key: object, ranks: Ranks
+    player: Player,
+    part: Sequence[State],
+    allocator: Allocator,
+    gate: Gate,
+    path: Path,
+    key: object,
+    distributed: DistributedContext,
 ) -> None:
     local, shadow = player.using(player.sampling, player.max_turns), Shadow(gate)
     began, cpu_began = time.monotonic(), time.process_time()
-    trees = local.play(ranks.share(part), allocator, shadow, key)
+    trees = local.play(distributed.share(part), allocator, shadow, key)
     for tree in trees:
         tree.stopped = tree.state.id in shadow.cut
     mine = {**asdict(local.tally), "trajectories": sum(map(trajectories, trees))}
-    cost = ranks.add(mine | {"cpu_seconds": time.process_time() - cpu_began})
-    rows = ranks.gather([tree_row(tree) for tree in trees])
+    cost = distributed.add(mine | {"cpu_seconds": time.process_time() - cpu_began})
+    rows = distributed.gather([tree_row(tree) for tree in trees])
     cost["rollout_seconds"] = time.monotonic() - began
-    if ranks.first:
+    if distributed.first:
         data = json.dumps({"cost": cost, "trees": rows}).encode()
-        with whole(path) as place:
+        with atomic_write(path) as place:
             place.write_bytes(gzip.compress(data, mtime=0))
-    ranks.meet()  # what the first has written, the others read
+    distributed.barrier()  # what the first has written, the others read
 
 
 def tree_row(tree: RolloutTree) -> dict[str, Any]:
@@ -184,7 +190,7 @@ def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
         row["stopped"],
         set(row["invalid"]),
         row["version"],
-        [Look(**look) for look in row["looks"]],
+        [GateDecision(**look) for look in row["looks"]],
     )
 
 

@@ -54,7 +54,7 @@ def gradient_cosine(module: PolicyModule, update: Update, first: str, second: st
     """The cosine of the gradients that two views of an update would give; None where it is not defined."""
     if not all({first, second} <= packed.items.views.keys() for packed in update.batches):
         return None
-    g, h = (module.ranks.summed(gradient) for gradient in view_gradients(module, update, (first, second)))
+    g, h = (module.distributed.summed(gradient) for gradient in view_gradients(module, update, (first, second)))
     norms = _dot(g, g), _dot(h, h)
     return _dot(g, h) / math.sqrt(norms[0] * norms[1]) if all(norms) else None
 

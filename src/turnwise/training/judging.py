@@ -12,7 +12,7 @@ from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls.formats import Format
 from turnwise.errors import InputError
 from turnwise.rollouts.judged import Judged
-from turnwise.training.ranks import Ranks
+from turnwise.training.distributed import DistributedContext
 from turnwise.types import State
 
 
@@ -38,9 +38,13 @@ class Proof(Callback):
     """
 
     def __init__(
-        self, judged: Judged | None, candidates: Sequence[State], ranks: Ranks, tell: Callable[[str], None]
+        self,
+        judged: Judged | None,
+        candidates: Sequence[State],
+        distributed: DistributedContext,
+        tell: Callable[[str], None],
     ) -> None:
-        self.judged, self.candidates, self.ranks, self.tell = judged, candidates, ranks, tell
+        self.judged, self.candidates, self.distributed, self.tell = judged, candidates, distributed, tell
         self.asked = False
 
     def on_train_start(self, *of_lightning: Any) -> None:
@@ -53,12 +57,12 @@ class Proof(Callback):
         """
         self.asked = True
         told = fault = None
-        if self.judged is not None and self.ranks.first and len(self.candidates):
+        if self.judged is not None and self.distributed.first and len(self.candidates):
             try:
                 told = self.judged.prove(self.candidates[0])
             except InputError as error:
                 fault = str(error)
-        if fault := self.ranks.tell(fault):
+        if fault := self.distributed.broadcast(fault):
             raise InputError(fault)
         if told:
             self.tell(told)

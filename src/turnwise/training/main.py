@@ -12,15 +12,15 @@ from turnwise.console import Terminal
 from turnwise.reports.pages import write_pages
 from turnwise.reports.terminal import print_summary
 from turnwise.runs.result import read_result, write_result
+from turnwise.training.distributed import joined, label_of
 from turnwise.training.judging import Proof, judged_of
 from turnwise.training.live import Live
 from turnwise.training.loggers import started
-from turnwise.training.memory import memory_told
+from turnwise.training.memory import explained_memory
 from turnwise.training.opening import opening_lines
 from turnwise.training.outcome import command, summary
 from turnwise.training.process import prepare
 from turnwise.training.progress import Phases
-from turnwise.training.ranks import joined, label_of
 from turnwise.training.run import Run
 from turnwise.training.sources import playable, trainable
 
@@ -33,27 +33,27 @@ def run(cfg: DictConfig) -> None:
     """Run ``cfg`` to its result; what an earlier start has finished is not done again."""
     prepare(int(cfg.seed))
     with ExitStack() as ends:
-        ends.enter_context(memory_told())
-        ranks = ends.enter_context(joined(cfg.trainer))
-        ranks = ranks.playing(served=cfg.engine._target_ in SERVED)
-        live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), ranks.first))
-        console = Terminal(stderr=True, quiet=not ranks.first)
+        ends.enter_context(explained_memory())
+        distributed = ends.enter_context(joined(cfg.trainer))
+        distributed = distributed.sampling(served=cfg.engine._target_ in SERVED)
+        live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), distributed.first))
+        console = Terminal(stderr=True, quiet=not distributed.first)
         phases = ends.enter_context(Phases(PHASES, TWINS, console, label_of(cfg.name, cfg.seed), live))
-        loggers = ends.enter_context(started(cfg, ranks.first, phases.tell))
-        job = Run(cfg, phases, ranks, loggers)
+        loggers = ends.enter_context(started(cfg, distributed.first, phases.log))
+        job = Run(cfg, phases, distributed, loggers)
         ends.callback(job.engine.shutdown)
-        phases.tell("\n".join(opening_lines(cfg, job.env)))
-        with ranks.first_alone():
+        phases.log("\n".join(opening_lines(cfg, job.env)))
+        with distributed.first_alone():
             candidates = job.candidates()
-        proof = Proof(judged_of(job.parts, job.steps, job.chat, job.format), candidates, ranks, phases.tell)
+        proof = Proof(judged_of(job.parts, job.steps, job.chat, job.format), candidates, distributed, phases.log)
         if not job.began:
             proof.ask()
         for line in () if job.own else job.strange:
-            phases.tell(line)
+            phases.log(line)
         if job.parts["allocator"] is not None:
-            candidates = playable(candidates, job.settings["rollout"], phases.tell)
+            candidates = playable(candidates, job.settings["rollout"], phases.log)
         elif isinstance(candidates, LazyStates):
-            candidates = trainable(candidates, job.settings["rollout"], phases.tell)
+            candidates = trainable(candidates, job.settings["rollout"], phases.log)
         base = job.measured_base()
         job.recorder.write(0, "eval", summary(base))
         job.fit(job.chosen(candidates), [proof])
@@ -62,7 +62,7 @@ def run(cfg: DictConfig) -> None:
         with phases.phase("report", 2) as advance:
             job.export()
             advance(1)
-            if not ranks.first:
+            if not distributed.first:
                 return
             write_result(job.result(base, after, live.seconds), job.folder)
             report = write_pages(job.folder)

@@ -16,11 +16,11 @@ from turnwise.engines.engine import Sampling
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Evaluation, answer_skills, play_tasks
 from turnwise.rollouts.play import Player
+from turnwise.training.distributed import DistributedContext
 from turnwise.training.held_out import HeldOut, negative_log_likelihood
 from turnwise.training.module import PolicyModule
 from turnwise.training.outcome import commit, read_evaluation, save_evaluation
 from turnwise.training.progress import Phases
-from turnwise.training.ranks import Ranks
 from turnwise.training.sharding import is_sharded
 from turnwise.types import Message, Task
 
@@ -33,7 +33,7 @@ class Measure:
     settings: how many tasks, attempts and items.
     folder: the run's; a finished evaluation lies in ``evaluation/`` and is not repeated.
     device: where to measure.
-    ranks: who plays a share of it; all of them know the whole.
+    distributed: who plays a share of it; all of them know the whole.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Measure:
         folder: Path,
         phases: Phases,
         device: torch.device,
-        ranks: Ranks | None = None,
+        distributed: DistributedContext | None = None,
     ) -> None:
-        self.ranks = ranks or Ranks()
+        self.distributed = distributed or DistributedContext()
         self.player, self.module, self.chat, self.opening = player, module, chat, opening
         self.settings, self.folder, self.phases, self.device = settings, folder, phases, device
         self.held_out: HeldOut | None = None  # dialogues of a person's file, where a run has such
@@ -59,41 +59,41 @@ class Measure:
         settings, world = self.settings, self.player.environment
         if not is_sharded(self.module):
             self.module.to(self.device)
-        self.module.hand_to(self.player.engine)
+        self.module.sync_weights(self.player.engine)
         half = settings.tasks // 2
         sampling = self.player.sampling
         found = Evaluation()
         if self.held_out is not None:
-            mine = self.ranks.share(self.held_out.states)
+            mine = self.distributed.share(self.held_out.states)
             scored = self.held_out.states if is_sharded(self.module) else mine  # shards are only whole to all together
             nats = negative_log_likelihood(self.module.model, scored)
             replies = self.held_out.measure(self.player, mine, nats, settings.attempts, advance)
-            found.replies = self.ranks.gather(replies)
+            found.replies = self.distributed.gather(replies)
         tasks = [*world.tasks("seen", settings.tasks - half), *world.tasks("unseen", half)] if self.plays else []
-        tasks = self.ranks.share(tasks)
+        tasks = self.distributed.share(tasks)
         ways = [("sampled", sampling, settings.attempts), ("greedy", Sampling(0, max_tokens=sampling.max_tokens), 1)]
         for mode, how, attempts in ways:
             if attempts and self.plays:
                 player = self.player.using(how, max_turns=None)
                 played = play_tasks(player, self.opening, tasks, attempts, mode, "eval", advance)
-                found.episodes += self.ranks.gather(played)
+                found.episodes += self.distributed.gather(played)
         if settings.items:
-            engine, suites = self.player.engine, self.ranks.share(list(SKILLS))
+            engine, suites = self.player.engine, self.distributed.share(list(SKILLS))
             answers = answer_skills(engine, self.chat, settings.items, seed=0, suites=suites, on_done=advance)
-            found.answers = self.ranks.gather(answers)
+            found.answers = self.distributed.gather(answers)
         return found
 
     def named(self, name: str) -> Evaluation:
         """The evaluation of that name: read back if an earlier start of this run has finished it."""
         path = self.folder / "evaluation" / f"{name}.jsonl"
-        before = self.ranks.tell(read_evaluation(path) if self.ranks.first else None)
+        before = self.distributed.broadcast(read_evaluation(path) if self.distributed.first else None)
         if before is not None:
             return before
         acted = self.settings.tasks * self.plays + (len(self.held_out.states) if self.held_out else 0)
         total = acted * (1 + self.settings.attempts) + len(SKILLS) * self.settings.items
         with self.phases.phase(f"evaluate {name}", total) as advance:
-            found = self(lambda done: advance(done * (1 if self.ranks.served else self.ranks.world)))
-        if self.ranks.first:
+            found = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
+        if self.distributed.first:
             save_evaluation(path, found)
         return found
 
@@ -103,11 +103,11 @@ class Measure:
             return self.named("base")
         own = self.folder / "evaluation" / "base.jsonl"
         shared = cache / f"base-{key}.jsonl"
-        known = read_evaluation(shared) if self.ranks.first else None
+        known = read_evaluation(shared) if self.distributed.first else None
         if known is not None and not own.exists():
             save_evaluation(own, known)
         found = self.named("base")
-        if self.ranks.first and known is None:
+        if self.distributed.first and known is None:
             save_evaluation(shared, found)
         return found
 

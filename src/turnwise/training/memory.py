@@ -20,7 +20,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def memory_told() -> Iterator[None]:
+def explained_memory() -> Iterator[None]:
     """An allocation that fails in this block, and that nobody could mend, ends the run with one line.
 
     Raises:

@@ -25,11 +25,11 @@ from turnwise.engines.engine import Engine
 from turnwise.errors import Stopped
 from turnwise.models.policy import adapter_off
 from turnwise.models.score import score
-from turnwise.rollouts.halves import smaller
 from turnwise.rollouts.pack import Packed, Update
+from turnwise.rollouts.split import smaller
+from turnwise.training.distributed import DistributedContext
 from turnwise.training.memory import out_of_memory
 from turnwise.training.passes import Passes
-from turnwise.training.ranks import Ranks
 from turnwise.training.recompute import enable_recompute, recomputing
 from turnwise.training.sharding import FullySharded, Whole, is_sharded
 
@@ -48,7 +48,7 @@ class PolicyModule(LightningModule):
     max_skips: consecutive updates with a gradient that is not finite, after which training stops.
     recompute: a layer's activations are computed again in the backward pass instead of being kept.
     offload: what recomputing keeps, the inputs of the layers, waits for the backward pass in the memory of the CPU.
-    ranks: the processes that share an update; their gradients add up to its gradient, and their metrics to its metrics.
+    distributed: the processes that share an update; their gradients add up to its gradient, and their metrics to its metrics.
 
     An update whose micro-batches are more than the memory holds is begun again with each cut in two, and later ones are cut
     alike (``halvings``); neither the loss nor the metrics depend on where they are cut.
@@ -69,7 +69,7 @@ class PolicyModule(LightningModule):
         max_skips: int = 5,
         recompute: bool = False,
         offload: bool = False,
-        ranks: Ranks | None = None,
+        distributed: DistributedContext | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -81,7 +81,7 @@ class PolicyModule(LightningModule):
         self.warmup, self.decay, self.steps, self.steps_each = warmup, decay, steps, steps_each
         self.weight_decay, self.temperature, self.max_skips = weight_decay, temperature, max_skips
         self.version = 0  # collections trained on: the policy's version
-        self.passes, self.ranks = Passes(), ranks or Ranks()
+        self.passes, self.distributed = Passes(), distributed or DistributedContext()
         self.skipped = 0
         self.skips_in_a_row = 0
         self.halvings = 0
@@ -95,10 +95,10 @@ class PolicyModule(LightningModule):
         if isinstance(self.trainer.strategy, FullySharded):
             self.trainer.strategy.shard(self.model)
 
-    def hand_to(self, engine: Engine) -> None:
+    def sync_weights(self, engine: Engine) -> None:
         """Let ``engine`` sample from these weights from now on. All processes must call, also those that do not play."""
-        model = Whole(self.model) if self.ranks.served and is_sharded(self.model) else self.model
-        if self.ranks.plays:
+        model = Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
+        if self.distributed.samples:
             engine.load_weights(model, self.version)
 
     def configure_optimizers(self) -> Any:
@@ -192,9 +192,11 @@ class PolicyModule(LightningModule):
         for number, item in enumerate(work):  # the way that distributed training and scaled precision know
             value, metrics = loss(item)
             with self._apart(number + 1 < len(work)):
-                self.manual_backward(value * self.ranks.world)  # of which the strategy takes the mean over processes
+                self.manual_backward(
+                    value * self.distributed.world
+                )  # of which the strategy takes the mean over processes
             parts.append(metrics)
-        return self.ranks.gather(parts)
+        return self.distributed.gather(parts)
 
     def _apart(self, more: bool) -> AbstractContextManager[None]:
         """Gradients stay with the process as long as ``more`` micro-batches come, where the strategy can add them up."""
@@ -203,7 +205,7 @@ class PolicyModule(LightningModule):
 
     @property
     def _in_threads(self) -> bool:
-        whole = self.ranks.world == 1 and not is_sharded(self.model)
+        whole = self.distributed.world == 1 and not is_sharded(self.model)
         return self.device.type == "cpu" and whole and not torch.is_autocast_enabled("cpu")
 
     @torch.no_grad()

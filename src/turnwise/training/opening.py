@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.envs.environment import worlds_of
+from turnwise.envs.environment import environments_of
 from turnwise.training.durations import duration_line
 
 
@@ -53,7 +53,9 @@ def _iteration(cfg: DictConfig, environment: Any) -> str:
     if cfg.allocator is None:
         return f"{states} demonstrations"
     length = (
-        "one turn" if turns == 1 else f"up to {turns or max(w.horizon for w in worlds_of(environment).values())} turns"
+        "one turn"
+        if turns == 1
+        else f"up to {turns or max(w.horizon for w in environments_of(environment).values())} turns"
     )
     rollouts = _rollouts(cfg.allocator, states)
     if rollouts is None:

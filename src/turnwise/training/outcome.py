@@ -21,7 +21,7 @@ from turnwise.evaluation.held_out import reply_of
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Answer, Episode, Evaluation, repeat_rate
 from turnwise.experiments.arguments import typed
-from turnwise.files import whole
+from turnwise.files import atomic_write
 from turnwise.training.held_out import held_out_headline, held_out_metrics, held_out_result
 
 logger = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ def save_evaluation(path: Path, evaluation: Evaluation) -> None:
     """Episodes, answers and replies as JSON lines; the file appears whole or not at all, so that it also says "done"."""
     rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
     rows += [reply.record() for reply in evaluation.replies]
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 

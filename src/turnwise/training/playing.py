@@ -19,7 +19,7 @@ from turnwise.envs.environment import Environment
 from turnwise.rollouts.local import Verifier
 from turnwise.rollouts.play import Player
 from turnwise.runs.identity import config_hash
-from turnwise.training.ranks import Ranks
+from turnwise.training.distributed import DistributedContext
 
 
 def player_of(
@@ -51,14 +51,16 @@ def player_of(
         max_turns=rollout.turns,
         max_length=rollout.max_length,
         retries=rollout.retries,
-        world_seconds=rollout.world_seconds,
-        world_threads=rollout.world_threads,
+        environment_seconds=rollout.environment_seconds,
+        environment_threads=rollout.environment_threads,
         dialogues=dialogues,
     )
 
 
 @contextmanager
-def spooled(player: Player, cfg: DictConfig, ranks: Ranks, tell: Callable[[str], None]) -> Iterator[Player]:
+def spooled(
+    player: Player, cfg: DictConfig, distributed: DistributedContext, tell: Callable[[str], None]
+) -> Iterator[Player]:
     """The player of a run's collections: what it samples is kept in the run's folder until the block ends well.
 
     A server's log-probs depend on what shares its batches, so there is nothing to be exact about: what was kept stands.
@@ -67,9 +69,9 @@ def spooled(player: Player, cfg: DictConfig, ranks: Ranks, tell: Callable[[str],
         yield player
         return
     folder = Path(cfg.paths.out) / "spool"
-    names = [f"{ranks.rank}.bin", f"{ranks.rank}-odd.bin"][: 1 + cfg.rollout.staleness]
+    names = [f"{distributed.rank}.bin", f"{distributed.rank}-odd.bin"][: 1 + cfg.rollout.staleness]
     spools = [Spool(folder / name, config_hash(cfg)) for name in names]
-    exact = cfg.rollout.spool == "exact" and not ranks.served
+    exact = cfg.rollout.spool == "exact" and not distributed.served
     try:
         yield replace(player, engine=Spooled(player.engine, spools, exact, tell))
     finally:

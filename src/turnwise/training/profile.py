@@ -21,10 +21,10 @@ from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.algo.states.lazy import finder, ids_of
 from turnwise.algo.states.pivots import Profile
-from turnwise.files import whole
+from turnwise.files import atomic_write
 from turnwise.rollouts.play import Player
-from turnwise.training.costs import facts_of, told
-from turnwise.training.ranks import Ranks
+from turnwise.training.costs import facts_of, with_facts
+from turnwise.training.distributed import DistributedContext
 from turnwise.types import State
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def profile(
     folder: Path,
     key: object,
     on_done: Callable[[int], None] | None = None,
-    ranks: Ranks | None = None,
+    distributed: DistributedContext | None = None,
     afresh: Callable[[], None] | None = None,
 ) -> Profiles:
     """Profile of each state by its id; ``folder`` keeps the shards, and with each what it cost (``training.costs``).
@@ -54,12 +54,12 @@ def profile(
         k: samples a state.
         key: seeds the draws.
         on_done: told how many states have just been profiled.
-        ranks: who plays a share of it; the first writes.
+        distributed: who plays a share of it; the first writes.
         afresh: called between two shards, to have the engine drop what it keeps of the first: the second is then sampled
             from the same last digits whether or not a kill came between them.
     """
-    ranks = ranks or Ranks()
-    version = ranks.tell(player.engine.version)
+    distributed = distributed or DistributedContext()
+    version = distributed.broadcast(player.engine.version)
     profiles = Profiles(folder, states, version)
     if len(profiles) and on_done is not None:
         on_done(len(profiles))
@@ -70,7 +70,7 @@ def profile(
             afresh()
         part = [states[int(place)] for place in missing[start : start + step]]
         turns_before, tokens_before, cpu_began = player.tally.turns, player.tally.tokens, time.process_time()
-        trees = player.play(ranks.share(part), Uniform(k), Never(), key)
+        trees = player.play(distributed.share(part), Uniform(k), Never(), key)
         fresh = []
         for tree in trees:
             turns = [turn for i, turn in enumerate(tree.turns) if i not in tree.invalid]
@@ -86,14 +86,14 @@ def profile(
                     "actions": [turn.text for turn in turns],
                 }
             )
-        rows = ranks.gather(fresh)  # when all have read what lay in the folder
+        rows = distributed.gather(fresh)  # when all have read what lay in the folder
         cost = {"turns": player.tally.turns - turns_before, "tokens": player.tally.tokens - tokens_before}
-        facts = {**ranks.add(cost), "cpu_seconds": time.process_time() - cpu_began, "version": version}
-        profiles.add(rows, facts, writes=ranks.first)
+        facts = {**distributed.add(cost), "cpu_seconds": time.process_time() - cpu_began, "version": version}
+        profiles.add(rows, facts, writes=distributed.first)
         player.forget()  # the states of a trajectory stand together: no later part needs this one's episodes
         if on_done is not None:
             on_done(len(part))
-    ranks.meet()  # what the first has written last, the others read
+    distributed.barrier()  # what the first has written last, the others read
     return profiles
 
 
@@ -139,8 +139,8 @@ class Profiles(Mapping[str, Profile]):
         path = self.folder / f"shard-{self._next:05d}.parquet"
         self._next += 1
         if writes:
-            with whole(path) as part:
-                pq.write_table(told(pa.Table.from_pylist(rows), **facts), part)
+            with atomic_write(path) as part:
+                pq.write_table(with_facts(pa.Table.from_pylist(rows), **facts), part)
         self._index(path, [row["state_id"] for row in rows])
 
     def write(self, path: Path, kept: Sequence[State]) -> None:
@@ -150,7 +150,7 @@ class Profiles(Mapping[str, Profile]):
             kept_S[self._place(name)] = True
         if not self._shards:
             return
-        with whole(path) as part:
+        with atomic_write(path) as part:
             writer = None
             for table in self._tables(kept_S):
                 writer = writer or pq.ParquetWriter(part, table.schema)

@@ -64,7 +64,7 @@ class Phases:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """A line above the bar."""
         self.console.print(self.label + line, soft_wrap=True)
 
@@ -115,7 +115,7 @@ class Phases:
         now = time.monotonic()
         if not self._drawn and now - self._said >= QUIET_SECONDS:
             self._said = now
-            self.tell(text)
+            self.log(text)
 
 
 class Advance(L.Callback):

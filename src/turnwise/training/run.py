@@ -17,7 +17,7 @@ from turnwise.config.schema import build
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import TurnInContext
-from turnwise.envs.environment import check_ready, worlds_of
+from turnwise.envs.environment import check_ready, environments_of
 from turnwise.evaluation.suites import Evaluation, openings
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
@@ -29,6 +29,7 @@ from turnwise.training.checkpoint import WholeCheckpointIO, newest
 from turnwise.training.choice import Choice
 from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
+from turnwise.training.distributed import DistributedContext, environments
 from turnwise.training.exactness import check_backbone, check_policy
 from turnwise.training.export import export
 from turnwise.training.frozen import Frozen, drawn, record
@@ -42,9 +43,8 @@ from turnwise.training.own import dialect_for
 from turnwise.training.playing import player_of, spooled
 from turnwise.training.present import StillThere
 from turnwise.training.progress import Advance, Phases
-from turnwise.training.ranks import Ranks, environments
 from turnwise.training.recorder import Recorder
-from turnwise.training.renewal import Renewal
+from turnwise.training.reprofile import Reprofile
 from turnwise.training.signals import named_signals, own_signals
 from turnwise.training.sources import Steps, Turns, hold_out, read_experts, starts_of
 from turnwise.training.stream import Rollouts
@@ -58,9 +58,13 @@ class Run:
     own: str | None = None  # name of the person's file, where no environment plays what is in it
 
     def __init__(
-        self, cfg: DictConfig, phases: Phases, ranks: Ranks | None = None, loggers: Sequence[Logger] = ()
+        self,
+        cfg: DictConfig,
+        phases: Phases,
+        distributed: DistributedContext | None = None,
+        loggers: Sequence[Logger] = (),
     ) -> None:
-        self.cfg, self.phases, self.ranks = cfg, phases, ranks or Ranks()
+        self.cfg, self.phases, self.distributed = cfg, phases, distributed or DistributedContext()
         self.folder, self.seed = Path(cfg.paths.out), int(cfg.seed)
         self.began = any((self.folder / "checkpoints").glob("*.ckpt"))  # an earlier start has trained
         wanted = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
@@ -74,7 +78,7 @@ class Run:
         self.format = call_format(OmegaConf.select(cfg, "reward.format"), self.env, bool(self.settings["data"].file))
         policy, longest = self.settings["policy"], self.settings["rollout"].max_length
         self.source = at_hand(weights_of(policy.model), "policy.model")
-        told = (unknown_to(policy.model, w.name, getattr(w, "level", None)) for w in worlds_of(self.env).values())
+        told = (unknown_to(policy.model, w.name, getattr(w, "level", None)) for w in environments_of(self.env).values())
         self.strange = [line for line in told if line]  # environments that the shipped policy was never trained on
         adapter = (policy.lora.r, policy.lora.alpha, policy.lora.dropout)
         model, tokenizer = load_policy(self.source, policy.dtype, *adapter, self.seed, policy.start, longest)
@@ -89,7 +93,7 @@ class Run:
         if self.predictor and (reward := self.parts["reward"]):
             given = {"value": self.predictor.values, "reward": self.predictor.success(reward)}
         self.parts |= {name: build(cfg, name, **given) for name in ("allocator", "gate")}
-        update, suites, first = self.settings["update"], self.settings["eval"], self.ranks.first
+        update, suites, first = self.settings["update"], self.settings["eval"], self.distributed.first
         self.module = PolicyModule(
             model,
             self.parts["loss"],
@@ -104,23 +108,31 @@ class Run:
             temperature=self.settings["rollout"].sampling.temperature or 1.0,
             recompute=update.recompute,
             offload=update.offload,
-            ranks=self.ranks,
+            distributed=self.distributed,
         )
         judging = self.settings["data"].judging(self.format)
-        self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.tell, judging)
+        self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.log, judging)
         self.engine = self.player.engine
         self.opening = openings(self.env, self.chat)
         self.demonstrations: Demonstrations | None = None
         self.steps: Mapping[str, TurnInContext] = {}  # for the judge
         trees, most = self.settings["rollout"].recorded, getattr(self.parts["reward"], "most", None)
         self.recorder = Recorder(self.folder, self.messages, trees=trees, writes=first, loggers=loggers, most=most)
-        self.health = Health(self.recorder, self.folder, phases.tell, update.allow_empty, first)
+        self.health = Health(self.recorder, self.folder, phases.log, update.allow_empty, first)
         self.measure = Measure(
-            self.player, self.module, self.chat, self.opening, suites, self.folder, phases, self.device, self.ranks
+            self.player,
+            self.module,
+            self.chat,
+            self.opening,
+            suites,
+            self.folder,
+            phases,
+            self.device,
+            self.distributed,
         )
         self.problems: Sequence[Any] = ()
         self.profiled: Mapping[str, float] = {}  # verdicts on the base policy's actions, by domain
-        self.renewal: Renewal | None = None
+        self.renewal: Reprofile | None = None
 
     def _predictor(self) -> OnlinePredictor | None:
         if (settings := self.settings["predictor"]) is None:
@@ -147,12 +159,12 @@ class Run:
         self.steps = steps = Steps(turns)
         check_readable(self.parts["reward"], turns)
         for problem in self.problems:
-            self.phases.tell(f"left out: {problem}")
+            self.phases.log(f"left out: {problem}")
         if own is None or not own.dialogues:
             return turns
         settings, sampled = self.settings["eval"], self.parts["allocator"] is not None
         candidates, self.measure.held_out = hold_out(
-            own, turns, steps, settings.tasks, self.settings["rollout"], sampled, self.phases.tell
+            own, turns, steps, settings.tasks, self.settings["rollout"], sampled, self.phases.log
         )
         self.own = Path(data.file).name if own.only_dialogues else None
         self.measure.plays = settings.environment or (settings.environment is None and not self.own)
@@ -167,14 +179,14 @@ class Run:
         profiles, kept = choice.profiled()
         self.profiled = count_profile(profiles, candidates)
         if rule.renewal is not None:
-            tell = self.phases.tell
-            self.renewal = Renewal(rule.renewal, candidates, kept, choice, self.settings["rollout"], self.seed, tell)
+            tell = self.phases.log
+            self.renewal = Reprofile(rule.renewal, candidates, kept, choice, self.settings["rollout"], self.seed, tell)
         return kept
 
     def choice(self, candidates: Sequence[State]) -> Choice:
         """Chooses among them by a profile of the policy as it then is."""
         local = self.player.using(self.settings["rollout"].sampling, max_turns=1)
-        of_run = (self.device, self.folder, self.seed, self.phases, self.ranks)
+        of_run = (self.device, self.folder, self.seed, self.phases, self.distributed)
         return Choice(self.parts["states"], candidates, local, self.module, *of_run)
 
     def messages(self, state: State) -> Sequence[Message]:
@@ -205,18 +217,18 @@ class Run:
         key, folder = (self.seed, "frozen"), self.folder / "buffer"
         with self.phases.phase("record", count) as advance:
             self.module.to(self.device)
-            begin = partial(self.module.hand_to, self.engine)
-            buffer = record(self.player, picked, *parts, folder, key, begin, self.ranks, advance)
+            begin = partial(self.module.sync_weights, self.engine)
+            buffer = record(self.player, picked, *parts, folder, key, begin, self.distributed, advance)
         self.recorder.paid({**buffer.cost, **gate_counts(buffer.trees.values(), to_the_end=True)})
         return buffer
 
     def fit(self, states: Sequence[State], first: Sequence[Callback] = ()) -> None:
         """Lightning's Trainer over iterations, with ``first`` before other callbacks; goes on from the last checkpoint."""
         frozen = self.frozen(states)
-        last = newest(self.folder / "checkpoints", self.phases.tell) if self.ranks.first else None
-        checkpoint = self.ranks.tell(last)
+        last = newest(self.folder / "checkpoints", self.phases.log) if self.distributed.first else None
+        checkpoint = self.distributed.broadcast(last)
         epochs, every = int(self.cfg.trainer.max_epochs), self.settings["eval"].every
-        kept = spooled(self.player, self.cfg, self.ranks, self.phases.tell)
+        kept = spooled(self.player, self.cfg, self.distributed, self.phases.log)
         with self.phases.phase("train", epochs) as advance, kept as player:
             learners = [self.predictor] if self.predictor else []
             callbacks = [*first, StillThere(self.folder), self.recorder, self.health, *learners]
@@ -232,7 +244,7 @@ class Run:
                 self.seed,
                 judged_of(self.parts, self.steps, self.chat, self.format),
                 learners,
-                self.ranks,
+                self.distributed,
                 epochs,
                 self.renewal,
                 frozen,
@@ -241,7 +253,7 @@ class Run:
             data = Rollouts(collection, evaluate, collection, steps)
             trainer = instantiate(
                 self.cfg.trainer,
-                callbacks=[*callbacks, *own_signals(self.ranks.world)],
+                callbacks=[*callbacks, *own_signals(self.distributed.world)],
                 logger=[*self.recorder.loggers] or False,
                 plugins=[WholeCheckpointIO(), *environments()],
                 use_distributed_sampler=False,  # what is whose is decided by the collection
@@ -274,7 +286,7 @@ class Run:
 
     def export(self) -> None:
         """The policy, as any Hugging Face program loads it."""
-        export(self.module.model, self.tokenizer, self.folder, self.settings["policy"], self.ranks.first)
+        export(self.module.model, self.tokenizer, self.folder, self.settings["policy"], self.distributed.first)
 
     def result(self, base: Evaluation, after: Evaluation, seconds: float = 0.0) -> dict[str, Any]:
         alone = self.measure.plays and not self.measure.held_out  # the environment is the headline then

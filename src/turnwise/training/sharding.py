@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
-from turnwise.files import PART, whole, writing
+from turnwise.files import PART, atomic_write, writing
 from turnwise.models.attention import backbone
 from turnwise.models.score import score
 from turnwise.training.checkpoint import BEFORE, LAST, seal
@@ -91,7 +91,7 @@ class FullySharded(ModelParallelStrategy):
         if self.is_global_zero:
             buffer = io.BytesIO()  # torch writes to a full disk without naming the error
             torch.save(checkpoint, buffer)
-            with whole(part / _REST) as rest:
+            with atomic_write(part / _REST) as rest:
                 rest.write_bytes(buffer.getbuffer())
         self.barrier()
         seal(part, self.global_rank, self.world_size)

@@ -21,7 +21,7 @@ from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import Dialect
 from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.data.trajectories import BadTrajectory, each_trajectory
-from turnwise.envs.environment import worlds_of
+from turnwise.envs.environment import environments_of
 from turnwise.envs.expert_files import expert_file
 from turnwise.errors import InputError
 from turnwise.training.held_out import HeldOut, called_tools
@@ -64,7 +64,7 @@ def read_experts(
     """
     demonstrations = Demonstrations(chat, folder)
     if data.file is not None and dialect is not None:
-        own = OwnFile(demonstrations, dialect, data, worlds_of(environment))
+        own = OwnFile(demonstrations, dialect, data, environments_of(environment))
         return Experts(demonstrations, each_trajectory(own, data.file, strict=data.strict), own)
     path = expert_file(environment, data.trajectories, folder, data.good, seed, progress=progress)
     return Experts(demonstrations, each_trajectory(demonstrations.add, path, strict=data.strict), None)

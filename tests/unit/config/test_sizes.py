@@ -15,7 +15,7 @@ CONF = Path(__file__).parents[3] / "conf"
 @pytest.mark.parametrize(
     "override",
     [
-        *("rollout.max_refills=1000000000", "rollout.world_seconds=1e300", "allocator.group_size=100000000"),
+        *("rollout.max_refills=1000000000", "rollout.environment_seconds=1e300", "allocator.group_size=100000000"),
         *("update.learning_rate=1e30", "eval.items=100000000", "env.horizon=1000000000", "states.k=100000000"),
     ],
 )

@@ -25,7 +25,7 @@ CONF = ROOT / "conf"
             "rollout.sampling.temperature=1e-320",
             "rollout.sampling.temperature=1e300",
         ),
-        *("advantage.tolerance=inf", "loss.entropy_coef=nan", "loss.kl_beta=inf", "rollout.world_seconds=inf"),
+        *("advantage.tolerance=inf", "loss.entropy_coef=nan", "loss.kl_beta=inf", "rollout.environment_seconds=inf"),
         *("data.file=", "data.file=' '", "policy.start=", "policy.model=", "policy.lora=null"),
         *(
             "rollout.states=1000000000000000000000",

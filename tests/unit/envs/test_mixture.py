@@ -17,7 +17,7 @@ from turnwise.config.schema import ConfigError
 from turnwise.data.trajectories import read_trajectories
 from turnwise.envs.browse import BrowseEnv
 from turnwise.envs.checks import check_forks, check_hostile, replay
-from turnwise.envs.environment import Environment, world_of, worlds_of
+from turnwise.envs.environment import Environment, environment_of, environments_of
 from turnwise.envs.expert_files import expert_file
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.mixture import Mixture, order, shares
@@ -156,9 +156,9 @@ def test_it_waits_where_one_of_its_worlds_does() -> None:
     env = Mixture({"household": slow, "search": SearchEnv("tiny", countries=4)})
     assert env.waits
     (first, second) = env.tasks("train", 2)
-    assert [world_of(env, task) for task in (first, second)] == [slow, env.parts["search"]]
-    assert worlds_of(env) == env.parts and worlds_of(slow) == {"household": slow}
-    assert world_of(slow, second) is slow
+    assert [environment_of(env, task) for task in (first, second)] == [slow, env.parts["search"]]
+    assert environments_of(env) == env.parts and environments_of(slow) == {"household": slow}
+    assert environment_of(slow, second) is slow
 
 
 def test_whatever_changes_a_world_of_it_changes_the_file_of_its_demonstrations(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def shown(trees):
 def test_the_trees_are_the_same_and_come_sooner(policy):
     alone, many = Waiting(), Waiting()
     _, serial = played(policy, alone)
-    _, threaded = played(policy, many, world_threads=12)
+    _, threaded = played(policy, many, environment_threads=12)
     assert shown(serial) == shown(threaded)
     assert (alone.most, many.most > 6, many.most <= 12) == (1, True, True)
     assert alone.steps == many.steps > 12
@@ -102,7 +102,7 @@ def test_the_trees_are_the_same_and_come_sooner(policy):
 def test_a_world_that_does_not_wait_is_stepped_here(policy):
     environment = Waiting()
     environment.waits = False
-    played(policy, environment, world_threads=12)
+    played(policy, environment, environment_threads=12)
     assert environment.most == 1
 
 
@@ -124,7 +124,7 @@ class Quiet(Waiting):
 
 def test_of_a_mixture_the_worlds_that_wait_are_stepped_in_threads(policy):
     waiting, quiet = Waiting(), Quiet()
-    played(policy, Mixture({"household": waiting, "quiet": quiet}), world_threads=12)
+    played(policy, Mixture({"household": waiting, "quiet": quiet}), environment_threads=12)
     assert waiting.most > 1 and waiting.steps > 12
     assert quiet.most == 1 and quiet.steps > 12
 
@@ -139,7 +139,7 @@ def test_faults_and_silence_in_threads_are_faults_of_the_world(policy):
             time.sleep(0.6)
 
     for wrong in (fails, sleeps):
-        player, trees = played(policy, Waiting(wrong), world_threads=4, world_seconds=0.3)
+        player, trees = played(policy, Waiting(wrong), environment_threads=4, environment_seconds=0.3)
         assert (player.tally.faults, player.tally.retries) == (0, 1)
         assert sum(len(tree.invalid) for tree in trees) == 1
 
@@ -148,6 +148,6 @@ def test_a_session_that_says_so_itself_is_heard(policy):
     def gives_up(number):
         raise EnvironmentFault("no such server")
 
-    player, trees = played(policy, Waiting(gives_up), world_threads=4, retries=0)
+    player, trees = played(policy, Waiting(gives_up), environment_threads=4, retries=0)
     assert player.tally.faults == 12
     assert all(len(tree.invalid) == 6 for tree in trees)

@@ -101,7 +101,7 @@ def player(policy):
         chat = ChatTokens(tokenizer)
         engine = TreeEngine(chat.stop_ids)
         engine.load_weights(model, version=0)
-        return Player(engine, Faulty(wrong, at), chat, Sampling(), **{"world_seconds": 0.5, **settings})
+        return Player(engine, Faulty(wrong, at), chat, Sampling(), **{"environment_seconds": 0.5, **settings})
 
     return make
 

@@ -38,10 +38,10 @@ from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.play import Player
 from turnwise.training import frozen
+from turnwise.training.distributed import DistributedContext
 from turnwise.training.frozen import Frozen, Shadow, drawn, read_tree, record, tree_row
 from turnwise.training.module import PolicyModule
-from turnwise.training.ranks import Ranks
-from turnwise.types import Look, RolloutTree, State, Task, Turn
+from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 
 GROUP, HORIZON = 3, 5
 
@@ -195,7 +195,7 @@ def test_a_tree_comes_back_equal_from_json(
         turn.parent = rng.randrange(-1, i)
     state = State("s", Task("toy", "t", "train"), (1, 2))
     invalid = {i for i in range(len(made)) if i % 2}
-    tree = RolloutTree(state, made, stopped, invalid, version, [Look(2, values, stopped)])
+    tree = RolloutTree(state, made, stopped, invalid, version, [GateDecision(2, values, stopped)])
     back = read_tree(state, json.loads(json.dumps(tree_row(tree))))
     assert back == tree and back.leaves() == tree.leaves()
     assert [turn.logprobs for turn in back.turns] == [turn.logprobs for turn in tree.turns]
@@ -212,7 +212,7 @@ def test_a_buffer_takes_states_that_are_there() -> None:
 def test_a_process_answers_for_its_share() -> None:
     trees = {name: RolloutTree(State(name, Task("toy", name, "train"), (1,))) for name in "abc"}
     states = [trees[name].state for name in "cab"]
-    shares = [Frozen(trees, ranks=Ranks(rank, 2))(states, "any") for rank in range(2)]
+    shares = [Frozen(trees, distributed=DistributedContext(rank, 2))(states, "any") for rank in range(2)]
     assert [tree.state.id for share in shares for tree in share] == ["c", "a", "b"]
 
 

@@ -11,7 +11,7 @@ from turnwise.rollouts.collect import Experience
 from turnwise.runs.result import Result
 from turnwise.training.gate_savings import PREFIX, gate_counts, gate_result
 from turnwise.training.recorder import Recorder
-from turnwise.types import Credit, Look, RolloutTree, State, Task, Turn
+from turnwise.types import Credit, GateDecision, RolloutTree, State, Task, Turn
 
 
 def rollouts(*lengths: int, ended: bool = True) -> RolloutTree:
@@ -27,7 +27,7 @@ def rollouts(*lengths: int, ended: bool = True) -> RolloutTree:
 
 
 def looked(tree: RolloutTree, step: int, stop: bool) -> RolloutTree:
-    tree.looks, tree.stopped = [Look(step, {}, stop)], stop
+    tree.looks, tree.stopped = [GateDecision(step, {}, stop)], stop
     return tree
 
 

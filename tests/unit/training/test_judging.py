@@ -29,18 +29,18 @@ class Dead:
 @pytest.mark.parametrize("first", [True, False])
 def test_a_dead_judge_ends_every_process(first: bool) -> None:
     judged: Any = Dead()
-    ranks: Any = Process(first, "no score")
+    distributed: Any = Process(first, "no score")
     with pytest.raises(InputError, match="no score"):
-        Proof(judged, [object()], ranks, lambda line: None).ask()  # type: ignore[list-item]
+        Proof(judged, [object()], distributed, lambda line: None).ask()  # type: ignore[list-item]
 
 
 def test_a_run_that_asked_at_its_start_does_not_ask_when_it_trains() -> None:
     told: list[str] = []
     judged: Any = SimpleNamespace(prove=lambda state: "from its cache")
-    ranks: Any = Process(True, None)
-    proof = Proof(judged, [object()], ranks, told.append)  # type: ignore[list-item]
+    distributed: Any = Process(True, None)
+    proof = Proof(judged, [object()], distributed, told.append)  # type: ignore[list-item]
     proof.ask()
     proof.on_train_start(None, None)
     assert told == ["from its cache"]
-    Proof(judged, [object()], ranks, told.append).on_train_start(None, None)  # type: ignore[list-item]
+    Proof(judged, [object()], distributed, told.append).on_train_start(None, None)  # type: ignore[list-item]
     assert len(told) == 2

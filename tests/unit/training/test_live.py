@@ -13,10 +13,10 @@ from hydra.types import RunMode
 
 from turnwise.console import Terminal
 from turnwise.runs.status import NAME, Status, write_status
-from turnwise.training import progress, ranks
+from turnwise.training import distributed, progress
+from turnwise.training.distributed import label_of
 from turnwise.training.live import Live
 from turnwise.training.progress import Phases
-from turnwise.training.ranks import label_of
 
 
 def status_of(folder: Path) -> dict[str, object]:
@@ -111,8 +111,8 @@ def test_the_time_left_is_that_of_the_phase_and_of_the_run(monkeypatch: pytest.M
 def test_runs_that_go_side_by_side_are_labelled(monkeypatch: pytest.MonkeyPatch, launcher: str, label: str) -> None:
     assert label_of("row", 1) == ""
     hydra = SimpleNamespace(mode=RunMode.MULTIRUN, launcher=SimpleNamespace(_target_=launcher))
-    monkeypatch.setattr(ranks.HydraConfig, "initialized", lambda: True)
-    monkeypatch.setattr(ranks.HydraConfig, "get", lambda: hydra)
+    monkeypatch.setattr(distributed.HydraConfig, "initialized", lambda: True)
+    monkeypatch.setattr(distributed.HydraConfig, "get", lambda: hydra)
     assert label_of("row", 1) == label
 
 

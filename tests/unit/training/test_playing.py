@@ -13,8 +13,8 @@ from turnwise.engines.spooled import Spooled
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.rollouts.play import Player
+from turnwise.training.distributed import DistributedContext
 from turnwise.training.playing import spooled
-from turnwise.training.ranks import Ranks
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def configuration(out: Path, spool: str | None) -> DictConfig:
 
 
 def test_without_a_spool_the_player_is_the_same(player: Player, tmp_path: Path) -> None:
-    with spooled(player, configuration(tmp_path, None), Ranks(), print) as playing:
+    with spooled(player, configuration(tmp_path, None), DistributedContext(), print) as playing:
         assert playing is player
     assert not any(tmp_path.iterdir())
 
@@ -39,8 +39,8 @@ def test_without_a_spool_the_player_is_the_same(player: Player, tmp_path: Path) 
 def test_what_is_kept_stays_when_training_breaks_off_and_goes_when_it_ends(
     player: Player, tmp_path: Path, make_model: Any, mode: str, served: bool, exact: bool
 ) -> None:
-    cfg, ranks = configuration(tmp_path, mode), Ranks(served=served)
-    training = spooled(player, cfg, ranks, print)
+    cfg, distributed = configuration(tmp_path, mode), DistributedContext(served=served)
+    training = spooled(player, cfg, distributed, print)
     playing = training.__enter__()
     playing.engine.load_weights(make_model("qwen3", False), 4)
     assert not training.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
@@ -48,7 +48,7 @@ def test_what_is_kept_stays_when_training_breaks_off_and_goes_when_it_ends(
     assert playing.engine.version == player.engine.version == 4 and playing.tally is player.tally
     assert (tmp_path / "spool" / "0.bin").stat().st_size > 0
     (tmp_path / "spool" / "1.bin").write_bytes(b"of a start with two processes")
-    with spooled(player, cfg, ranks, print):
+    with spooled(player, cfg, distributed, print):
         assert (tmp_path / "spool").exists()
     assert not (tmp_path / "spool").exists()
 
@@ -56,7 +56,7 @@ def test_what_is_kept_stays_when_training_breaks_off_and_goes_when_it_ends(
 def test_it_is_no_part_of_a_configurations_identity(tmp_path: Path, player: Player) -> None:
     engines = []
     for mode in ("exact", "quick"):
-        with spooled(player, configuration(tmp_path, mode), Ranks(), print) as playing:
+        with spooled(player, configuration(tmp_path, mode), DistributedContext(), print) as playing:
             engines.append(playing.engine)
     assert isinstance(engines[0], Spooled) and isinstance(engines[1], Spooled)
     assert engines[0].spools[0].of == engines[1].spools[0].of

@@ -14,9 +14,9 @@ from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import LossInputs, LossOutput
 from turnwise.errors import Stopped
-from turnwise.rollouts.halves import halves, smaller
 from turnwise.rollouts.pack import Packed, Update, pack
-from turnwise.training.memory import memory_told, out_of_memory
+from turnwise.rollouts.split import smaller, split
+from turnwise.training.memory import explained_memory, out_of_memory
 from turnwise.training.module import PolicyModule
 from turnwise.types import RolloutTree, State, Task, Turn
 
@@ -143,7 +143,7 @@ def test_other_errors_are_none_of_memory(make_model: MakeModel) -> None:
 def test_halves_hold_every_row_and_item_once() -> None:
     given = update(batch_tokens=200)
     cut = smaller(given.batches, 3)
-    assert all(len(packed.ids_BS) == 1 for packed in cut) and halves(cut[0]) == [cut[0]]
+    assert all(len(packed.ids_BS) == 1 for packed in cut) and split(cut[0]) == [cut[0]]
 
     def trained(batches: list[Packed]) -> list[tuple[Any, ...]]:
         found = []
@@ -165,11 +165,11 @@ def test_memory_that_runs_out_anywhere_else_ends_the_run_with_one_line(error: Ex
     """In an optimiser's first step, in sampling: there is nothing to halve."""
     with (
         pytest.raises(Stopped, match=r"^out of memory \(.+\): lower engine.memory_gb.*checkpoint") as caught,
-        memory_told(),
+        explained_memory(),
     ):
         raise error
-    with pytest.raises(Stopped) as again, memory_told():
+    with pytest.raises(Stopped) as again, explained_memory():
         raise caught.value  # what an update says of itself stands
     assert again.value is caught.value
-    with pytest.raises(RuntimeError, match=r"^shape mismatch$"), memory_told():
+    with pytest.raises(RuntimeError, match=r"^shape mismatch$"), explained_memory():
         raise RuntimeError("shape mismatch")

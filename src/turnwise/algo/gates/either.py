@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from turnwise.algo.gates.gate import noted
 from turnwise.algo.gates.prefixes import group_at
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION, prefix_edit_distance, termination_fraction
-from turnwise.types import Look, RolloutTree
+from turnwise.types import GateDecision, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Either:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be a share in [0, 1], got {getattr(self, name)}")
 
-    def look(self, tree: RolloutTree) -> Look | None:
+    def look(self, tree: RolloutTree) -> GateDecision | None:
         """What the gate says of the tree now; None where this is not the moment."""
         group = group_at(tree, self.k)
         if group is None:
             return None
         distance, ended = prefix_edit_distance(group), termination_fraction(group)
         stop = distance < self.threshold or ended >= self.ended
-        return Look(self.k, {DISTANCE: distance, TERMINATION: ended}, stop)
+        return GateDecision(self.k, {DISTANCE: distance, TERMINATION: ended}, stop)
 
     def __call__(self, tree: RolloutTree) -> bool:
         return noted(tree, self.look(tree))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from turnwise.types import Look, RolloutTree
+from turnwise.types import GateDecision, RolloutTree
 
 
 class Gate(Protocol):
@@ -18,7 +18,7 @@ class Gate(Protocol):
         ...
 
 
-def noted(tree: RolloutTree, look: Look | None) -> bool:
+def noted(tree: RolloutTree, look: GateDecision | None) -> bool:
     """Write a look on its tree, for reports; whether it stops the tree. None: this was not the moment to look."""
     if look is None:
         return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from turnwise.algo.gates.gate import noted
 from turnwise.algo.gates.prefixes import group_at
-from turnwise.types import Look, RolloutTree
+from turnwise.types import GateDecision, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Oracle:
         if self.k < 1:
             raise ValueError(f"k must be at least 1, got {self.k}")
 
-    def look(self, tree: RolloutTree) -> Look | None:
+    def look(self, tree: RolloutTree) -> GateDecision | None:
         """What the gate says of the tree now; None where this is not the moment."""
         if group_at(tree, self.k) is None:
             return None
-        return Look(self.k, {}, tree.state.id in self.zero_variance)
+        return GateDecision(self.k, {}, tree.state.id in self.zero_variance)
 
     def __call__(self, tree: RolloutTree) -> bool:
         return noted(tree, self.look(tree))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from turnwise.algo.gates.gate import noted
 from turnwise.algo.gates.prefixes import group_at
-from turnwise.types import Judge, Look, RolloutTree, Value
+from turnwise.types import GateDecision, Judge, RolloutTree, Value
 
 MIXED = "mixed_probability"
 
@@ -39,7 +39,7 @@ class Predicted:
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be a probability in [0, 1], got {self.threshold}")
 
-    def look(self, tree: RolloutTree) -> Look | None:
+    def look(self, tree: RolloutTree) -> GateDecision | None:
         """What the gate says of the tree now; None where this is not the moment."""
         if group_at(tree, self.k) is None:
             return None
@@ -51,7 +51,7 @@ class Predicted:
             if leaf not in tree.invalid
         ]
         mixed = mixed_probability(success)
-        return Look(self.k, {MIXED: mixed}, mixed < self.threshold)
+        return GateDecision(self.k, {MIXED: mixed}, mixed < self.threshold)
 
     def __call__(self, tree: RolloutTree) -> bool:
         return noted(tree, self.look(tree))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from turnwise.algo.gates.gate import noted
 from turnwise.algo.gates.prefixes import group_at
-from turnwise.types import Look, RolloutTree
+from turnwise.types import GateDecision, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class RandomCut:
         if self.k < 1:
             raise ValueError(f"k must be at least 1, got {self.k}")
 
-    def look(self, tree: RolloutTree) -> Look | None:
+    def look(self, tree: RolloutTree) -> GateDecision | None:
         """What the gate says of the tree now; None where this is not the moment."""
         if group_at(tree, self.k) is None:
             return None
         draw = random.Random(f"{self.seed} {tree.version} {tree.state.id}").random()
-        return Look(self.k, {}, draw < self.share)
+        return GateDecision(self.k, {}, draw < self.share)
 
     def __call__(self, tree: RolloutTree) -> bool:
         return noted(tree, self.look(tree))

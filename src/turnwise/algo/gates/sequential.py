@@ -9,7 +9,7 @@ from itertools import pairwise
 from turnwise.algo.gates.gate import noted
 from turnwise.algo.gates.prefixes import group_at
 from turnwise.algo.gates.signals import DISTANCE, prefix_edit_distance
-from turnwise.types import Look, RolloutTree
+from turnwise.types import GateDecision, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Sequential:
         if not all(0 <= threshold <= 1 for threshold in thresholds):
             raise ValueError(f"thresholds must be shares in [0, 1], got {thresholds}")
 
-    def look(self, tree: RolloutTree) -> Look | None:
+    def look(self, tree: RolloutTree) -> GateDecision | None:
         """What the gate says of the tree now; None where no step of its has just been taken."""
         for step, threshold in zip(self.steps, self.thresholds, strict=True):
             group = group_at(tree, step)
             if group is not None:
                 distance = prefix_edit_distance(group)
-                return Look(step, {DISTANCE: distance}, distance < threshold)
+                return GateDecision(step, {DISTANCE: distance}, distance < threshold)
         return None
 
     def __call__(self, tree: RolloutTree) -> bool:

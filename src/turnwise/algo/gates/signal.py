@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from turnwise.algo.gates.gate import noted
 from turnwise.algo.gates.prefixes import group_at
 from turnwise.algo.gates.signals import SIGNALS
-from turnwise.types import Look, RolloutTree
+from turnwise.types import GateDecision, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Signal:
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be a share in [0, 1], got {self.threshold}")
 
-    def look(self, tree: RolloutTree) -> Look | None:
+    def look(self, tree: RolloutTree) -> GateDecision | None:
         """What the gate says of the tree now; None where this is not the moment."""
         group = group_at(tree, self.k)
         if group is None:
             return None
         value = SIGNALS[self.signal](group)
-        return Look(self.k, {self.signal: value}, (value < self.threshold) == self.below)
+        return GateDecision(self.k, {self.signal: value}, (value < self.threshold) == self.below)
 
     def __call__(self, tree: RolloutTree) -> bool:
         return noted(tree, self.look(tree))

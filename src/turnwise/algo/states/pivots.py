@@ -52,7 +52,7 @@ class Pivots:
         Refresh(0.5 if self.refresh is None else self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)
 
     @property
-    def renewal(self) -> Refresh | None:
+    def reprofile(self) -> Refresh | None:
         """When to choose anew; None: never."""
         if self.refresh is None:
             return None

@@ -63,7 +63,7 @@ class StateRule(Protocol):
         ...
 
     @property
-    def renewal(self) -> Refresh | None:
+    def reprofile(self) -> Refresh | None:
         """When to profile again, under the policy of then, and to choose anew; None: never."""
         ...
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnwise.errors import InputError
-from turnwise.files import whole
+from turnwise.files import atomic_write
 
 INSTALL = "pip install -r requirements-swebench.txt"
 _LOGS = Path("logs/run_evaluation")  # where the harness writes, below the folder that it runs in
@@ -140,7 +140,7 @@ class Harness:
 def write_predictions(path: Path, patches: Mapping[str, str], model: str) -> None:
     """The file that the harness reads: JSON lines of instance, model and patch."""
     rows = [{"instance_id": key, "model_name_or_path": model, "model_patch": patch} for key, patch in patches.items()]
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ from turnwise.algo.gates.oracle import Oracle
 from turnwise.algo.gates.random_cut import RandomCut
 from turnwise.algo.gates.sequential import Sequential
 from turnwise.algo.gates.signal import Signal
-from turnwise.types import Look, RolloutTree, Turn
+from turnwise.types import GateDecision, RolloutTree, Turn
 
 Grow = Callable[..., RolloutTree]
 ALIKE = ["abcdef", "abcdef", "abcdef"]
@@ -44,7 +44,7 @@ def test_the_threshold_is_not_reached_by_equality(grow: Grow) -> None:
 
 def test_there_is_no_second_look_at_a_step(grow: Grow) -> None:
     tree = grow(ALIKE, 3)
-    tree.looks.append(Look(3, {}, stop=False))
+    tree.looks.append(GateDecision(3, {}, stop=False))
     assert not Divergence(k=3)(tree)
     assert len(tree.looks) == 1
 

@@ -84,9 +84,9 @@ def test_numbers_out_of_range_are_refused(bad):
 
 
 def test_the_rule_says_when():
-    assert Pivots().renewal is None
+    assert Pivots().reprofile is None
     rule = Pivots(refresh=0.7, refresh_window=2, refresh_gap=9, refresh_most=5)
-    assert rule.renewal == Refresh(0.7, window=2, gap=9, most=5)
+    assert rule.reprofile == Refresh(0.7, window=2, gap=9, most=5)
     for bad in ({"refresh": 0.0}, {"refresh": 1.0}, {"refresh_most": 1}):
         with pytest.raises(ValueError, match="refresh"):
             Pivots(**bad)

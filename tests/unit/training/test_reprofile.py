@@ -13,7 +13,7 @@ from turnwise.algo.states.refresh import Refresh
 from turnwise.config.settings import RolloutSettings
 from turnwise.engines.engine import Sampling
 from turnwise.rollouts.collect import Experience
-from turnwise.training.renewal import Renewal, mixed_share
+from turnwise.training.reprofile import Reprofile, mixed_share
 from turnwise.types import RolloutTree, State, Task
 
 CANDIDATES = [
@@ -47,7 +47,7 @@ class Run:
             return self.keeps[number - 1] if self.keeps else chosen_by(number)
 
         refresh = Refresh(0.5, window=2, gap=4, most=most)
-        self.renewal = Renewal(refresh, CANDIDATES, chosen_by(0), choose, ROLLOUT, 0, self.told.append)
+        self.renewal = Reprofile(refresh, CANDIDATES, chosen_by(0), choose, ROLLOUT, 0, self.told.append)
 
     def __call__(self, first: int, last: int) -> list[list[str]]:
         played = []

@@ -1,4 +1,4 @@
-"""The processes of one run: whose share of the work is whose, and what all of them found together."""
+"""The processes of one run: which share of the work each has, and how their findings are brought together."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ LOST = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", 
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
-    """Process ``rank`` of ``world``, which meet over ``group`` (gloo, whatever the weights travel by). One alone needs none.
+class DistributedContext:
+    """Process ``rank`` of ``world`` processes, which exchange values over ``group`` (always gloo). A single process needs none.
 
     Every method but :meth:`share` is to be called by all processes, in the same order.
 
     Attributes:
-        served: the engine is outside all processes and serves one client: the first process plays for all.
+        served: the engine runs outside all processes and serves one client, so the first process samples for all.
     """
 
     rank: int = 0
@@ -48,12 +48,12 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and speaks."""
+        """Whether this is the process that writes files and logs."""
         return self.rank == 0
 
     @property
-    def plays(self) -> bool:
-        """Whether this process has a share of what is played."""
+    def samples(self) -> bool:
+        """Whether this process samples a share of the rollouts."""
         return self.first or not self.served
 
     def share(self, items: Sequence[T]) -> list[T]:
@@ -66,7 +66,7 @@ class Ranks:
         """The lists of all processes, one after the other in the order of their ranks."""
         if self.world == 1:
             return mine
-        self.meet()
+        self.barrier()
         every: list[list[T]] = [[] for _ in range(self.world)]
         dist.all_gather_object(every, mine, group=self.group)
         return [item for part in every for item in part]
@@ -85,16 +85,16 @@ class Ranks:
     def summed(self, tensors: list[Tensor]) -> list[Tensor]:
         """The tensors, each added up over the processes in place. It goes by way of the devices' own group."""
         if self.world > 1:
-            self.meet()
+            self.barrier()
             for tensor in tensors:
                 dist.all_reduce(tensor)
         return tensors
 
-    def tell(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """What the first process says."""
         return value if self.world == 1 else self.gather([value])[0]
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all. Signals are heard meanwhile: a process that waits inside a library would be deaf to them."""
         if self.world > 1:
             met = dist.barrier(group=self.group, async_op=True)
@@ -106,20 +106,20 @@ class Ranks:
     def first_alone(self) -> Iterator[None]:
         """The first process goes through the block before the others do: what it leaves in files they find there."""
         if not self.first:
-            self.meet()
+            self.barrier()
         try:
             yield
         finally:
             if self.first:  # also after an error, which the others are about to meet themselves
-                self.meet()
+                self.barrier()
 
-    def playing(self, served: bool) -> Ranks:
+    def sampling(self, served: bool) -> DistributedContext:
         """The same processes around an engine that is ``served`` from outside, or not."""
         return replace(self, served=served)
 
 
 @contextmanager
-def joined(trainer: DictConfig) -> Iterator[Ranks]:
+def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
     """Start the other processes that ``trainer`` asks for, unless a launcher (Slurm, torchrun) did, and meet them.
 
     Lightning would start them in ``fit`` only, where everything before it had been done by one of them.
@@ -134,7 +134,7 @@ def joined(trainer: DictConfig) -> Iterator[Ranks]:
     if isinstance(strategy, str) and strategy not in (known := ["auto", *StrategyRegistry.available_strategies()]):
         raise InputError(f"trainer.strategy={strategy}: Lightning has {', '.join(known)}")
     if not isinstance(alone.strategy, ParallelStrategy):
-        yield Ranks()
+        yield DistributedContext()
         return
     where = alone.strategy.cluster_environment
     if where is not None and not where.creates_processes_externally and _in_multirun():
@@ -149,9 +149,9 @@ def joined(trainer: DictConfig) -> Iterator[Ranks]:
     fabric.launch()
     group = dist.new_group(backend="gloo", timeout=PATIENCE)
     try:
-        ranks = Ranks(fabric.global_rank, fabric.world_size, group)
-        yield ranks
-        ranks.meet()  # nobody leaves while another may still need it
+        distributed = DistributedContext(fabric.global_rank, fabric.world_size, group)
+        yield distributed
+        distributed.barrier()  # nobody leaves while another may still need it
     except RuntimeError as error:
         if not any(words in str(error) for words in LOST):
             raise

@@ -15,30 +15,34 @@ from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import merge_metrics
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.collection import Allocated
+from turnwise.training.distributed import DistributedContext
 from turnwise.training.module import PolicyModule
-from turnwise.training.ranks import Ranks
 from turnwise.training.recompute import recomputing
 from turnwise.types import RolloutTree, State, Task, Turn
 
 
 @given(st.lists(st.integers()), st.integers(1, 9))
 def test_shares_are_neighbours_nearly_alike_and_whole_together(items: list[int], world: int) -> None:
-    shares = [Ranks(rank, world).share(items) for rank in range(world)]
+    shares = [DistributedContext(rank, world).share(items) for rank in range(world)]
     assert [item for share in shares for item in share] == items
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_an_engine_outside_has_one_client() -> None:
-    first, second = (Ranks(rank, 2).playing(served=True) for rank in (0, 1))
-    assert first.share([1, 2, 3]) == [1, 2, 3] and first.plays
-    assert second.share([1, 2, 3]) == [] and not second.plays
+    first, second = (DistributedContext(rank, 2).sampling(served=True) for rank in (0, 1))
+    assert first.share([1, 2, 3]) == [1, 2, 3] and first.samples
+    assert second.share([1, 2, 3]) == [] and not second.samples
 
 
 def test_one_alone_meets_nobody() -> None:
-    ranks = Ranks()
-    assert ranks.gather([1, 2]) == [1, 2] and ranks.tell("x") == "x" and ranks.add({"a": 1.0}) == {"a": 1.0}
-    with ranks.first_alone():
-        ranks.meet()
+    distributed = DistributedContext()
+    assert (
+        distributed.gather([1, 2]) == [1, 2]
+        and distributed.broadcast("x") == "x"
+        and distributed.add({"a": 1.0}) == {"a": 1.0}
+    )
+    with distributed.first_alone():
+        distributed.barrier()
 
 
 def state(i: int) -> State:

@@ -1,4 +1,4 @@
-"""The states of a run that chooses them more than once: profiled and chosen anew as fewer groups can teach."""
+"""Profiles the candidate states again, and chooses new ones, when fewer groups have mixed outcomes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from turnwise.training.groups import totals_of
 from turnwise.types import State
 
 
-class Renewal(Callback):
-    """Iteration -> its states, of the set that was chosen last.
+class Reprofile(Callback):
+    """Returns the states of an iteration, from the set that the last profile chose.
 
-    A callback, so that its memory travels in the checkpoint: the measure since the last profile, and the places of the chosen
-    states among the candidates. They cannot be had back from the profile on disk where that is damaged: the policy that it
-    is of is gone. Every process of a run has one; all of them measure the same and choose alike.
+    It is a callback, so that the checkpoint keeps its memory: the measure since the last profile, and the places of the chosen
+    states among the candidates. A damaged profile on disk could not be computed again, because the policy of that time is
+    gone. Every process of a run has one; all of them measure and choose the same.
 
     Args:
         refresh: decides when.
-        candidates: where the run may act, in an order that is the same in every start.
-        states: those of them chosen before training.
-        choose: number of a profile -> the states chosen by it, under the policy as it is.
-        rollout: how many states an iteration plays.
-        seed: of their order.
-        tell: told in one line when a profile keeps nothing.
+        candidates: all states that may be chosen, in the same order at every start.
+        states: the candidates chosen before training.
+        choose: takes the number of a profile, profiles under the current policy and returns the chosen states.
+        rollout: how many states an iteration uses.
+        seed: of the order of the states.
+        tell: logs one line, when a profile keeps no state.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Micro-batches cut in two by their rows, for a device whose memory does not hold the whole one."""
+"""Splits micro-batches in two by their rows, for a device whose memory does not hold the whole one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from turnwise.rollouts.pack import Items, Packed
 
 
 def smaller(batches: list[Packed], times: int) -> list[Packed]:
-    """Each micro-batch cut in two ``times`` times, in order; one of a single row stays as it is.
+    """Splits each micro-batch in two, ``times`` times, in order; one of a single row stays as it is.
 
     A turn and a sequence lie within one row, and the denominators are those of the whole update: no result changes.
     """
     for _ in range(times):
-        batches = [half for packed in batches for half in halves(packed)]
+        batches = [half for packed in batches for half in split(packed)]
     return batches
 
 
-def halves(packed: Packed) -> list[Packed]:
-    """The first rows and the others; the batch itself where it has a single row."""
+def split(packed: Packed) -> list[Packed]:
+    """Returns the first half of the rows and the rest, or the batch itself where it has a single row."""
     B = len(packed.ids_BS)
     return [_rows(packed, 0, B // 2), _rows(packed, B // 2, B)] if B > 1 else [packed]
 
