@@ -143,7 +143,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
 
     states = [tree(number).state for number in range(4)]
     rollout = RolloutSettings(states=1, sampling=Sampling())
-    renewal = Reprofile(Refresh(0.5, window=1), states, states, lambda number: states, rollout, 0, print)
+    reprofile = Reprofile(Refresh(0.5, window=1), states, states, lambda number: states, rollout, 0, print)
     judge = {**OfflineJudge().report(), "latency_p50": 0.1} if awpo else {}
 
     def collect(iteration: int) -> list[Update]:
@@ -151,7 +151,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         updates = collector.updates(experience)
         learned = dict(predictor.learn(iteration, experience)) if predictor else {}
         learned |= sampling_metrics(Lanes([2]).report(), 0, 0.0)
-        learned |= renewal.collected(experience)
+        learned |= reprofile.collected(experience)
         cost = {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}
         recorder.collected(iteration, experience, updates, cost, 0.5, judge, learned)
         return updates

@@ -100,7 +100,7 @@ class Collection:
         distributed: the processes of the run. Each plays its share of the states, then all know all trees, and each trains on its
             share of the micro-batches.
         iterations: of the run; the last one collects nothing ahead.
-        renewal: whose states are played where they are chosen anew as the run goes on, in the place of ``states``.
+        reprofile: whose states are played where they are chosen anew as the run goes on, in the place of ``states``.
         frozen: groups that were played before the run's first update (``rollout.frozen``). Every iteration draws from them, and
             none plays.
 
@@ -122,7 +122,7 @@ class Collection:
         learners: Sequence[Learner] = (),
         distributed: DistributedContext | None = None,
         iterations: int = 0,
-        renewal: Reprofile | None = None,
+        reprofile: Reprofile | None = None,
         frozen: Frozen | None = None,
     ) -> None:
         self.distributed = distributed or DistributedContext()
@@ -137,7 +137,7 @@ class Collection:
                 "rollout.staleness=1 is for one process: the collections of several talk to each other, and so do their "
                 "gradients meanwhile; set rollout.staleness=0, or trainer.devices=1"
             )
-        self.judged, self.learners, self.renewal = judged, learners, renewal
+        self.judged, self.learners, self.reprofile = judged, learners, reprofile
         self.parts, self.player, self.module, self.recorder, self.seed = parts, player, module, recorder, seed
         self.by_root = {} if self.sampled else paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
@@ -145,7 +145,7 @@ class Collection:
             roots = frozen.states
         self.memory: dict[str, float] = {}  # the advantage's; it travels in the checkpoint (training/stream.py)
         self.collector = Collector(
-            select=renewal or Batches(roots, seed, rollout.states, rollout.trajectories),
+            select=reprofile or Batches(roots, seed, rollout.states, rollout.trajectories),
             play=frozen or (self._play if self.sampled else self._demonstrate),
             reward=judged or parts["reward"] or (lambda tree: {}),
             advantage=parts["advantage"] or Imitation(),
@@ -157,8 +157,8 @@ class Collection:
         )
 
     def __call__(self, iteration: int) -> list[Update]:
-        if self.renewal is not None:
-            self.renewal.prepare(iteration)
+        if self.reprofile is not None:
+            self.reprofile.prepare(iteration)
         began, cpu_began = time.monotonic(), time.process_time()
         gathered = self.overlap.take(iteration) or self._now(iteration)
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
@@ -173,8 +173,8 @@ class Collection:
         }
         if self.sampled:
             learned |= sampling_metrics(self.distributed.add(gathered.engine), self.module.staleness, waited)
-        if self.renewal is not None:
-            learned |= self.renewal.collected(experience)
+        if self.reprofile is not None:
+            learned |= self.reprofile.collected(experience)
         cost = self.distributed.add(gathered.cost)
         judge = self.distributed.add(gathered.judge, largest=SLOWEST) if self.judged else {}
         ahead = self._ahead(iteration + 1)

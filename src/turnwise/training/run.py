@@ -132,7 +132,7 @@ class Run:
         )
         self.problems: Sequence[Any] = ()
         self.profiled: Mapping[str, float] = {}  # verdicts on the base policy's actions, by domain
-        self.renewal: Reprofile | None = None
+        self.reprofile: Reprofile | None = None
 
     def _predictor(self) -> OnlinePredictor | None:
         if (settings := self.settings["predictor"]) is None:
@@ -178,9 +178,11 @@ class Run:
         choice = self.choice(candidates)
         profiles, kept = choice.profiled()
         self.profiled = count_profile(profiles, candidates)
-        if rule.renewal is not None:
+        if rule.reprofile is not None:
             tell = self.phases.log
-            self.renewal = Reprofile(rule.renewal, candidates, kept, choice, self.settings["rollout"], self.seed, tell)
+            self.reprofile = Reprofile(
+                rule.reprofile, candidates, kept, choice, self.settings["rollout"], self.seed, tell
+            )
         return kept
 
     def choice(self, candidates: Sequence[State]) -> Choice:
@@ -232,7 +234,11 @@ class Run:
         with self.phases.phase("train", epochs) as advance, kept as player:
             learners = [self.predictor] if self.predictor else []
             callbacks = [*first, StillThere(self.folder), self.recorder, self.health, *learners]
-            callbacks += [*([self.renewal] if self.renewal else []), *self.callbacks, Advance(advance, self.recorder)]
+            callbacks += [
+                *([self.reprofile] if self.reprofile else []),
+                *self.callbacks,
+                Advance(advance, self.recorder),
+            ]
             collection = Collection(
                 states,
                 self.parts,
@@ -246,7 +252,7 @@ class Run:
                 learners,
                 self.distributed,
                 epochs,
-                self.renewal,
+                self.reprofile,
                 frozen,
             )
             steps, evaluate = self.settings["update"].steps, partial(self.evaluate_during, collection)

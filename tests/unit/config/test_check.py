@@ -48,7 +48,7 @@ def mistakes(*overrides: str) -> list[str]:
         ("loss.aggregation=constant", "loss: constant_length goes with aggregation=constant"),
         ("env.mistakes.idle=2", "env.mistakes: mistakes.idle: a probability lies in [0, 1], got 2"),
         ("eval.tasks=???", "eval.tasks: not set; give it as eval.tasks=..."),
-        ("~eval.tasks", "eval.tasks: Evaluation needs it; give it as eval.tasks=..."),
+        ("~eval.tasks", "eval.tasks: EvaluationSettings needs it; give it as eval.tasks=..."),
         (
             "gate._target_=turnwise.algo.gates.never.Nver",
             "gate._target_: module 'turnwise.algo.gates.never' defines no 'Nver'",

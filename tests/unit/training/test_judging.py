@@ -17,7 +17,7 @@ class Process:
     def __init__(self, first: bool, said: str | None) -> None:
         self.first, self.said = first, said
 
-    def tell(self, value: str | None) -> str | None:
+    def broadcast(self, value: str | None) -> str | None:
         return value if self.first else self.said
 
 

@@ -47,14 +47,14 @@ class Run:
             return self.keeps[number - 1] if self.keeps else chosen_by(number)
 
         refresh = Refresh(0.5, window=2, gap=4, most=most)
-        self.renewal = Reprofile(refresh, CANDIDATES, chosen_by(0), choose, ROLLOUT, 0, self.told.append)
+        self.reprofile = Reprofile(refresh, CANDIDATES, chosen_by(0), choose, ROLLOUT, 0, self.told.append)
 
     def __call__(self, first: int, last: int) -> list[list[str]]:
         played = []
         for iteration in range(first, last):
-            self.renewal.prepare(iteration)
-            played.append([state.id for state in self.renewal(iteration)])
-            self.metrics = self.renewal.collected(experience(FALLS[iteration]))
+            self.reprofile.prepare(iteration)
+            played.append([state.id for state in self.reprofile(iteration)])
+            self.metrics = self.reprofile.collected(experience(FALLS[iteration]))
         return played
 
 
@@ -79,19 +79,19 @@ def test_a_resumed_run_plays_what_it_would_have_played(stop: int) -> None:
     wanted = whole(0, 9)
     played = first(0, stop)
     buffer = io.BytesIO()
-    torch.save(first.renewal.state_dict(), buffer)
+    torch.save(first.reprofile.state_dict(), buffer)
     buffer.seek(0)
-    second.renewal.load_state_dict(torch.load(buffer, weights_only=True))
+    second.reprofile.load_state_dict(torch.load(buffer, weights_only=True))
     assert played + second(stop, 9) == wanted
     assert first.asked + second.asked == whole.asked  # a profile whose iteration was saved is not asked for again
-    saved, other = second.renewal.state_dict(), whole.renewal.state_dict()
+    saved, other = second.reprofile.state_dict(), whole.reprofile.state_dict()
     assert saved.pop("places").tolist() == other.pop("places").tolist() and saved == other
 
 
 def test_a_profile_that_keeps_nothing_leaves_the_states_as_they_were() -> None:
     run = Run(keeps=[[]])
     assert {name for batch in run(0, 9) for name in batch} <= {state.id for state in chosen_by(0)}
-    assert run.asked == [1] and run.renewal.profiles == 2
+    assert run.asked == [1] and run.reprofile.profiles == 2
     assert run.told == ["the new profile keeps no state: training goes on with those that it had"]
 
 

@@ -64,7 +64,7 @@ class ExpertTurns:
 
     source: ClassVar[Literal["expert"]] = "expert"
     k: ClassVar[int] = 0
-    renewal: ClassVar[None] = None
+    reprofile: ClassVar[None] = None
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
         """All of them."""

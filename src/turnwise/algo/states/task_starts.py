@@ -33,7 +33,7 @@ class TaskStarts:
 
     source: ClassVar[Literal["tasks"]] = "tasks"
     k: ClassVar[int] = 0
-    renewal: ClassVar[None] = None
+    reprofile: ClassVar[None] = None
 
     count: int = 300
 
