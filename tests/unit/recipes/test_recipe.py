@@ -13,7 +13,7 @@ from recipes.tiny.household import Household
 from recipes.tiny.measure import figures, lists_seen, measure, reads
 from recipes.tiny.model import make_model
 from recipes.tiny.optimise import Threads, batch_loss, orthogonalise, schedule
-from recipes.tiny.recipe import Recipe, Run, batches, draw_pool
+from recipes.tiny.recipe import Recipe, Training, batches, draw_pool
 from recipes.tiny.tokenizer import build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -147,14 +147,14 @@ def test_the_figures_of_episodes_by_hand():
 
 @pytest.mark.slow  # each start draws its documents in a process of its own
 def test_a_run_taken_up_again_ends_with_the_same_weights(tmp_path, tokenizer):
-    def keep_the_half(run: Run) -> dict:
+    def keep_the_half(run: Training) -> dict:
         if run.step == 10:  # within the second stretch
             copytree(run.folder, tmp_path / "half")
         return {}
 
-    whole = Run(RECIPE, MIXTURE, tokenizer, tmp_path / "whole")
+    whole = Training(RECIPE, MIXTURE, tokenizer, tmp_path / "whole")
     whole.train(keep_the_half, every=5)
-    again = Run(RECIPE, MIXTURE, tokenizer, tmp_path / "half")
+    again = Training(RECIPE, MIXTURE, tokenizer, tmp_path / "half")
     assert again.load() and again.step == 10
     again.train(lambda run: {}, every=5)
     assert (again.step, again.tokens) == (whole.step, whole.tokens) == (18, whole.tokens)
