@@ -17,6 +17,7 @@ from common import policy_of
 from samples import remember, trl_inputs
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import LossInputs
+from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
 from turnwise.models.tensors import selected_logprobs_and_entropy
@@ -38,7 +39,7 @@ class Ours:
     def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
         self.device, self.dtype = device, dtype
         self.model = policy_of(shape, dtype, device, RANK, ALPHA).train()
-        self.module = PolicyModule(self.model, LOSS, learning_rate=RATE, clip_norm=NORM)
+        self.module = PolicyModule(self.model, LOSS, UpdateSettings(RATE, clip_norm=NORM))
         (optimizer,), (schedule,) = self.module.configure_optimizers()
         module: Any = self.module
         module.optimizers, module.lr_schedulers = lambda: optimizer, lambda: schedule

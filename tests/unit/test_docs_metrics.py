@@ -25,7 +25,7 @@ from turnwise.algo.losses.nll import Nll
 from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.refresh import Refresh
 from turnwise.config.schema import compose_config
-from turnwise.config.settings import RolloutSettings
+from turnwise.config.settings import RolloutSettings, UpdateSettings
 from turnwise.engines.engine import Sampling
 from turnwise.engines.lanes import Lanes
 from turnwise.envs.household import HouseholdEnv
@@ -158,7 +158,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
 
     callbacks = [recorder, MismatchAlarm(), *([GradientCosine(every=1)] if awpo else [])]
     trainer = quiet.trainer(folder, 2, callbacks)
-    trainer.fit(PolicyModule(model, loss), Rollouts(collect, dict))
+    trainer.fit(PolicyModule(model, loss, UpdateSettings(1e-4)), Rollouts(collect, dict))
     return list(each_line(folder / "metrics.jsonl"))
 
 

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
-from turnwise.config.settings import RolloutSettings
-from turnwise.config.settings import UpdateSettings as UpdateSettings
+from turnwise.config.settings import RolloutSettings, UpdateSettings
 from turnwise.errors import InputError
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.demonstrate import demonstration, paths

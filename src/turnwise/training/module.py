@@ -1,7 +1,7 @@
-"""The policy as a LightningModule. One training step is one optimiser step on one packed update.
+"""The policy as a LightningModule.
 
-Optimisation is manual because an update's micro-batches are cut by token budget: the loss of each is its share of the whole
-(``algo.losses.loss.Counts``), so they are simply summed.
+Optimisation is manual, because an update's micro-batches are cut by token budget. The loss of each is its share of the whole
+update's loss (``algo.losses.loss.Counts``), so their gradients are summed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from turnwise.algo.losses.loss import Loss, LossInputs, Max, Mean, merge_metrics
+from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Engine
 from turnwise.errors import Stopped
 from turnwise.models.policy import adapter_off
@@ -38,48 +39,36 @@ _KEPT = ("version", "skipped", "skips_in_a_row", "halvings")  # in the checkpoin
 
 
 class PolicyModule(LightningModule):
-    """Args:
-    model: a causal LM under tree attention, with or without an adapter.
-    loss: reads credit; says whether it needs reference log-probs.
-    learning_rate, warmup, decay, clip_norm: of AdamW; see ``settings.Update``.
-    steps: of the whole run, of which ``decay`` is a share.
-    steps_each: of them on each collection.
-    temperature: of the sampling.
-    max_skips: consecutive updates with a gradient that is not finite, after which training stops.
-    recompute: a layer's activations are computed again in the backward pass instead of being kept.
-    offload: what recomputing keeps, the inputs of the layers, waits for the backward pass in the memory of the CPU.
-    distributed: the processes that share an update; their gradients add up to its gradient, and their metrics to its metrics.
+    """The policy and its optimiser. One training step is one optimiser step on one packed update.
 
-    An update whose micro-batches are more than the memory holds is begun again with each cut in two, and later ones are cut
-    alike (``halvings``); neither the loss nor the metrics depend on where they are cut.
+    An update whose micro-batches need more memory than there is starts again with each of them split in two, and later updates
+    are split alike (``halvings``). Neither the loss nor the metrics depend on where micro-batches are split.
+
+    Args:
+        model: a causal LM under tree attention, with or without an adapter.
+        loss: reads credit, and says whether it needs the reference policy's log-probs.
+        settings: of the optimiser, of recomputation, and how many steps each collection gets.
+        iterations: of the whole run; the learning rate falls over the last ``settings.decay`` of their steps.
+        temperature: at which the rollouts were sampled.
+        distributed: the processes that share an update. Their gradients add up to its gradient, and so do their metrics.
     """
 
     def __init__(
         self,
         model: Any,
         loss: Loss,
-        learning_rate: float = 1e-4,
-        warmup: int = 0,
-        decay: float = 0.0,
-        steps: int = 1,
-        steps_each: int = 1,
-        clip_norm: float = 1.0,
-        weight_decay: float = 0.0,
+        settings: UpdateSettings,
+        iterations: int = 1,
         temperature: float = 1.0,
-        max_skips: int = 5,
-        recompute: bool = False,
-        offload: bool = False,
         distributed: DistributedContext | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.strict_loading = False  # a checkpoint holds what is trained, not the frozen base
         self.model = model
-        self.recomputed: list[Any] = enable_recompute(model, offload) if recompute else []
-        self.loss = loss
-        self.learning_rate, self.clip_norm = learning_rate, clip_norm
-        self.warmup, self.decay, self.steps, self.steps_each = warmup, decay, steps, steps_each
-        self.weight_decay, self.temperature, self.max_skips = weight_decay, temperature, max_skips
+        self.loss, self.settings, self.temperature = loss, settings, temperature
+        self.steps = iterations * settings.steps
+        self.recomputed: list[Any] = enable_recompute(model, settings.offload) if settings.recompute else []
         self.version = 0  # collections trained on: the policy's version
         self.passes, self.distributed = Passes(), distributed or DistributedContext()
         self.skipped = 0
@@ -103,14 +92,15 @@ class PolicyModule(LightningModule):
 
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
+        settings = self.settings
+        optimizer = torch.optim.AdamW(trained, settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate)
         return [optimizer], [schedule]
 
     def rate(self, step: int) -> float:
         """Share of the learning rate at a step: up over ``warmup`` steps, flat, down to 0 over the last ``decay`` of them."""
-        rising = (step + 1) / (self.warmup + 1)
-        last = self.decay * self.steps
+        rising = (step + 1) / (self.settings.warmup + 1)
+        last = self.settings.decay * self.steps
         falling = (self.steps - step) / last if last else 1.0  # a run that is only measured has no step
         return max(0.0, min(1.0, rising, falling))
 
@@ -130,7 +120,7 @@ class PolicyModule(LightningModule):
         else:
             self._skip()
         schedule.step()  # type: ignore[union-attr]
-        if batch_idx + 1 == self.steps_each:
+        if batch_idx + 1 == self.settings.steps:
             self.version += 1
             self.last_metrics = self._metrics()
 
@@ -257,14 +247,14 @@ class PolicyModule(LightningModule):
         trained = [p for p in self.model.parameters() if p.grad is not None]
         if not trained:
             return 0.0
-        norm = torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(trained, self.settings.clip_norm)
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _skip(self) -> None:
         """A gradient that is not finite would end every weight: leave the weights alone, count, and stop if it goes on."""
         self.skipped += 1
         self.skips_in_a_row += 1
-        if self.skips_in_a_row >= self.max_skips:
+        if self.skips_in_a_row >= self.settings.max_skips:
             raise Stopped(
                 f"{self.skips_in_a_row} updates in a row had a gradient that is not finite (update.max_skips); lower "
                 "update.learning_rate or raise the precision (trainer.precision=32-true), under another name=.... The "
@@ -278,7 +268,7 @@ class PolicyModule(LightningModule):
         if not all(bool(norm.isfinite()) for norm in torch._foreach_norm(trained, float("inf"))):
             raise Stopped(
                 f"update {self.version} made weights that are not finite; lower update.learning_rate (it is "
-                f"{self.learning_rate:g}), under another name=.... The checkpoint of the iteration before is kept"
+                f"{self.settings.learning_rate:g}), under another name=.... The checkpoint of the iteration before is kept"
             )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -94,22 +94,9 @@ class Run:
             given = {"value": self.predictor.values, "reward": self.predictor.success(reward)}
         self.parts |= {name: build(cfg, name, **given) for name in ("allocator", "gate")}
         update, suites, first = self.settings["update"], self.settings["eval"], self.distributed.first
-        self.module = PolicyModule(
-            model,
-            self.parts["loss"],
-            learning_rate=update.learning_rate,
-            warmup=update.warmup,
-            decay=update.decay,
-            steps=self.cfg.trainer.max_epochs * update.steps,
-            steps_each=update.steps,
-            weight_decay=update.weight_decay,
-            clip_norm=update.clip_norm,
-            max_skips=update.max_skips,
-            temperature=self.settings["rollout"].sampling.temperature or 1.0,
-            recompute=update.recompute,
-            offload=update.offload,
-            distributed=self.distributed,
-        )
+        temperature = self.settings["rollout"].sampling.temperature or 1.0
+        epochs = int(cfg.trainer.max_epochs)
+        self.module = PolicyModule(model, self.parts["loss"], update, epochs, temperature, self.distributed)
         judging = self.settings["data"].judging(self.format)
         self.player = player_of(cfg, self.settings["rollout"], self.env, self.chat, self.source, phases.log, judging)
         self.engine = self.player.engine

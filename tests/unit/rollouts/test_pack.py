@@ -16,6 +16,7 @@ from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import Loss, LossInputs
 from turnwise.algo.losses.nll import Nll
+from turnwise.config.settings import UpdateSettings
 from turnwise.rollouts.pack import Update, pack, row_limit
 from turnwise.rollouts.trie import Trie
 from turnwise.training.module import PolicyModule
@@ -75,7 +76,7 @@ def credit_of(trees: list[RolloutTree], rng: random.Random) -> list[Credit]:
 
 def packed_inputs(model: Any, loss: Loss, update: Update) -> list[LossInputs]:
     """What training gives to the loss, micro-batch by micro-batch."""
-    module = PolicyModule(model, loss)
+    module = PolicyModule(model, loss, UpdateSettings(1e-4))
     told = zip(update.batches, module.references(update), strict=True)
     return [module.loss_inputs(batch, update, reference_U) for batch, reference_U in told]
 

@@ -13,6 +13,7 @@ from turnwise.algo.advantages.credit import spread
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import merge_metrics
+from turnwise.config.settings import UpdateSettings
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.collection import Allocated
 from turnwise.training.distributed import DistributedContext
@@ -66,7 +67,7 @@ def test_shares_of_an_update_add_up_to_it(make_model, world: int) -> None:
             trees[-1].turns.append(Turn(-1, action, [-rng.uniform(1, 6) for _ in action]))
     credits = [spread(tree, {0: 1.0, 1: -0.5}) for tree in trees]
     model = make_model("qwen3", True)
-    module = PolicyModule(model, Clipped(kl_beta=0.1))
+    module = PolicyModule(model, Clipped(kl_beta=0.1), UpdateSettings(1e-4))
     update = pack(trees, credits, batch_tokens=16)  # a row each
     assert len(update.batches) == 5
 
@@ -98,7 +99,8 @@ def branched() -> Update:
 def test_recomputed_layers_give_the_same_gradients(offload: bool, make_model, branched: Update) -> None:
     gradients, passes = [], []
     for kept in ({}, {"recompute": True, "offload": offload}):
-        module = PolicyModule(make_model("qwen3", True), Clipped(), **kept)  # in the mode that a loaded policy is in
+        settings = UpdateSettings(1e-4, **kept)
+        module = PolicyModule(make_model("qwen3", True), Clipped(), settings)  # in the mode that a loaded policy is in
         calls = []
         for layer in module.model.get_base_model().model.layers:
             layer.mlp.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
@@ -115,7 +117,7 @@ def test_recomputed_layers_give_the_same_gradients(offload: bool, make_model, br
 def test_inputs_of_layers_wait_in_the_memory_of_the_cpu(make_model, branched: Update) -> None:
     gradients, held = [], []
     for kept in ({}, {"recompute": True}, {"recompute": True, "offload": True}):
-        module = PolicyModule(make_model("qwen3", True), Clipped(), **kept).cuda()
+        module = PolicyModule(make_model("qwen3", True), Clipped(), UpdateSettings(1e-4, **kept)).cuda()
         before = torch.cuda.memory_allocated()
         with recomputing(module.recomputed):
             inputs = module.loss_inputs(branched.batches[0], branched)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.config.settings import UpdateSettings
 from turnwise.training.earlier import become, remembered
 from turnwise.training.module import PolicyModule
 
 
 def module_at(weight: float, version: int) -> PolicyModule:
-    module = PolicyModule(torch.nn.Linear(1, 1, bias=False), Clipped())
+    module = PolicyModule(torch.nn.Linear(1, 1, bias=False), Clipped(), UpdateSettings(1e-4))
     with torch.no_grad():
         module.model.weight.fill_(weight)
     module.version = version

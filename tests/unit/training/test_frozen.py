@@ -27,6 +27,7 @@ from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.batches import Batches
 from turnwise.algo.states.task_starts import task_starts
+from turnwise.config.settings import UpdateSettings
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree import TreeEngine
@@ -237,7 +238,7 @@ def gradient(model: Any, trees: Sequence[RolloutTree]) -> tuple[dict[str, torch.
         Batches(buffer.states, 0, len(trees)), buffer, Outcome(), GroupAdvantage(zero_variance="keep")
     )
     (update,) = collector.updates(collector.collect(0))
-    module = PolicyModule(model, Clipped())
+    module = PolicyModule(model, Clipped(), UpdateSettings(1e-4))
     model.zero_grad(set_to_none=True)
     module._add_gradients(update)
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}, update.counts.sequences

@@ -10,6 +10,7 @@ import torch
 
 from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.config.settings import UpdateSettings
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.gradients import GradientCosine, gradient_cosine, view_gradients
 from turnwise.training.module import PolicyModule
@@ -55,7 +56,7 @@ def trained(module: PolicyModule, advantages: tuple[tuple[float, float], ...]) -
 
 def test_views_give_the_gradients_of_training_on_them(make_model):
     model = make_model("qwen3", True)
-    module = PolicyModule(model, Clipped())
+    module = PolicyModule(model, Clipped(), UpdateSettings(1e-4))
     assert len(update().batches) == 2
     found = view_gradients(module, update(((3.0, 0.0), (0.0, 9.0))), ("outcome", "mixed"))
     by_training = [trained(module, advantages) for advantages in (OUTCOME, MIXED)]
@@ -68,14 +69,14 @@ def test_views_give_the_gradients_of_training_on_them(make_model):
     assert all(p.grad is None for p in model.parameters())
 
     # the penalty and the bonus belong to neither reward
-    with_more = PolicyModule(model, Clipped(kl_beta=0.5, entropy_coef=0.1))
+    with_more = PolicyModule(model, Clipped(kl_beta=0.5, entropy_coef=0.1), UpdateSettings(1e-4))
     again = view_gradients(with_more, update(), ("outcome", "mixed"))
     for ours, theirs in zip(again, found, strict=True):
         assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_the_cosine_of_a_view_with_itself_and_where_there_is_none(make_model):
-    module = PolicyModule(make_model("qwen3", True), Clipped())
+    module = PolicyModule(make_model("qwen3", True), Clipped(), UpdateSettings(1e-4))
     assert gradient_cosine(module, update(), "outcome", "outcome") == pytest.approx(1, abs=1e-6)
     assert gradient_cosine(module, update(views=False), "outcome", "mixed") is None
     flat = credits(OUTCOME)

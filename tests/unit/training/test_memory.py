@@ -9,6 +9,7 @@ from tests.unit import quiet
 
 from turnwise.algo.advantages.awpo import PEAK, Awpo
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
@@ -47,7 +48,8 @@ def train(model: Any, folder: Path, epochs: int, resume: bool = False) -> Collec
     trainer = quiet.trainer(folder, epochs)
     checkpoint = folder / "last.ckpt"
     data = Rollouts(collection, dict, collection)
-    trainer.fit(PolicyModule(model, Clipped()), data, ckpt_path=str(checkpoint) if resume else None, weights_only=True)
+    module = PolicyModule(model, Clipped(), UpdateSettings(1e-4))
+    trainer.fit(module, data, ckpt_path=str(checkpoint) if resume else None, weights_only=True)
     trainer.save_checkpoint(checkpoint)
     return collection
 

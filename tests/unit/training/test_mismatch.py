@@ -9,6 +9,7 @@ import pytest
 from lightning import Trainer
 
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.config.settings import UpdateSettings
 from turnwise.training.mismatch import MismatchAlarm
 from turnwise.training.module import PolicyModule
 
@@ -22,7 +23,7 @@ def step(alarm: MismatchAlarm, module: PolicyModule, **metrics: float) -> dict[s
 
 @pytest.fixture
 def module(make_model: Any) -> PolicyModule:
-    return PolicyModule(make_model("qwen3", lora=True), Clipped())
+    return PolicyModule(make_model("qwen3", lora=True), Clipped(), UpdateSettings(1e-4))
 
 
 def test_it_counts_each_and_speaks_once_until_all_is_well(

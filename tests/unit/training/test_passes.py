@@ -10,6 +10,7 @@ import torch
 
 from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.config.settings import UpdateSettings
 from turnwise.rollouts.pack import pack
 from turnwise.training.module import PolicyModule
 from turnwise.training.passes import Passes
@@ -36,7 +37,7 @@ def test_threads_give_the_gradients_and_metrics_of_one_pass_after_the_other(make
     grown = trees(7)
     update = pack(grown, [spread(tree, {0: 1.0, 1: -0.5}) for tree in grown], batch_tokens=40)
     assert len(update.batches) > 3
-    module = PolicyModule(model, Clipped(kl_beta=0.1 if lora else 0.0))
+    module = PolicyModule(model, Clipped(kl_beta=0.1 if lora else 0.0), UpdateSettings(1e-4))
     found = []
     for threads in (1, 3):
         module.passes = Passes(threads)

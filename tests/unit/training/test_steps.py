@@ -16,6 +16,7 @@ from tests.unit import quiet
 
 from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.mismatch import MismatchAlarm
@@ -56,7 +57,7 @@ def model(make_model: Callable[..., Any]) -> Any:
 
 
 def module_of(model: Any) -> PolicyModule:
-    return PolicyModule(model, Clipped(), learning_rate=RATE, decay=1.0, steps=EPOCHS * STEPS, steps_each=STEPS)
+    return PolicyModule(model, Clipped(), UpdateSettings(RATE, steps=STEPS, decay=1.0), iterations=EPOCHS)
 
 
 def trained(model: Any, folder: Path) -> Rows:

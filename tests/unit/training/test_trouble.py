@@ -13,6 +13,7 @@ import torch
 from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import LossInputs, LossOutput
+from turnwise.config.settings import UpdateSettings
 from turnwise.errors import Stopped
 from turnwise.rollouts.pack import Packed, Update, pack
 from turnwise.rollouts.split import smaller, split
@@ -68,7 +69,7 @@ def update(batch_tokens: int = 400) -> Update:
 
 
 def module_of(make_model: MakeModel, loss: Any, **settings: Any) -> Any:
-    module = PolicyModule(make_model("qwen3", lora=True), loss, **settings)
+    module = PolicyModule(make_model("qwen3", lora=True), loss, UpdateSettings(**{"learning_rate": 1e-4, **settings}))
     optimizer, schedule = module.configure_optimizers()
     module.optimizers = lambda: optimizer[0]  # type: ignore[method-assign]  # Lightning's belong to a trainer
     module.lr_schedulers = lambda: schedule[0]  # type: ignore[method-assign]
