@@ -34,7 +34,7 @@ class MismatchAlarm(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         metrics: dict[str, float] = pl_module.last_metrics  # type: ignore[assignment]
-        if batch_idx + 1 < pl_module.settings.steps or "mismatch_mean" not in metrics:  # type: ignore[union-attr]
+        if batch_idx + 1 < pl_module.settings.steps or "mismatch_mean" not in metrics:  # type: ignore[operator, union-attr]
             return
         stale = bool(pl_module.staleness)  # what is one update old differs by right
         wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN is wrong too
