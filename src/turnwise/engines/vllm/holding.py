@@ -8,6 +8,7 @@ from typing import Any
 from turnwise.engines.vllm.connection import Connection
 from turnwise.engines.vllm.faults import Fault
 from turnwise.engines.vllm.weights import Snapshot
+from turnwise.text import said
 
 _PROBE = {"max_tokens": 1, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
 _NO_RELOAD = "it has no call that reloads weights, which policy.lora.r=0 needs: scripts/serve.py --full-weights has it"
@@ -41,11 +42,17 @@ class Holding:
         return isinstance(found, dict) and found.get("weight_version") == snapshot.name
 
     async def put(self, snapshot: Snapshot) -> None:
-        """Load weights that it has not."""
+        """Load weights that the server does not have.
+
+        Raises:
+            Fault: ``garbage``, where the server answers that it has loaded them and does not have them.
+        """
         if snapshot.adapter:
             await self._load_adapter(snapshot)
         else:
             await self._reload(snapshot)
+        if not await self.has(snapshot):
+            raise Fault("garbage", f"it answers that it has loaded {snapshot.name}, and does not list it")
 
     async def drop(self, snapshot: Snapshot) -> None:
         """Unload an adapter; all weights at once cannot be."""
@@ -60,7 +67,9 @@ class Holding:
         """
         card = (await self.models())[0]
         longest = card.get("max_model_len")
-        if isinstance(longest, int) and longest < max_length:
+        if longest is not None and type(longest) is not int:
+            raise Fault("garbage", "/v1/models answered a max_model_len that is no whole number")
+        if longest is not None and longest < max_length:
             raise Fault("rejected", f"its --max-model-len is {longest}, and the run needs {max_length}")
         for token in (0, 1):
             body = {"model": card["id"], "prompt": [0], "allowed_token_ids": [token], **_PROBE}
@@ -87,7 +96,9 @@ class Holding:
             ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(snapshot.folder)}}),
             ("/update_weight_version", {"new_version": snapshot.name}),
         ):
-            await self.connection.post(path, body, self.long)
+            answer = await self.connection.post(path, body, self.long)
+            if names_errors(answer):
+                raise Fault("garbage", f"{path} answered with an error: {said(answer)}")
 
 
 def cards_of(found: Any) -> list[dict[str, Any]]:
@@ -97,7 +108,7 @@ def cards_of(found: Any) -> list[dict[str, Any]]:
         Fault: ``garbage``, where it names none.
     """
     try:
-        cards = [card for card in found["data"] if isinstance(card["id"], str)]
+        cards = [card for card in found["data"] if isinstance(card["id"], str) and card["id"]]
     except (TypeError, LookupError):
         cards = []
     if not cards:
@@ -105,13 +116,27 @@ def cards_of(found: Any) -> list[dict[str, Any]]:
     return cards
 
 
+def names_errors(answer: bytes) -> bool:
+    """Whether an answer, or one of the ``results`` of a server's workers in it, holds an error."""
+    try:
+        found = json.loads(answer)
+    except (ValueError, RecursionError):
+        return False  # such calls may answer with nothing
+    results = found.get("results") if isinstance(found, dict) else None
+    parts = [found, *(results if isinstance(results, list) else [])]
+    return any(isinstance(part, dict) and bool(part.get("error")) for part in parts)
+
+
 def first_logprob(answer: bytes) -> float:
-    """Of a completion's first token.
+    """Returns the log-prob of a completion's first token, in nats.
 
     Raises:
         Fault: ``garbage``, where there is none.
     """
     try:
-        return float(json.loads(answer)["choices"][0]["logprobs"]["token_logprobs"][0])
-    except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
-        raise Fault("garbage", "its completions hold no log-probs") from None
+        found = json.loads(answer)["choices"][0]["logprobs"]["token_logprobs"][0]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        found = None
+    if type(found) not in (int, float):
+        raise Fault("garbage", "its completions hold no log-probs")
+    return float(found)

@@ -15,6 +15,7 @@ from turnwise.engines.vllm.faults import Fault
 
 TEMPERATURES = (0.01, 2.0)  # vLLM raises what lies between 0 and the least, and refuses what is above the greatest
 _SEEDS = 2**63  # vLLM takes 64 bits with a sign
+_LEAST = -105.0  # nats; a token of a lower log-prob has the probability 0 in float32, so it cannot be drawn
 
 
 def body_of(
@@ -68,15 +69,18 @@ def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample
             to other tokens, another prompt than the one sent, an action that goes on after its end.
     """
     try:
-        choices = json.loads(answer)["choices"]
+        found = json.loads(answer)
+        choices, model = found["choices"], found.get("model", request["model"])
         choice = choices[0]
         ids, spans = choice["token_ids"], choice["logprobs"]
         logprobs, tokens = spans["token_logprobs"], spans["tokens"]
         prompt, finish = choice["prompt_token_ids"], choice["finish_reason"]
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise Fault("garbage", f"{len(answer)} bytes that are no completion with token ids and log-probs") from None
     if len(choices) != 1 or not _are_ids(ids, vocabulary) or not ids:
         raise Fault("garbage", "an answer without one list of token ids")
+    if model != request["model"]:
+        raise Fault("garbage", "an answer of another model, or of other weights")
     if prompt != request["prompt"]:
         raise Fault("garbage", "an answer to another prompt")
     if not _are_logprobs(logprobs) or len(logprobs) != len(ids) or tokens != [f"token_id:{token}" for token in ids]:
@@ -95,7 +99,5 @@ def _are_ids(value: Any, vocabulary: int) -> bool:
 
 
 def _are_logprobs(value: Any) -> bool:
-    """Finite, and at most 0 but for rounding; vLLM writes -9999 for minus infinity, which no drawn token has."""
-    return isinstance(value, list) and all(
-        isinstance(x, int | float) and not isinstance(x, bool) and -9999 < x < 1e-3 for x in value
-    )
+    """Whether these are log-probs of drawn tokens: at most 0 but for rounding, and not below what float32 can draw."""
+    return isinstance(value, list) and all(type(x) in (int, float) and _LEAST < x < 1e-3 for x in value)

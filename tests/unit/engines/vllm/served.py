@@ -34,6 +34,7 @@ FAULTS = (
     "stream",
     "short",
     "other_prompt",
+    "other_model",
     "no_logprobs",
 )
 
@@ -155,7 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
                 cards = [{"id": name, "root": "policy", "max_model_len": server.max_model_len} for name in names]
                 self._answer(200, {"data": cards})
             case "/v1/load_lora_adapter":
-                if body["lora_name"] in names:
+                if fault == "lost":
+                    self._answer(200, {"error": "cannot read the adapter"})
+                elif body["lora_name"] in names:
                     self._answer(400, {"error": {"message": "already loaded"}})
                 else:
                     server.adapters[body["lora_name"]] = body["lora_path"]
@@ -170,8 +173,12 @@ class _Handler(BaseHTTPRequestHandler):
                 server.weight_version = body["new_version"]
                 self._answer(200, {"success": True})
             case "/collective_rpc":
-                server.weights = body["kwargs"]["weights_path"]
-                self._answer(200, {"results": [None]})
+                results: list[Any] = [None]
+                if fault == "worker":
+                    results.append({"error": "shape mismatch"})
+                else:
+                    server.weights = body["kwargs"]["weights_path"]
+                self._answer(200, {"results": results})
             case "/v1/completions":
                 self._complete(body, names, fault)
             case _:
@@ -207,7 +214,8 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if fault == "no_logprobs":
             choice["logprobs"] = None
-        return self._answer(200, [choice] if fault == "list" else {"choices": [choice]})
+        model = "other" if fault == "other_model" else body["model"]
+        return self._answer(200, [choice] if fault == "list" else {"model": model, "choices": [choice]})
 
     def _gone(self) -> bool:
         """Whether the client has closed the connection."""

@@ -166,6 +166,7 @@ def test_a_server_that_comes_back_empty_gets_its_adapter_again(
         ({"key": "secret"}, "TURNWISE_VLLM_KEY"),
         ({"mode": "raw_logprobs"}, "processed_logprobs"),
         ({"max_model_len": 32}, "max-model-len is 32, and the run needs 64"),
+        ({"max_model_len": "4096"}, "max_model_len"),
     ],
 )
 def test_a_server_that_does_not_fit_is_refused(
@@ -173,6 +174,20 @@ def test_a_server_that_does_not_fit_is_refused(
 ) -> None:
     with served.serve(**settings) as server, pytest.raises(ServerError, match=message):
         make_engine(server.url).load_weights(policy, 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "path", "full"), [("lost", "/v1/load_lora_adapter", False), ("worker", "/collective_rpc", True)]
+)
+def test_weights_that_a_server_says_it_loaded_are_asked_for(
+    served: ModuleType, make_engine: Make, policy: Any, full: bool, fault: str, path: str
+) -> None:
+    weights = policy.get_base_model() if full else policy
+    with served.serve(fault=lambda asked, nth: fault if asked == path and nth == 1 else None) as server:
+        make_engine(server.url).load_weights(weights, 0)  # the second attempt succeeds
+        assert server.seen[path] == 2
+    with served.serve(fault=lambda asked, nth: fault if asked == path else None) as server, pytest.raises(ServerError):
+        make_engine(server.url).load_weights(weights, 0)
 
 
 def test_an_examination_is_tried_again(served: ModuleType, make_engine: Make, policy: Any) -> None:

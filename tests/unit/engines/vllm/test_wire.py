@@ -49,6 +49,7 @@ def test_temperatures_that_vllm_changes_are_refused(temperature: float) -> None:
 def test_right_answers_are_read() -> None:
     assert read(answer([7, 2], [-0.25, 0.0])) == Sample([7, 2], [-0.25, 0.0], truncated=False)
     assert read(answer([7, 8, 6], finish_reason="length")) == Sample([7, 8, 6], [-0.5] * 3, truncated=True)
+    assert read({**answer([2]), "model": "v0-x"}).ids == [2]
     assert not read(answer([7, 8, 9])).truncated  # the last token allowed is an end
 
 
@@ -73,6 +74,7 @@ def test_right_answers_are_read() -> None:
         answer([7, 2], [-0.5, None]),
         answer([7, 2], [-0.5, 0.5]),
         answer([7, 2], [-0.5, -9999.0]),
+        answer([7, 2], [-0.5, -120.0]),  # float32 draws no such token
         answer([7, 2], [-0.5, float("nan")]),
         answer([7, 2], [-0.5, True]),
         answer([7, 2], logprobs=None),
@@ -81,6 +83,7 @@ def test_right_answers_are_read() -> None:
         answer([7, 8]),
         answer([7, 8], finish_reason="abort"),
         answer([7, 8, 6], finish_reason="abort"),
+        {**answer([7, 2]), "model": "v1-y"},
         {**answer([7, 2]), "choices": [{**answer([8, 2])["choices"][0], "token_ids": [7, 2]}]},
     ],
 )
