@@ -13,11 +13,19 @@ import torch
 from safetensors import safe_open
 
 from turnwise.files import atomic_write
-from turnwise.models.weights import ADAPTER_CONFIG, WeightsError, check_finite, read_json, tensor_names, weight_files
+from turnwise.models.weights import (
+    ADAPTER_CONFIG,
+    FLOATS,
+    WeightsError,
+    check_finite,
+    read_json,
+    tensor_names,
+    weight_files,
+)
 
 ADAPTER = "adapter_model.safetensors"
 _BASE = "base.json"  # beside an adapter: which weights it was trained on
-_SAMPLED = 16  # values of each tensor that tell one base from another
+_SAMPLED = 16  # values of a row, and rows of a tensor, that tell one base from another
 _REPEATS = 5  # in a pattern that peft matches with the names of modules
 _RANK, _ALPHA = 2**13, 2**20  # of an adapter, at most
 _INITS = (None, True, False, "gaussian", "orthogonal")  # ways to begin that leave the base's weights alone
@@ -62,7 +70,7 @@ def check_adapter(folder: Path, base: str | Path) -> None:
     tensor_names(folder / ADAPTER)
     with safe_open(folder / ADAPTER, "pt") as stream:
         for name in stream.keys():  # noqa: SIM118 - it is no mapping
-            if not (kind := stream.get_slice(name).get_dtype()).startswith(("F", "BF")):
+            if (kind := stream.get_slice(name).get_dtype()) not in FLOATS:
                 raise WeightsError(f"{name} is of type {kind}, and an adapter's weights are floating-point numbers")
             check_finite([(name, stream.get_tensor(name))])
     _check_base(folder, base, about.get("base_model_name_or_path"))
@@ -71,7 +79,7 @@ def check_adapter(folder: Path, base: str | Path) -> None:
 def note_base(folder: Path, base: str | Path) -> None:
     """Write beside an adapter which base it was trained on."""
     with atomic_write(folder / _BASE) as part:
-        part.write_text(json.dumps({"base": str(base), "sampled": fingerprint(weight_files(base))}), encoding="utf-8")
+        part.write_text(json.dumps({"base": str(base), "spread": fingerprint(weight_files(base))}), encoding="utf-8")
 
 
 def fingerprint(files: Sequence[Path]) -> str:
@@ -84,16 +92,24 @@ def fingerprint(files: Sequence[Path]) -> str:
                 part = stream.get_slice(name)
                 shape = part.get_shape()
                 digest.update(f"{name} {shape}\n".encode())
-                if shape:
-                    first = part[(*(slice(0, 1) for _ in shape[:-1]), slice(0, _SAMPLED))]
-                    digest.update(bytes(first.contiguous().view(torch.uint8).flatten().tolist()))
+                for row in _rows(shape):
+                    few = part[(*row, slice(0, _SAMPLED))]
+                    digest.update(bytes(few.contiguous().view(torch.uint8).flatten().tolist()))
     return digest.hexdigest()
 
 
+def _rows(shape: Sequence[int]) -> list[tuple[slice, ...]]:
+    """Places of a few rows, spread over a tensor: single ones may be padding, which is the same in every model."""
+    if len(shape) < 2:
+        return [()] if shape else []
+    step = max(1, shape[0] // _SAMPLED)
+    return [(slice(i, i + 1), *(slice(0, 1) for _ in shape[1:-1])) for i in range(0, shape[0], step)]
+
+
 def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:
-    if (folder / _BASE).exists():
-        noted = read_json(folder / _BASE)
-        if noted.get("sampled") != fingerprint(weight_files(base)):
+    noted = read_json(folder / _BASE) if (folder / _BASE).exists() else {}
+    if "spread" in noted:
+        if noted["spread"] != fingerprint(weight_files(base)):
             raise WeightsError(f"it was trained on other weights, of {noted.get('base')}")
     elif isinstance(recorded, str) and recorded and _short(recorded) != _short(str(base)):
         raise WeightsError(

@@ -24,6 +24,7 @@ from turnwise.models.weights import (
     check_embeddings,
     check_finite,
     check_loaded,
+    check_tied,
     tensor_names,
     weight_files,
 )
@@ -213,7 +214,7 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
 
 def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]:
     try:
-        weight_files(model)
+        files = weight_files(model)
         check_patterns(model)
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)  # said, or a terminal is asked
         with _quiet():
@@ -225,6 +226,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
                 output_loading_info=True,
             )
         check_loaded(info, int(getattr(weights.config, "num_hidden_layers", 0)))
+        check_tied(files, weights.config)
         check_finite(weights.named_parameters())
         embeddings = weights.get_input_embeddings().weight
         check_vocabulary(tokenizer, embeddings.shape[0])

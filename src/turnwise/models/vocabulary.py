@@ -12,7 +12,7 @@ from typing import Any
 from turnwise.models.weights import WeightsError, found, read_json
 
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-_TRIED = "open the door and go in"  # any tokenizer of a language model gives it back
+_TRIED = "open door 1204 and go to room 35 or 6789"  # any tokenizer of a language model gives it back
 _SECONDS = 4  # of processor time for all texts of a trial
 _PATIENCE = 60  # s until a trial is given up that gets no processor
 _WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -66,14 +66,19 @@ def check_special(model: str | Path, rows: int) -> None:
 
 
 def check_patterns(model: str | Path) -> None:
-    """Regular expressions of ``tokenizer.json`` can take for ever, where nothing can stop them any more. Those that are not
-    known are tried out in another process, on long runs of each character that they name and of some others.
+    """Regular expressions of ``tokenizer.json`` can take for ever, and nothing can stop them inside this process. Those that
+    are not known are tried out in another process, on long runs of each character that they name and of some others.
 
     Raises:
-        WeightsError: they took too long, or failed.
+        WeightsError: they took too long, or failed; or the tokenizer splits a text differently each time.
     """
     file = found(model, "tokenizer.json")
     about = read_json(file) if file is not None else {}
+    merges = about.get("model")
+    if isinstance(merges, Mapping) and merges.get("dropout"):
+        raise WeightsError(
+            f"tokenizer.json says dropout={merges['dropout']!r}, which splits a text differently each time; set it to null"
+        )
     parts = {key: about.get(key) for key in ("normalizer", "pre_tokenizer")}
     patterns = set(_patterns(parts)) - _KNOWN
     if not patterns:

@@ -24,7 +24,9 @@ _SCALES = {  # ends of keys in config.json -> what their numbers lie between
     r"rope_theta$": (1.0, 1e15),
     r"^factor$": (1e-3, 1e6),
     r"dropout$|_pdrop$": (0.0, 0.999),
+    r"^max_position_embeddings$": (1, 1e12),
 }
+FLOATS = ("F64", "F32", "F16", "BF16")  # types of weights that are not quantised, as safetensors names them
 
 
 class WeightsError(ValueError):
@@ -38,13 +40,14 @@ def weight_files(model: str | Path) -> list[Path]:
         WeightsError: an index names other files, a configuration claims what the files do not hold, or a file is damaged.
         OSError: there is no such model.
     """
+    _check_folder(Path(model))
     config = found(model, "config.json")
     about = read_json(config) if config is not None else {}
     if about.get("transformers_weights"):
         raise WeightsError("config.json names its own file of weights (transformers_weights), which is not read")
     if found(model, ADAPTER_CONFIG) is not None:
         raise WeightsError(f"{ADAPTER_CONFIG} lies there: an adapter belongs in policy.start, its base in policy.model")
-    names = [WHOLE]
+    names, named = [WHOLE], {}
     if found(model, WHOLE) is None and (index := found(model, INDEX)) is not None:
         named = read_json(index).get("weight_map")
         if not isinstance(named, Mapping) or not named:
@@ -57,7 +60,7 @@ def weight_files(model: str | Path) -> list[Path]:
         if (file := found(model, name)) is None:
             raise WeightsError(f"{name} is missing; other formats than safetensors are not read")
         files.append(file)
-    count = sum(len(tensor_names(file)) for file in files)
+    count = _check_places(files, named)
     for part in [about, *(value for value in about.values() if isinstance(value, Mapping))]:
         for key in _LAYERS:
             if isinstance(part.get(key), int | float) and not 0 < part[key] <= count:
@@ -102,12 +105,58 @@ def _check_types(files: Sequence[Path]) -> None:
     for file in files:
         with safe_open(file, "pt") as stream:
             for name in stream.keys():  # noqa: SIM118 - it is no mapping
-                if name.endswith(".weight") and not (kind := stream.get_slice(name).get_dtype()).startswith(
-                    ("F", "BF")
-                ):
+                if name.endswith(".weight") and (kind := stream.get_slice(name).get_dtype()) not in FLOATS:
                     raise WeightsError(
                         f"{name} in {file.name} is of type {kind}, and config.json names no quantisation"
                     )
+
+
+def _check_folder(folder: Path) -> None:
+    """A pipe, a device or a link to nowhere in the place of a file would be left out without a word."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if not path.is_file() and not path.is_dir():
+            raise WeightsError(f"{path.name} in its folder is no regular file; copy the model again")
+
+
+def _check_places(files: Sequence[Path], named: Mapping[str, str]) -> int:
+    """Counts the tensors of all files. Each lies in one file, the one that the index names."""
+    places: dict[str, str] = {}
+    for file in files:
+        for name in tensor_names(file):
+            if name in places:
+                raise WeightsError(f"{name} lies in {places[name]} and in {file.name}; remove the wrong one")
+            if named.get(name, file.name) != file.name:
+                raise WeightsError(f"{INDEX} says that {name} lies in {named[name]}, and it lies in {file.name}")
+            places[name] = file.name
+    return len(places)
+
+
+def check_tied(files: Sequence[Path], config: Any) -> None:
+    """A configuration may tie the head to the embeddings. A head of its own in the files is then left out when it is loaded.
+
+    Raises:
+        WeightsError: the files hold a head that differs from the embeddings.
+    """
+    if not getattr(config, "tie_word_embeddings", False):
+        return
+    found = {name: file for file in files for name in tensor_names(file)}
+    heads = [name for name in found if name.endswith("lm_head.weight")]
+    embeddings = [
+        name for name in found if name.endswith(("embed_tokens.weight", "wte.weight", "word_embeddings.weight"))
+    ]
+    if len(heads) != 1 or len(embeddings) != 1:
+        return
+    head, embedding = (_tensor(found[name], name) for name in (heads[0], embeddings[0]))
+    if head.shape != embedding.shape or not torch.equal(head, embedding):
+        raise WeightsError(
+            f"config.json ties the head to the embeddings (tie_word_embeddings), and {heads[0]} differs from {embeddings[0]}"
+        )
+
+
+def _tensor(file: Path, name: str) -> torch.Tensor:
+    with safe_open(file, "pt") as stream:
+        tensor: torch.Tensor = stream.get_tensor(name)
+        return tensor
 
 
 def check_loaded(info: Mapping[str, Any], layers: int) -> None:

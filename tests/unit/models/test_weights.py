@@ -62,6 +62,28 @@ def index(place: str, pickled: bool = False) -> Damage:
     return damage
 
 
+def split(moved: str, twice: bool) -> Damage:
+    """Weights in two files under an index that is wrong about one tensor."""
+
+    def damage(folder: Path) -> None:
+        found = load_file(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        first = {name: value for name, value in found.items() if twice or name != moved}
+        for name, part in (("a.safetensors", first), ("b.safetensors", {moved: found[moved] + 1})):
+            save_file(part, folder / name, metadata={"format": "pt"})
+        about = {"metadata": {}, "weight_map": {**dict.fromkeys(found, "a.safetensors"), "more": "b.safetensors"}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(about))
+
+    return damage
+
+
+def dropout(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    about = json.loads(path.read_text())
+    about["model"]["dropout"] = 0.5
+    path.write_text(json.dumps(about))
+
+
 def cut(name: str, size: int) -> Damage:
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size]) and None
 
@@ -105,6 +127,26 @@ MODELS: dict[str, tuple[Damage, str]] = {
     "whole numbers": (
         tensors(lambda found: found.update({name: value.to(torch.int8) for name, value in found.items()})),
         "I8",
+    ),
+    "eight bits without a quantisation": (
+        tensors(lambda found: found.update({DOWN: found[DOWN].to(torch.float8_e4m3fn)})),
+        "F8_",
+    ),
+    "a head beside a tied one": (
+        tensors(lambda found: found.update({"lm_head.weight": found["model.embed_tokens.weight"] + 1})),
+        "tie_word_embeddings",
+    ),
+    "a tensor in two files": (split(DOWN, twice=True), DOWN),
+    "a tensor in another file than the index says": (split(DOWN, twice=False), DOWN),
+    "no positions": (config(max_position_embeddings=0), "max_position_embeddings"),
+    "a pipe in the place of a file": (
+        lambda folder: (folder / "tokenizer_config.json").unlink() or os.mkfifo(folder / "tokenizer_config.json"),
+        "tokenizer_config",
+    ),
+    "a tokenizer that draws": (dropout, "dropout"),
+    "a tokenizer that changes digits": (
+        config("tokenizer.json", normalizer={"type": "Replace", "pattern": {"String": "3"}, "content": "0"}),
+        "tokenizer",
     ),
     "a vocabulary beyond memory": (config(vocab_size=10**12), "shapes"),
     "negative size": (config(hidden_size=-1), "copy"),
@@ -242,7 +284,7 @@ ADAPTERS: dict[str, tuple[Damage, str]] = {
     "endless pattern": (config(ABOUT, target_modules=r"(\w+\.?)+x"), "pattern"),
     "no object": (lambda folder: (folder / ABOUT).write_text("[]") and None, r"adapter_config\.json"),
     "no configuration": (lambda folder: (folder / ABOUT).unlink(), r"adapter_config\.json"),
-    "another base of the same shape": (config("base.json", sampled="0" * 64), "other weights"),
+    "another base of the same shape": (config("base.json", spread="0" * 64), "other weights"),
     "another name": (
         lambda folder: (folder / "base.json").unlink() or config(ABOUT, base_model_name_or_path="org/Other-4B")(folder),
         "base_model_name_or_path",
@@ -263,6 +305,6 @@ def test_a_broken_adapter_is_one_message(name: str, adapter: Path) -> None:
 
 def test_an_adapter_knows_its_base_by_its_weights(adapter: Path, model: Path) -> None:
     load_policy(model, start=adapter)  # a copy elsewhere, of another name
-    tensors(lambda found: found[DOWN].mul_(1.01))(model)
+    tensors(lambda found: found["model.embed_tokens.weight"][1:].mul_(2))(model)  # all but the row of padding
     with pytest.raises(PolicyError, match="trained on other weights"):
         load_policy(model, start=adapter)
