@@ -14,7 +14,7 @@ from pathlib import Path
 
 from turnwise.envs.search.records import ENDINGS, read_records
 from turnwise.errors import InputError
-from turnwise.files import atomic_write
+from turnwise.files import atomic_write, refuse_same
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     count = 0
     try:
+        refuse_same(args.out, args.files)
         with atomic_write(args.out) as part, part.open("w", encoding="utf-8") as file:
             for path in args.files:
                 for _, record in read_records(path, "the command"):

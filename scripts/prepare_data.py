@@ -24,7 +24,7 @@ from turnwise.console import Terminal, sized
 from turnwise.data.foreign import KEYS, Calls, Importer
 from turnwise.data.trajectories import BadTrajectory, DataError, write_trajectories
 from turnwise.errors import InputError
-from turnwise.files import no_room
+from turnwise.files import no_room, refuse_same
 from turnwise.types import Trajectory
 
 SHOWN = 20  # places of a reason that are listed; the count names the rest
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if args.out.suffix not in (".jsonl", ".parquet"):
             raise InputError(f"--out {args.out}: name a file that ends in .jsonl or .parquet")
+        refuse_same(args.out, args.files)
         with progress(console) as bar:
             total = sum(path.stat().st_size for path in args.files if path.is_file())
             task = bar.add_task("import", total=total, used=0)

@@ -6,12 +6,14 @@ import errno
 import gzip
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from turnwise.errors import InputError
 
 PART = ".part"  # end of the name of a file that is being written; what a killed process leaves may be deleted
 
@@ -44,6 +46,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         with writing(path):
+            if path.exists() and not path.is_file():
+                raise OSError(errno.EINVAL, "it is no regular file", str(path))
             path.parent.mkdir(parents=True, exist_ok=True)
             yield part
             with part.open("rb") as stream:
@@ -51,6 +55,16 @@ def atomic_write(path: Path) -> Iterator[Path]:
             part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def refuse_same(out: Path, read: Iterable[Path]) -> None:
+    """Checks that a program does not write over a file that it reads.
+
+    Raises:
+        InputError: ``out`` is one of the files.
+    """
+    if out.exists() and any(path.exists() and out.samefile(path) for path in read):
+        raise InputError(f"--out {out}: this file is read; name another")
 
 
 def lines_of(path: Path) -> Iterator[str]:

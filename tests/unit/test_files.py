@@ -78,6 +78,13 @@ def test_a_library_that_is_not_python_is_understood(tmp_path: Path) -> None:
     assert f"OSError: [Errno {errno.EFBIG}] File too large: '{tmp_path / 'adapter'}'" in failed.stderr
 
 
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.raises(OSError, match=str(pipe)), atomic_write(pipe) as part:
+        part.write_text("x")
+    assert pipe.is_fifo()
+
+
 def test_other_errors_pass(tmp_path: Path) -> None:
     with pytest.raises(KeyError), writing(tmp_path):
         {}["x"]

@@ -47,12 +47,13 @@ def weight_files(model: str | Path) -> list[Path]:
         raise WeightsError("config.json names its own file of weights (transformers_weights), which is not read")
     if found(model, ADAPTER_CONFIG) is not None:
         raise WeightsError(f"{ADAPTER_CONFIG} lies there: an adapter belongs in policy.start, its base in policy.model")
-    names, named = [WHOLE], {}
+    names, named = [WHOLE], dict[str, str]()
     if found(model, WHOLE) is None and (index := found(model, INDEX)) is not None:
-        named = read_json(index).get("weight_map")
-        if not isinstance(named, Mapping) or not named:
+        places = read_json(index).get("weight_map")
+        if not isinstance(places, Mapping) or not places:
             raise WeightsError(f"{INDEX} has no weight_map")
-        names = sorted(set(map(str, named.values())))
+        named = {str(name): str(place) for name, place in places.items()}
+        names = sorted(set(named.values()))
         if strange := [name for name in names if not _FILE.fullmatch(name)]:
             raise WeightsError(f"{INDEX} names {strange[0]!r}, and only safetensors in the model's own folder are read")
     files = []

@@ -66,3 +66,12 @@ def test_a_place_that_cannot_be_written_is_named(run: Run, tmp_path: Path) -> No
     (tmp_path / "good.jsonl").write_text('{"a": 1}\n')
     status, _, wrong = run(tmp_path / "good.jsonl", "--out", tmp_path / "good.jsonl" / "out.jsonl")
     assert status == 2 and "good.jsonl" in wrong and len(wrong.splitlines()) == 1
+
+
+def test_a_file_that_is_read_is_not_written_over(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"problem": "1 + 1"}\n')
+    (tmp_path / "link").symlink_to(path)
+    for out in (path, tmp_path / "link"):
+        status, _, wrong = run(path, "--out", out)
+        assert status == 2 and str(out) in wrong and path.read_text() == '{"problem": "1 + 1"}\n'

@@ -113,3 +113,10 @@ def test_imported_calls_are_one_schema_for_columnar_readers(tmp_path, capsys):
     assert [call["function"]["arguments"] for call in messages[0][1]["tool_calls"]] == ['{"a": 1}', "{}"]
     assert messages[1][1]["tool_calls"][0]["id"] == "c"
     assert messages[2][1]["tool_calls"] is None
+
+
+def test_a_file_that_is_read_is_not_written_over(tmp_path, capsys):
+    path = tmp_path / "x.jsonl"
+    path.write_text(before := json.dumps(talk("[f(a=1)]")) + "\n")
+    status, _, wrong = run(capsys, path, "--out", path)
+    assert status == 2 and str(path) in wrong and path.read_text() == before
