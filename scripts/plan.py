@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from turnwise.config.check import check_config
 from turnwise.config.hydra_errors import explain
 from turnwise.config.schema import ConfigError, compose_config
-from turnwise.console import sized
+from turnwise.console import number, sized
 from turnwise.errors import InputError
 from turnwise.experiments.arguments import is_sweep
 from turnwise.experiments.jobs import ask, jobs, played
@@ -149,9 +149,9 @@ def parser() -> argparse.ArgumentParser:
         help="as of train.py: sweep=NAME [scale=paper] [rows=...], or a run's",
     )
     add("--gpu", choices=sorted(GPUS), default="h100")
-    add("--memory", type=float, metavar="GB", help="of the GPU, in 10^9 bytes, instead of its data sheet's")
-    add("--peak", type=float, metavar="TFLOPS", help="dense bfloat16, instead of its data sheet's")
-    add("--bandwidth", type=float, metavar="TB/S", help="of its memory, instead of its data sheet's")
+    add("--memory", type=number(0.1, 1e5), metavar="GB", help="of the GPU, in 10^9 bytes, instead of its data sheet's")
+    add("--peak", type=number(0.1, 1e6), metavar="TFLOPS", help="dense bfloat16, instead of its data sheet's")
+    add("--bandwidth", type=number(0.001, 1e4), metavar="TB/S", help="of its memory, instead of its data sheet's")
     add("--utilisation", type=float, default=0.35, metavar="SHARE", help="of the peak (%(default)s)")
     add(
         "--bandwidth-utilisation",
@@ -161,7 +161,12 @@ def parser() -> argparse.ArgumentParser:
         help="while replies are written (%(default)s)",
     )
     for name, what in LENGTHS.items():
-        add(f"--{name}", type=float, metavar="N", help=f"mean tokens {what}" if "turns" not in what else f"mean {what}")
+        add(
+            f"--{name}",
+            type=number(1, 1e7),
+            metavar="N",
+            help=f"mean tokens {what}" if "turns" not in what else f"mean {what}",
+        )
     return parser
 
 

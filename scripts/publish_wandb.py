@@ -14,6 +14,7 @@ from pathlib import Path
 
 from wandb.errors import Error as WandbError
 
+from turnwise.console import number, unwritten
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.compare import collect
@@ -49,8 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"Run: {published.url}")
         report = write_report(published, args.title, to_markdown(tables, lines))
         print(f"Report: {report}" if report else "Report: pip install wandb-workspaces writes one beside the run")
-    except InputError as error:
-        print(error, file=sys.stderr)
+    except (InputError, OSError) as error:
+        print(unwritten(error) if isinstance(error, OSError) else error, file=sys.stderr)
         return 2
     except WandbError as error:
         print(f"W&B: {error}", file=sys.stderr)
@@ -70,7 +71,13 @@ def parser() -> argparse.ArgumentParser:
     add("--entity", help="W&B user or team; by default the one that is logged in")
     add("--title", default="Turnwise runs", help="of the run and of the report")
     add("--to", type=Path, default=Path("outputs/wandb"), metavar="FOLDER", help="where bundles lie (outputs/wandb)")
-    add("--rollouts", type=int, default=200, metavar="N", help="leaves of each run in the table of rollouts (200)")
+    add(
+        "--rollouts",
+        type=number(0, 1e6, whole=True),
+        default=200,
+        metavar="N",
+        help="leaves of each run in the table of rollouts (200)",
+    )
     return parser
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from turnwise.console import Terminal, sized
+from turnwise.console import Terminal, sized, unwritten
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.arguments import is_sweep
@@ -56,8 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
             directions(args, arguments)
         else:
             compare(args, arguments)
-    except InputError as error:
-        print(error, file=sys.stderr)
+    except (InputError, OSError) as error:
+        print(unwritten(error) if isinstance(error, OSError) else error, file=sys.stderr)
         return 2
     return 0
 

@@ -20,6 +20,7 @@ import urllib.request
 from pathlib import Path
 from typing import NoReturn
 
+from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
 from turnwise.engines.vllm.faults import ServerError
 from turnwise.engines.vllm.local import Local, Process
@@ -49,7 +50,12 @@ def parser() -> argparse.ArgumentParser:
         help="of the environment that has vLLM (default $TURNWISE_VLLM_PYTHON, else .venv-vllm/bin/python)",
     )
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="policy.dtype of the run")
-    add("--max-length", type=int, default=4096, help="rollout.max_length of the run (default 4096)")
+    add(
+        "--max-length",
+        type=number(2, 1e9, whole=True),
+        default=4096,
+        help="rollout.max_length of the run (default 4096)",
+    )
     weights = parser.add_mutually_exclusive_group()
     weights.add_argument("--lora-rank", type=int, default=16, help="policy.lora.r of the run (default 16)")
     weights.add_argument(
@@ -60,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     add("--kv-gb", type=int, help="GiB of keys and values, on a CPU")
     add("--eager", action="store_true", help="do not compile: a start in half the time, slower steps")
     add("--folder", default="outputs/serve", help="of the server's log (default outputs/serve)")
-    add("--start-limit", type=float, default=900.0, help="s until it must answer (default 900)")
+    add("--start-limit", type=number(1, 1e6), default=900.0, help="s until it must answer (default 900)")
     return parser
 
 

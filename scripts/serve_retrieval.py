@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
 from turnwise.envs.search.encyclopaedia import Encyclopaedia
 from turnwise.envs.search.pages import Page
@@ -104,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
     pages.add_argument(
         "--encyclopaedia", choices=("tiny", "full"), help="the generated pages of env=search at this level"
     )
-    add("--edition", type=int, default=0, help="of the encyclopaedia, as env.edition")
+    add("--edition", type=number(0, 1e9, whole=True), default=0, help="of the encyclopaedia, as env.edition")
     add("--query", default="", help='what the model wants before a query, such as "query: "')
     add("--passage", default="", help='what the model wants before a page, such as "passage: "')
     add("--host", default="127.0.0.1", help=f"another one than this machine's own needs {KEY} (default 127.0.0.1)")

@@ -1,7 +1,10 @@
-"""The terminal that programs here write to. Data cannot format it, stop it, or hold control characters for it."""
+"""What programs here share at a terminal: a console that data cannot format or stop, and numbers of the command line."""
 
 from __future__ import annotations
 
+import argparse
+import math
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -22,6 +25,26 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
         """Every string that is printed comes through here."""
         return super().render_str(plain(text), **options)
+
+
+def number(least: float, most: float, whole: bool = False) -> Callable[[str], Any]:
+    """Returns a type of ``argparse`` options: a number from ``least`` to ``most``."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = int(text) if whole else float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text}: give a {'whole ' * whole}number from {least:g} to {most:g}")
+        return value
+
+    return parse
+
+
+def unwritten(error: OSError) -> str:
+    """Returns one line about a file that a program could not write."""
+    return f"{error.filename or 'a file'}: cannot be written ({error.strerror or error}); name another place"
 
 
 def sized(width: int) -> Terminal:

@@ -25,13 +25,14 @@ from transformers.utils import chat_template_utils
 
 SECONDS = 4.0  # of processor time for one render, and for all those together by which a template is tried out
 GROWTH = 4 * 2**30  # bytes by which the process may grow meanwhile
-LONGEST = 2**26  # characters of a text
-_LONG = 2**22  # characters of a text that a function works through
+LONGEST = 2**23  # characters of a text; a tokenizer takes some 2 s and 500 MB for so many
+_LONG = 2**20  # characters of a text that a function works through
 _NUMBER = 10**6  # an argument of a function
 _DATE = 200  # characters of the form of a date
 _BITS = 4096  # of a number
 _LOOK = 0.1  # s between two looks
-_GONE = {"urlize", "wordwrap", "pprint", "xmlattr"}  # filters for pages, slow on long texts
+_GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # filters for pages, slow on long texts; and chance
+_REFUSED = {"translate", "maketrans"}  # each character may become a text of any length
 _QUICK = {  # functions whose time is that of copying a text; macros have no name here
     *(
         "",
@@ -150,6 +151,8 @@ def _bounded_filter(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check(name: str, *values: Any) -> None:
     """Refuse a call whose result could be too large."""
+    if name in _REFUSED:
+        raise TemplateLimitError(f"it calls {name}, whose result has no bound")
     if any(isinstance(value, int | float) and abs(value) > _NUMBER for value in values):
         raise TemplateLimitError(f"it calls {name} with a number above {_NUMBER}")
     texts = [value for value in values if isinstance(value, str)]

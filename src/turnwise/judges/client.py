@@ -112,6 +112,8 @@ class ChatClient:
                 raise self._fault(ChatFault("skipped", f"{self._failed} questions in a row have failed"))
             if self.budget is not None and self.cost >= self.budget:
                 raise self._fault(ChatFault("budget", f"{self.budget:g} is spent"))
+            if self.budget is not None and self.tally.unmetered:
+                raise self._fault(ChatFault("budget", "the server does not count its tokens, so no budget can be kept"))
             yield time.monotonic() + self.time_limit
 
     async def ask(self, request: Mapping[str, Any], deadline: float) -> Reply:
@@ -223,9 +225,11 @@ class ChatClient:
         try:
             spent = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
         except (TypeError, LookupError, ValueError, OverflowError):
+            spent = (-1, -1)
+        if min(spent) < 0:
             self.tally.unmetered += 1
             return
-        prompt, completion = (min(max(0, count), _MOST_TOKENS) for count in spent)
+        prompt, completion = (min(count, _MOST_TOKENS) for count in spent)
         self.tally.prompt_tokens += prompt
         self.tally.completion_tokens += completion
 

@@ -87,9 +87,10 @@ def read_score(answer: str) -> float:
         AnswerError: the answer is anything else, or its score is not in [0, 1].
     """
     text = answer.rpartition("</think>")[2].strip()
-    block = _CODE_BLOCK.match(text)
+    if block := _CODE_BLOCK.match(text):
+        text = block[1].strip()
     try:
-        return _Verdict.model_validate_json(block[1].strip() if block else text).score
+        score = _Verdict.model_validate_json(text).score
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] in ("greater_than_equal", "less_than_equal", "finite_number"):
@@ -97,6 +98,9 @@ def read_score(answer: str) -> float:
         if first["type"] == "json_invalid":
             raise AnswerError("invalid", "it is not one JSON object") from error
         raise AnswerError("invalid", 'it must hold "score", a number') from error
+    if text.count('"score"') > 1:
+        raise AnswerError("invalid", 'it holds "score" more than once')
+    return score
 
 
 def transcript(messages: Iterable[Message]) -> str:

@@ -14,6 +14,9 @@ from transformers import AutoConfig, PretrainedConfig
 
 from turnwise.errors import InputError
 from turnwise.models.shipped import weights_of
+from turnwise.models.weights import read_json
+
+LAYERS = 10_000  # of a model that is planned, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,10 @@ def architecture(model: str) -> Architecture:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(f"policy.model={model}: this folder holds no config.json")
-        return Architecture(model, AutoConfig.from_pretrained(folder, trust_remote_code=False), folder)
+        return Architecture(model, _configuration(folder, model), folder)
     cached = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None
     if isinstance(cached, str):
-        return Architecture(model, AutoConfig.from_pretrained(cached, trust_remote_code=False), Path(cached).parent)
+        return Architecture(model, _configuration(Path(cached), model), Path(cached).parent)
     facts = dict(_facts().get(model, {}))
     if not facts:
         raise InputError(
@@ -48,6 +51,21 @@ def architecture(model: str) -> Architecture:
         )
     gated = bool(facts.pop("gated", False))
     return Architecture(model, AutoConfig.for_model(facts.pop("model_type"), **facts), None, gated)
+
+
+def _configuration(place: Path, model: str) -> PretrainedConfig:
+    """Returns the configuration. Its number of layers is read first, because the library makes a list of them."""
+    try:
+        about = read_json(place / "config.json" if place.is_dir() else place)
+    except ValueError as error:
+        raise InputError(f"policy.model={model}: {error}") from error
+    for part in [about, *(value for value in about.values() if isinstance(value, dict))]:
+        layers = part.get("num_hidden_layers", 1)
+        if not isinstance(layers, int) or not 0 < layers <= LAYERS:
+            raise InputError(
+                f"policy.model={model}: its config.json says num_hidden_layers={layers!r}; it must be from 1 to {LAYERS}"
+            )
+    return AutoConfig.from_pretrained(place, trust_remote_code=False)
 
 
 @cache

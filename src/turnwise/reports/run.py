@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,19 +147,27 @@ def _overrides(path: Path, notes: list[str]) -> list[str]:
     return list(map(str, given)) if isinstance(given, list) else []
 
 
+def _opened(path: Path) -> Any:
+    """A file to read, or the packed one of a kept run."""
+    return path.open("rb") if path.is_file() else gzip.open(path.with_name(f"{path.name}.gz"))
+
+
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Byte offset and object of each line; what a kill tore off is counted, not raised."""
     kept = path.with_name(f"{path.name}.gz")  # of a kept run
     if not path.is_file() and not kept.is_file():
         return
     torn, offset = 0, 0
-    with path.open("rb") if path.is_file() else gzip.open(kept) as stream:
-        for line in stream:
-            row = _object(line)
-            if row is not None:
-                yield offset, row
-            torn += row is None and bool(line.strip())
-            offset += len(line)
+    try:
+        with _opened(path) as stream:
+            for line in stream:
+                row = _object(line)
+                if row is not None:
+                    yield offset, row
+                torn += row is None and bool(line.strip())
+                offset += len(line)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        notes.append(f"{kept.name}: damaged from byte {offset:,} of its text on ({error}); the rest is left out.")
     if torn:
         notes.append(
             f"{path.name}: {torn} unreadable line{'s' * (torn > 1)} left out, as an interrupted run leaves them."
@@ -258,6 +267,6 @@ def _spread(total: int, most: int) -> list[int]:
 
 
 def _line_at(path: Path, offset: int) -> dict[str, Any]:
-    with path.open("rb") as stream:
+    with _opened(path) as stream:
         stream.seek(offset)
         return json.loads(stream.readline())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -82,8 +83,8 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
         logger.warning(
             "%s had ended before its first checkpoint, with another configuration; it is now %s", path, aside
         )
-    if (path / RESULT).is_dir():
-        raise ConfigError([f"{path / RESULT} is a folder, where the run's result belongs; remove it"])
+    if (path / RESULT).exists() and not (path / RESULT).is_file():
+        raise ConfigError([f"{path / RESULT} is no regular file, and the run's result belongs there; remove it"])
     resumed = os.path.lexists(path / RECORD)
     if resumed:
         _refuse_another(cfg, path)
@@ -168,6 +169,8 @@ def _only_one(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")  # beside the folder, for the folder may be put aside
     while True:
         with _writable(path):
+            if lock.exists() and not lock.is_file():
+                raise OSError(errno.EINVAL, f"{lock.name} beside it is no regular file; remove it")
             stream = lock.open("w")
         with stream:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ def read_record(folder: Path) -> dict[str, Any]:
     """
     path = folder / RECORD
     try:
+        if not path.is_file():
+            raise ValueError("it is no regular file")
         if path.stat().st_size > _MOST:
             raise ValueError(f"more than {_MOST} bytes")
         text = path.read_text(encoding="utf-8")
@@ -82,9 +85,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def fault_of_result(folder: Path) -> str | None:
     """Why ``result.json`` does not say that the run is done; empty where there is none, None where it does."""
     try:
-        found = json.loads((folder / RESULT).read_bytes())
-    except FileNotFoundError:
-        return ""
+        path = folder / RESULT
+        if not os.path.lexists(path):
+            return ""
+        if not path.is_file():
+            return "no regular file"
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         return f"damaged ({type(error).__name__})"
     missing = _OF_A_RESULT - set(found) if isinstance(found, dict) else _OF_A_RESULT

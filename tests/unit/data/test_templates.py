@@ -45,6 +45,9 @@ BOMBS = {
     "adding up lists": "{{ ([[1] * 1000] * 60000) | sum(start=[]) | length }}",
     "a long text in words": "{{ ('x ' * 30000000) | title }}",
     "a long text in slices": "{{ ('x' * 60000000) | slice(9) | list }}",
+    "characters that become texts": "{{ ('a' * 1000000).translate({97: 'b' * 1000000}) }}",
+    "widths times a number": "{{ 'a'.zfill(900000).ljust(999999) * 60 }}",
+    "chance": "{{ ['a', 'b'] | random }}",
     "recursion": "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
 }
 

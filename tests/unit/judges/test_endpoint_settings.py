@@ -34,6 +34,8 @@ def test_spend_rates_and_budget(judge_server: ModuleType, make_judge: MakeJudge,
         judge.client.budget = None
         judge([candidate(9)])
         assert judge.report()["unmetered"] == 1
+        judge.client.budget = 100.0
+        assert judge([candidate(10)]) == [None]  # no budget can be kept where tokens are not counted
 
 
 def test_the_key_is_sent_and_shown_nowhere(

@@ -39,6 +39,7 @@ def test_scores_are_read(answer: str, score: float) -> None:
         ('{"score": null}', "invalid"),
         ('{"grade": 1}', "invalid"),
         ('[{"score": 1}]', "invalid"),
+        ('{"score": 0, "score": 1}', "invalid"),
         ('{"score": 1', "invalid"),
         ('<think>{"score": 1.0}', "invalid"),
         ('{"score": 7}', "out_of_range"),

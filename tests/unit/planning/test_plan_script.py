@@ -70,3 +70,10 @@ def test_mistakes_end_with_one_message(script, capsys, arguments, words) -> None
     assert script.main(arguments) == 2
     error = capsys.readouterr().err
     assert words in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("option", [("--reply", "inf"), ("--reply", "-5"), ("--memory", "0"), ("--episode", "1e300")])
+def test_a_number_that_no_plan_can_have_is_refused(script, capsys, option):
+    with pytest.raises(SystemExit, match="2"):
+        script.main(["method=pivotrl", *option])
+    assert option[0] in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from turnwise.config.settings import LoraSettings
@@ -62,4 +64,11 @@ def test_a_model_that_nobody_knows_is_told() -> None:
 
 def test_a_folder_without_a_configuration_is_told(tmp_path) -> None:
     with pytest.raises(InputError, match=r"no config\.json"):
+        architecture(str(tmp_path))
+
+
+def test_a_configuration_with_endless_layers_is_refused(tmp_path):
+    about = {"model_type": "qwen3", "num_hidden_layers": 10**9}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="num_hidden_layers"):
         architecture(str(tmp_path))

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from turnwise.runs.keep import keep
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -100,6 +102,23 @@ def test_rows_that_share_a_value_cannot_be_one_line(script, noisy, capsys):
 def test_bad_folders_end_with_one_message(script, tmp_path, capsys):
     assert script.main([str(tmp_path / "nowhere")]) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--markdown", "--html", "--latex"])
+def test_a_place_that_cannot_be_written_is_named(script, runs, tmp_path, capsys, option):
+    (place := tmp_path / "taken").mkdir()
+    assert script.main([str(runs), option, str(place)]) == 2
+    assert str(place) in capsys.readouterr().err
+
+
+def test_the_page_of_a_kept_run_is_made_again(script, tmp_path, make, capsys):
+    run, place = make.write_run(tmp_path / "run"), tmp_path / "kept" / "seed0"
+    keep(run, place)
+    assert script.main([str(place), "--rebuild"]) == 0
+    assert (place / "report.html").is_file()
+    (place / "metrics.jsonl.gz").write_bytes(b"no gzip")
+    assert script.main([str(place), "--rebuild"]) == 0
+    assert "metrics.jsonl.gz" in (place / "report.html").read_text()
 
 
 def test_a_sweep_of_other_runs_is_noted(script, runs, capsys):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from turnwise.engines.vllm.faults import ServerError
+from turnwise.errors import InputError
 
 GUARD = Path(__file__).with_name("guard.py")
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has room for
@@ -181,7 +182,12 @@ class Process:
     def start(self) -> None:
         """Start it; returns at once. What it prints is appended to ``log``."""
         self.stop()
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{self.log.parent}: no folder for the server's log ({error.strerror}); name another"
+            ) from error
         command = self.local.command(self.model, self.host, self.port, self.max_length, self.tokenizer)
         with self.log.open("ab") as stream:
             self._running = subprocess.Popen(

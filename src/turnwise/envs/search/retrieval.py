@@ -174,7 +174,13 @@ def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
         ValueError: it is not in the format.
     """
     try:
-        found = [hit.get("document", hit)["contents"] for hit in parse_json(answer)["result"][0]]
+        given = parse_json(answer)
+        (hits,) = given["result"]  # of one query
+        if given.get("error") or not isinstance(hits, list):
+            raise ValueError("an error, or no list of pages")
+        found = [hit.get("document", hit)["contents"] for hit in hits]
+        if not all(contents.strip() for contents in found):
+            raise ValueError("a page without a title and a text")
         pages = [contents.partition("\n") for contents in found[:k]]
         # as Pages does, a page is freed of marks before anybody sees it
         return tuple(next(iter(Pages([Page(title.strip().strip('"'), (text,))]))) for title, _, text in pages)

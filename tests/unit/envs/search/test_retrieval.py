@@ -145,11 +145,24 @@ def test_a_server_that_fails_is_a_fault_and_never_an_empty_result(script: Module
     with pytest.raises(ValueError, match="retriever"):
         Served("localhost:8000")
 
-    async def odd(request: web.Request) -> web.Response:
-        return web.json_response({"result": [[{"text": "x"}]]})
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"result": [[{"text": "x"}]]},
+        {"result": [{}]},
+        {"result": [""]},
+        {"result": [[]], "error": "the index is not loaded"},
+        {"result": [[{"contents": "Comet\nIce."}], [{"contents": "Dust\nSmall."}]]},
+        {"result": [[{"contents": ""}]]},
+    ],
+)
+def test_an_answer_that_is_no_list_of_pages_is_a_fault(odd: dict[str, Any], serve: Any) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(odd)
 
     app = web.Application()
-    app.router.add_post("/retrieve", odd)
+    app.router.add_post("/retrieve", answer)
     with pytest.raises(InputError, match="not in the /retrieve format"):
         Served(serve(app))("x", 1)
 
