@@ -1,7 +1,7 @@
 """The algorithm box above each method is what the method composes to, and leads to the files and equations that it names.
 
-A line of a box is ``# N. what is done (Eq. n)  files  settings``, with two blanks or more between the columns. A box that begins with
-"The algorithm is that of X, but for these steps" has the other steps of X. The tables of docs/methods are the boxes.
+A line of a box is ``# N. what is done (Eq. n)  files  settings``, with two blanks or more between the columns. A box that begins
+with "The algorithm is that of X, but for these steps" has the other steps of X. The tables of docs/methods are the boxes.
 """
 
 from __future__ import annotations
@@ -41,6 +41,15 @@ class Step(NamedTuple):
     does: str
     files: tuple[str, ...]
     settings: tuple[str, ...]
+
+
+HEAD = "| | what it does | files of `src/turnwise` | parts and keys |\n|---|---|---|---|"
+
+
+def row(number: int, step: Step) -> str:
+    """A step as a row of the tables in docs/methods."""
+    quoted = (", ".join(f"`{one}`" for one in column) for column in (step.files, step.settings))
+    return f"| {number} | {' | '.join((step.does.replace('|', chr(92) + '|'), *quoted))} |"
 
 
 class Composed(NamedTuple):
@@ -134,6 +143,14 @@ def not_the_part(group: str, option: str, files: Iterable[str], cfg: Composed) -
 def test_a_box_is_what_its_method_composes_to(override: str) -> None:
     text = BOXES[override].read_text(encoding="utf-8")
     assert wrong(steps(text), composed(override)) == []
+
+
+@pytest.mark.parametrize("override", BOXES)
+def test_a_page_has_the_steps_of_each_box_as_a_table(override: str) -> None:
+    text = BOXES[override].read_text(encoding="utf-8")
+    found, numbered = steps(text), [int(number) for number, _ in STEP.findall(text)]
+    wanted = "\n".join([HEAD, *(row(number, found[number]) for number in numbered)])
+    assert any(wanted in path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")), wanted
 
 
 @pytest.mark.parametrize(
