@@ -150,6 +150,6 @@ ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {
     "spool": ("reliability.md", spool),
     "overlap": ("scaling.md", overlap),
     "same_run": ("engines.md", same_run),
-    "by_name": ("methods.md", by_name),
+    "by_name": ("methods/README.md", by_name),
 }
 """Benchmark -> the page that holds its table, and what makes it."""

@@ -17,7 +17,9 @@ from turnwise.experiments.arguments import is_sweep
 from turnwise.experiments.jobs import ask, jobs
 
 ROOT = Path(__file__).parents[2]
-PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+DOCS = ROOT / "docs"
+FOUND = sorted([*DOCS.glob("*.md"), *(DOCS / "methods").glob("*.md")])
+PAGES = {path.relative_to(DOCS).with_suffix("").as_posix(): path.read_text(encoding="utf-8") for path in FOUND}
 ELSEWHERE = ("extending",)  # commands over files that the page shows; test_docs_extending.py writes them first
 COMMANDS = sorted(
     {
@@ -59,9 +61,9 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
 @pytest.mark.parametrize(
     ("page", "overrides", "prefixes"),
     [
-        ("methods", ["method=pivotrl"], ("states.", "loss.", "advantage.", "rollout.", "data.")),
-        ("methods", ["method=trace"], ("predictor.", "advantage.zero")),
-        ("methods", ["method=awpo"], ("advantage.", "reward.")),
+        ("methods/pivotrl", ["method=pivotrl"], ("states.", "loss.", "advantage.", "rollout.", "data.")),
+        ("methods/trace", ["method=trace"], ("predictor.", "advantage.zero")),
+        ("methods/awpo", ["method=awpo"], ("advantage.", "reward.")),
         ("data", [], ("data.",)),
         ("engines", [], ("engine.lanes", "engine.memory_gb", "engine.prefill_tokens", "engine.copy")),
         (
@@ -84,8 +86,8 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
 def test_the_defaults_of_a_page_are_the_defaults(page: str, overrides: list[str], prefixes: tuple[str, ...]) -> None:
     cfg = compose_config(overrides, ROOT / "conf")
     text = PAGES[page]
-    if page in ("environments", "methods"):  # one section an environment or method, or several methods
-        name = cfg.env._target_.split(".")[2] if page == "environments" else cfg.method
+    if page == "environments":  # one section an environment
+        name = cfg.env._target_.split(".")[2]
         text = next(part for part in text.split("\n## ")[1:] if name in part.partition("\n")[0].split(", "))
     told = {key: value for key, value in defaults(text) if key.startswith(prefixes)}
     assert len(told) >= 2

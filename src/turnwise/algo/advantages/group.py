@@ -12,7 +12,8 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class GroupAdvantage:
-    """A_i = (r_i - baseline) / (std + eps) over a tree's valid leaves, population std (GRPO; PivotRL Eq. 1).
+    """A_i = (r_i - baseline) / (std + eps) over a tree's valid leaves, population std (GRPO; PivotRL Eq. 1;
+    Selective Rollout Eq. 1).
 
     A group whose std is at most ``tolerance``, or with fewer than two valid leaves, has advantage exactly 0. Leaves whose
     environment failed are in no statistic and never trained on, and so is a whole tree that a gate stopped. Turns receive

@@ -24,7 +24,7 @@ class Clipped:
     """Loss = -min(w A, clip(w, 1 - e_low, 1 + e_high) A) + beta KL(pi || pi_0) - c H, aggregated over tokens.
 
     ``ratio`` says what w is:
-        - ``token``: pi(y_t | ...) / pi_old(y_t | ...) (GRPO);
+        - ``token``: pi(y_t | ...) / pi_old(y_t | ...) (GRPO; AWPO, arXiv:2512.19126, Eq. 25);
         - ``sequence``: its geometric mean over the sequence's tokens (GSPO, arXiv:2507.18071);
         - ``action``: pi(a|s) / pi_old(a|s), the product over the turn's tokens (PivotRL, arXiv:2603.21383, Eq. 8). The KL is
           then the action's too, the sum of its tokens' estimates. With ``turn_mean_token_mean`` this is Eq. 7 to the letter.

@@ -1,0 +1,300 @@
+"""Follows one group of a small PivotRL run, from the expert's trajectory to the changed weights, and prints its numbers.
+
+python scripts/follow_batch.py
+python scripts/follow_batch.py --write     also puts the numbers into docs/follow-one-batch.md, which explains them
+
+It is an ordinary run (training/run.py) of few demonstrations and one iteration, in a folder that is removed afterwards. The group
+is of its second optimiser step: there the policy is no longer the one that sampled, so that ratio and KL have something to show.
+Exit status: 0 done, 2 an argument or the page cannot be used.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from lightning import Callback
+from torch import Tensor
+
+from turnwise.algo.losses.loss import Counts, Loss, LossInputs, Mean
+from turnwise.algo.states.rule import Profile
+from turnwise.config.schema import compose_config
+from turnwise.console import Terminal
+from turnwise.errors import InputError
+from turnwise.reports.markdown import write_section
+from turnwise.rollouts.collect import Experience
+from turnwise.rollouts.pack import Update, pack
+from turnwise.training.process import prepare
+from turnwise.training.progress import Phases
+from turnwise.training.run import Run
+from turnwise.types import Credit, Rewards, RolloutTree, State
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "follow-one-batch.md"
+OVERRIDES = (
+    "method=pivotrl", "seed=0", "data.trajectories=24", "rollout.states=16", "rollout.trajectories=8", "update.steps=2",
+    "update.warmup=0", "trainer.max_epochs=1", "eval.every=0", "engine.lanes=1", "rollout.spool=null",
+)  # fmt: skip
+SHOWN = 14  # places of the packed row behind the state
+
+
+class Score(NamedTuple):
+    """What the policy says of one action at one moment."""
+
+    logprob: float  # of the whole action, in nats
+    reference: float  # the same under pi_0
+    ratio: float
+    kl: float  # k3, summed over the action's tokens
+    loss: float  # of the action alone
+
+
+class Watch(Callback):
+    """Sees one iteration of a run: as a learner what was collected, as a callback what the second step does to one group.
+
+    A learner is what else learns from a collection, such as a predictor; this one learns nothing.
+    """
+
+    run: Run
+    experience: Experience
+    tree: RolloutTree
+    credit: Credit
+    rewards: Rewards
+    alone: Update  # the group, packed by itself
+    update: Update  # the second step's, of which the group is a part
+    rate: float
+    norm: float  # of the step's gradient, after clipping
+
+    def __init__(self) -> None:
+        # before and after the step:
+        self.scores: list[list[Score]] = []  # of the group's actions
+        self.losses: list[float] = []  # of the whole update
+        self.weights: list[Tensor] = []
+
+    def learn(self, iteration: int, experience: Experience) -> Mapping[str, float]:
+        """Choose the group: the first of the second step's half that has an advantage."""
+        self.experience = experience
+        second = range(len(experience.trees) // 2, len(experience.trees))
+        place = next(i for i in second if any(experience.credits[i].weight))
+        self.tree, self.credit = experience.trees[place], experience.credits[place]
+        self.rewards = experience.rewards[place]
+        settings = self.run.settings["update"]
+        self.alone = pack([self.tree], [self.credit], settings.row_tokens, settings.batch_tokens)
+        return {}
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Update, batch_idx: int) -> None:
+        if batch_idx == 1:
+            self.update, self.rate = batch, trainer.optimizers[0].param_groups[0]["lr"]
+            self._look()
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        gradients = [p.grad.flatten() for p in self.run.module.parameters() if p.grad is not None]
+        self.norm = float(torch.cat(gradients).norm())
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Update, batch_idx: int) -> None:
+        if batch_idx == 1:
+            self._look()
+
+    @torch.no_grad()
+    def _look(self) -> None:
+        module = self.run.module
+        self.weights.append(torch.cat([p.flatten() for p in module.parameters() if p.requires_grad]).clone())
+        work = zip(self.update.batches, module.references(self.update), strict=True)
+        self.losses.append(sum(float(module.loss(module.loss_inputs(b, self.update, r)).loss) for b, r in work))
+        inputs = module.loss_inputs(self.alone.batches[0], self.alone, module.references(self.alone)[0])
+        self.scores.append([score(module.loss, inputs, turn) for turn in range(len(self.tree.turns))])
+
+
+def score(loss: Loss, inputs: LossInputs, turn: int) -> Score:
+    """One action's log-probs, and its loss by itself, from the run's own loss."""
+    chosen_K = inputs.turn_K == turn
+    given: dict[str, Any] = {f.name: getattr(inputs, f.name) for f in fields(inputs)}
+    given |= {name: value[chosen_K] for name, value in given.items() if isinstance(value, Tensor)}
+    given["counts"] = Counts(float(chosen_K.sum()), 1, 1)
+    output = loss(LossInputs(**given))
+    ratio, kl = output.metrics["ratio_mean"], output.metrics["kl_ref"]
+    assert isinstance(kl, Mean)
+    logprob, reference = (float(given[name].sum()) for name in ("logprobs_K", "ref_logprobs_K"))
+    return Score(logprob, reference, ratio.value, kl.total, float(output.loss))
+
+
+def follow(folder: Path) -> dict[str, str]:
+    """One iteration of the run, whose files go into ``folder``; the tables of the page by their names."""
+    cfg = compose_config([*OVERRIDES, f"paths.out={folder / 'run'}", f"paths.cache={folder / 'cache'}"], ROOT / "conf")
+    prepare(int(cfg.seed))
+    watch = Watch()
+    run = watch.run = Run(cfg, Phases(["read", "profile", "train"], console=Terminal(stderr=True, quiet=True)))
+    run.predictor = watch  # type: ignore[assignment]  # a learner of the run, and a callback of its trainer
+    try:
+        candidates = run.candidates()
+        profiles, kept = run.choice(candidates).profiled()
+        run.fit(kept)
+    finally:
+        run.engine.shutdown()
+    counts = {"expert trajectories": cfg.data.trajectories, "candidate turns": len(candidates), "pivots": len(kept)}
+    return {
+        "state": of_state(run, watch.tree.state, counts),
+        "profile": of_profile(profiles[watch.tree.state.id], cfg.states.lambda_diff),
+        "group": of_group(watch),
+        "pack": of_pack(watch),
+        "loss": of_loss(watch),
+        "step": of_step(watch),
+    }
+
+
+def of_state(run: Run, state: State, counts: Mapping[str, int]) -> str:
+    """Where the run may act, and the place that is followed."""
+    seen = run.messages(state)
+    return facts(
+        **counts,
+        **{
+            "state": f"`{state.id}`",
+            "first message": shown(seen[0]["content"]),
+            "last message": shown(seen[-1]["content"]),
+            "tokens of the history": len(state.ids),
+            "last of them": " ".join(f"`{token}`" for token in names(run, state.ids[-4:])),
+            "expert's action": f"`{state.expert}`",
+            "its tokens": " ".join(f"`{token}`" for token in names(run, state.expert_ids)),
+        },
+    )
+
+
+def of_profile(profile: Profile, lambda_diff: float) -> str:
+    """The rewards of K actions under pi_0."""
+    return facts(
+        rewards=" ".join(f"{reward:g}" for reward in profile.functional),
+        **{"mu": f"{profile.mean:.4f}", "sigma^2": f"{profile.variance:.4f}", "lambda_diff": lambda_diff},
+    )
+
+
+def of_group(watch: Watch) -> str:
+    """The sampled actions, equal ones in one row."""
+    rows: list[list[object]] = []
+    for i, times in distinct(watch.tree):
+        turn = watch.tree.turns[i]
+        verdicts = ["yes" if turn.info[name] else "no" for name in ("functional", "strict")]
+        reward, advantage = watch.rewards["total"][i], watch.credit.advantage[i]
+        rows.append([f"`{turn.text}`", times, len(turn.action_ids), *verdicts, f"{reward:g}", f"{advantage:+.4f}"])
+    return table(["action", "times", "tokens", "accepted", "the expert's", "r", "A"], rows)
+
+
+def of_pack(watch: Watch) -> str:
+    """The row in which the group stands, from the last tokens of the state on."""
+    packed, items, first = watch.alone.batches[0], watch.alone.batches[0].items, len(watch.tree.state.ids) - 2
+    columns = [x[0].tolist() for x in (packed.ids_BS, packed.position_BS, packed.end_BS)]
+    rows = [
+        [place, f"`{name}`", columns[0][place], columns[1][place], columns[2][place]]
+        for place, name in list(enumerate(names(watch.run, columns[0])))[first : first + 2 + SHOWN]
+    ]
+    update = watch.update
+    numbers = facts(
+        **{
+            "tokens of the row": len(columns[0]),
+            "tokens of the paths, one by one": watch.alone.path_tokens,
+            "predicted tokens (U)": len(packed.target_U),
+            "trained tokens (K)": len(items.unique_K),
+            "actions of the update": int(update.counts.turns),
+            "trained tokens of the update": int(update.counts.tokens),
+            "tokens that its rows hold": update.stored_tokens,
+            "tokens of its paths": update.path_tokens,
+        }
+    )
+    return table(["place", "token", "id", "position", "end"], rows) + "\n" + numbers
+
+
+def of_loss(watch: Watch) -> str:
+    """What the loss reads of each action before the step, and what it makes of it."""
+    rows = []
+    for i, _ in distinct(watch.tree):
+        old, one = sum(watch.tree.turns[i].logprobs), watch.scores[0][i]
+        values = (old, one.logprob, one.ratio, watch.credit.advantage[i], one.kl, one.loss)
+        rows.append([f"`{watch.tree.turns[i].text}`", *(f"{value:.4f}" for value in values)])
+    head = ["action", "log pi_old", "log pi", "w", "A", "k3", "loss"]
+    loss: Any = watch.run.module.loss
+    return table(head, rows) + "\n" + facts(e_low=loss.clip_low, e_high=loss.clip_high, beta=loss.kl_beta)
+
+
+def of_step(watch: Watch) -> str:
+    """The optimiser step: the actions before and after it, and the weights."""
+    before, after = watch.scores
+    rows = [
+        [
+            f"`{watch.tree.turns[i].text}`",
+            f"{watch.credit.advantage[i]:+.4f}",
+            *(f"{value:.4f}" for value in (before[i].logprob, after[i].logprob, before[i].reference)),
+        ]
+        for i, _ in distinct(watch.tree)
+    ]
+    moved = watch.weights[1] - watch.weights[0]
+    numbers = facts(
+        **{
+            "loss of the update": f"{watch.losses[0]:.6f}",
+            "the same after the step": f"{watch.losses[1]:.6f}",
+            "gradient norm": f"{watch.norm:.4f}",
+            "clipped at": f"{watch.run.module.clip_norm:g}",
+            "learning rate": f"{watch.rate:.6f}",
+            "trained weights": f"{moved.numel()}",
+            "largest change of a weight": f"{float(moved.abs().max()):.6f}",
+        }
+    )
+    return table(["action", "A", "log pi before", "log pi after", "log pi_0"], rows) + "\n" + numbers
+
+
+def distinct(tree: RolloutTree) -> list[tuple[int, int]]:
+    """The first turn of each action, and how often it was sampled; the most frequent ones first."""
+    found: dict[str, list[int]] = {}
+    for i, turn in enumerate(tree.turns):
+        found.setdefault(turn.text, []).append(i)
+    return sorted(((places[0], len(places)) for places in found.values()), key=lambda one: (-one[1], one[0]))
+
+
+def names(run: Run, ids: Sequence[int]) -> list[str]:
+    """Tokens as the vocabulary spells them, fit for a cell of a table."""
+    found: list[str] = run.tokenizer.convert_ids_to_tokens(list(ids))
+    return [name.replace("|", "\\|") for name in found]
+
+
+def shown(text: str) -> str:
+    """A message on one line."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def facts(**values: object) -> str:
+    """A table of names and values."""
+    return table(["", ""], [[name, value] for name, value in values.items()])
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: see the module."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
+    if strange := set(arguments) - {"--write"}:
+        print(f"{min(strange)}: not understood; the only argument is --write (--help says more)", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as folder:
+        found = follow(Path(folder))
+    try:
+        for name, text in found.items():
+            print(f"{name}\n\n{text}")
+            if arguments:
+                write_section(PAGE, text, name)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
