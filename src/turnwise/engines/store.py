@@ -51,7 +51,7 @@ class Store:
         budget: int | None = None,
     ) -> None:
         self.budget, self.state_bytes = budget, state_bytes
-        self.states = 0  # that a row may have to hold, at most
+        self.states = 1  # that a row may have to hold, at most
         self._memory = 2 * [torch.zeros(0, count, 0, size, dtype=dtype, device=device) for count, size in heads]
         self.token_bytes = 2 * sum(count * size for count, size in heads) * dtype.itemsize
         self._show(0, 0)
