@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.activations import ACT2FN
@@ -50,10 +51,12 @@ def stack(states: Sequence[States | None]) -> dict[int, State] | None:
 
 
 class _Level(NamedTuple):
-    """Pieces that are computed together, padded to the longest."""
+    """Pieces that are computed together, n of them, padded to L tokens."""
 
+    shape: tuple[int, int]  # n, L
     token: Tensor  # (n * L,): flat places; where nothing stands, any
-    real: Tensor  # (n, L)
+    real: Tensor  # (n, L), 0 or 1
+    kept: Tensor  # which of the n * L are tokens
     above: Tensor  # (n,): which piece of the level before, or which of the given states, each begins with
 
 
@@ -93,23 +96,20 @@ class Flow:
         Behind the places come the ``size - 1`` inputs that each given state holds, and a zero.
         """
         if size not in self._taps:
-            first, length = (torch.tensor(x) for x in (self.first, self.length))
-            roots = [piece for piece, above in enumerate(self.above) if above < 0]
-            before = size - 1
+            first, length, above = (np.array(x) for x in (self.first, self.length, self.above))
+            before, roots = size - 1, first[above < 0]
             zero = self.places + len(roots) * before
-            previous = torch.arange(-1, zero)  # of a place and of a given input, the one in front of it
-            previous[self.places : zero : max(1, before)] = zero
-            covered = torch.zeros(self.places + 1, dtype=torch.long)
-            covered[first] += 1
-            covered[first + length] -= 1
-            previous[: self.places][covered.cumsum(0)[:-1] == 0] = zero
-            previous[first] = (first + length - 1)[torch.tensor(self.above)]
-            previous[first[roots]] = self.places + before * torch.arange(1, len(roots) + 1) - 1 if before else zero
-            previous = torch.cat([previous, torch.tensor([zero])])
-            chain = [torch.arange(self.places)]
+            previous = np.full(zero + 1, zero)
+            for begin, count in zip(self.first, self.length, strict=True):
+                previous[begin + 1 : begin + count] = np.arange(begin, begin + count - 1)
+            given = np.arange(self.places, zero).reshape(len(roots), before)
+            previous[given[:, 1:]] = given[:, :-1]
+            previous[first] = (first + length - 1)[above]
+            previous[roots] = given[:, -1] if before else zero
+            chain = [np.arange(self.places)]
             for _ in range(before):
                 chain.append(previous[chain[-1]])
-            self._taps[size] = torch.stack(chain).to(self.device)
+            self._taps[size] = self._tensor(np.stack(chain))
         return self._taps[size]
 
     def convolve(
@@ -152,16 +152,21 @@ class Flow:
                 members.append([])
             column.append(len(members[depth[piece]]))
             members[depth[piece]].append(piece)
-        self.order = torch.tensor([piece for level in members for piece in level], device=self.device).argsort()
-        first, length = (torch.tensor(x) for x in (self.first, self.length))
-        found = []
+        self.order = self._tensor(np.argsort([piece for level in members for piece in level]))
+        found, places = [], []
         for number, level in enumerate(members):
-            step = torch.arange(int(length[level].max()))
-            real = step < length[level][:, None]
-            token = torch.where(real, first[level][:, None] + step, 0).flatten()
-            over = torch.tensor([column[self.above[piece]] if number else column[piece] for piece in level])
-            found.append(_Level(*(x.to(self.device) for x in (token, real, over))))
+            first, length = (np.array(x)[level, None] for x in (self.first, self.length))
+            step = np.arange(length.max())
+            real = step < length
+            places.append((first + step)[real])
+            over = [column[self.above[piece]] if number else column[piece] for piece in level]
+            parts = np.where(real, first + step, 0).ravel(), real.astype(np.int64), np.flatnonzero(real), np.array(over)
+            found.append(_Level(real.shape, *map(self._tensor, parts)))
+        self.written = self._tensor(np.concatenate(places))
         return found
+
+    def _tensor(self, numbers: np.ndarray) -> Tensor:
+        return torch.tensor(numbers, device=self.device)
 
     def rule(
         self, layer: int, chunked: Callable[..., Any], single: Callable[..., Any], parts: Sequence[Tensor], **more: Any
@@ -181,19 +186,19 @@ class Flow:
         memory = self.given[layer].memory if layer in self.given else None
         outs, ends = [], []
         for level in self.levels:
-            n, L = level.real.shape
-            query, key, own, decay, beta = (x.index_select(0, level.token).view(n, L, *x.shape[1:]) for x in flat)
+            query, key, own, decay, beta = (
+                x.index_select(0, level.token).view(*level.shape, *x.shape[1:]) for x in flat
+            )
             decay, beta = decay * level.real[..., None], beta * level.real[..., None]  # padding leaves a state alone
             begin = None if memory is None else memory.index_select(0, level.above)
-            step = single if L == 1 else chunked
+            step = single if level.shape[1] == 1 else chunked
             asked = {**more, "initial_state": begin, "output_final_state": True}
             out, memory = step(query, key, own, g=decay, beta=beta, **asked)
-            outs.append(out[level.real])
+            outs.append(out.flatten(0, 1).index_select(0, level.kept))
             ends.append(memory)
         if self.last is not None:
             self.last[layer] = State(self._inputs.pop(layer), torch.cat(ends).index_select(0, self.order))
-        places = torch.cat([level.token[level.real.flatten()] for level in self.levels])
-        answer = value.new_zeros(self.places, *value.shape[2:]).index_copy(0, places, torch.cat(outs))
+        answer = value.new_zeros(self.places, *value.shape[2:]).index_copy(0, self.written, torch.cat(outs))
         return answer.view(value.shape)
 
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.qwen3_next import modeling_qwen3_next as library
 
-from turnwise.models.attention import OfTrees, PackedTree, use_tree_attention
+from turnwise.models.attention import OfTrees, PackedTree, depth_of, use_tree_attention
 from turnwise.models.families import small_config, small_model
 from turnwise.models.recurrence import Flow, flow_of_tree, pick
 from turnwise.rollouts.trie import Trie
+from turnwise.training.recompute import enable_recompute, recomputing
 
 C, K, H_K, H, D_K, D_V = 6, 4, 2, 4, 3, 5
 
@@ -158,3 +159,23 @@ def test_pieces_are_the_stretches_without_a_branch() -> None:
     #        0 1 2   (3 4) (5)   | 6: a second tree, 7: padding
     flow = flow_of_tree(torch.tensor([[6, 6, 6, 5, 5, 6, 7, 0]]))
     assert (flow.first, flow.length, flow.above) == ([0, 3, 5, 6], [3, 2, 1, 1], [-1, 0, 0, -1])
+
+
+def test_layers_that_are_computed_again_have_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    model = use_tree_attention(small_model(small_config("qwen3_5_text")))
+    end, _ = forest(3, 6, 30, 50)
+    ids, plan = torch.randint(3, 160, (1, len(end))), PackedTree(torch.tensor([end]))
+    layers = enable_recompute(model)
+
+    def gradients() -> list[Tensor]:
+        hidden = model.model(
+            input_ids=ids, position_ids=depth_of(plan.end), use_cache=False, plan=plan
+        ).last_hidden_state
+        return list(torch.autograd.grad(hidden.square().sum(), list(model.model.parameters())))
+
+    kept = gradients()
+    with recomputing(layers):
+        again = gradients()
+    for mine, own in zip(again, kept, strict=True):
+        torch.testing.assert_close(mine, own)
