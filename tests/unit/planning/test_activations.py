@@ -52,4 +52,4 @@ def test_activations_grow_with_rows_and_layers() -> None:
 def test_recurrent_layers_are_counted_without_numbers() -> None:
     source, lora = Architecture("small", small_config("qwen3_5_text"), None), Lora(r=0)
     one, two = (activation_bytes(source, "float32", lora, rows, 64, 64, autocast=False) for rows in (1, 2))
-    assert 1.8 * one < two <= 2 * one
+    assert 1.8 * one < two < 2.2 * one
