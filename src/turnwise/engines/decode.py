@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from turnwise.engines.carried import steps
 from turnwise.engines.store import CLOSE, Kept, Store, pick_rows
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
+from turnwise.models.recurrence import States, pick
 from turnwise.models.runs import merge, seen
 
 FEW = 2  # rows of a trunk over rows that still grow, from which on those are copied out and read alone
@@ -61,11 +64,15 @@ class Decode:
     """Plan: N twigs, each seeing the first ``seen_N`` tokens of its trunk row and all of itself.
 
     row_N: index into the trunk's rows; twigs must be sorted by it. The trunk is attended as one matrix product per row
-    for many of its twigs; what trunk and twig say is merged by their log-sum-exps, so the result is exact.
+    for many of its twigs; what trunk and twig say is merged by their log-sum-exps, so the result is exact. ``states`` are those
+    of recurrent layers, with which the twigs begin.
     """
 
-    def __init__(self, trunk: Trunk, row_N: Tensor, seen_N: Tensor, max_tokens: int) -> None:
+    def __init__(
+        self, trunk: Trunk, row_N: Tensor, seen_N: Tensor, max_tokens: int, states: States | None = None
+    ) -> None:
         self.trunk = trunk
+        self.states, self.flow = states, None if states is None else steps(states, row_N.device)
         N = len(row_N)
         self.twig_keys, self.twig_values = (
             [like.new_empty(N, like.shape[1], max_tokens, like.shape[3]) for like in trunk.keys] for _ in range(2)
@@ -122,10 +129,22 @@ class Decode:
             [layer[:, :, : self.length].index_select(0, twigs) for layer in layers]
             for layers in (self.twig_keys, self.twig_values)
         )
-        return [Kept(keys, values, place, self.length) for place in range(len(twigs))]
+        states: list[States | None] = [None] * len(twigs)
+        if self.states is not None:
+            states = [pick(self.states, twig) for twig in twigs.split(1)]
+        return [Kept(keys, values, place, self.length, states[place]) for place in range(len(twigs))]
+
+    def grow(self) -> None:
+        """The twigs have a token more."""
+        self.length += 1
+        if self.flow is not None:
+            self.states = self.flow.last
 
     def branch(self, parent: Tensor) -> None:
         """Replace the twigs: the i-th new one continues twig ``parent[i]``. Twigs that nobody names are dropped."""
+        if self.states is not None:
+            self.states = pick(self.states, parent)
+            self.flow = steps(self.states, parent.device)
         if torch.equal(parent, torch.arange(len(self.row), device=parent.device)):
             return
         self.twig_keys = [self._of(k, parent) for k in self.twig_keys]
@@ -196,3 +215,14 @@ def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules
     scores = rules.capped(query @ key.transpose(2, 3)) + bias
     lse = scores.logsumexp(-1)
     return (scores - lse[..., None]).exp_() @ value, lse
+
+
+def distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
+    """First place of each distinct key, in order, and for each place the number of its key."""
+    number: dict[tuple[int, int], int] = {}
+    first: list[int] = []
+    for place, key in enumerate(keys):
+        if key not in number:
+            number[key] = len(first)
+            first.append(place)
+    return first, np.array([number[key] for key in keys])

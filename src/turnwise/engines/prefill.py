@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from turnwise.engines.store import Store, pick_rows
 from turnwise.models.attention import PLAIN, Rules, attended
+from turnwise.models.recurrence import Flow
 from turnwise.models.runs import merge, seen
 
 STEP = 256  # tokens of a segment that are attended together where a layer has rules of its own
@@ -38,6 +39,8 @@ class Prefill(Protocol):
     """A pass over M segments; an attention plan (see ``models.attention``) that also says how its tokens are laid out."""
 
     place: Tensor  # positions, shaped like ``ids``
+    first: Sequence[int]  # flat place of each segment's first token
+    flow: Flow | None  # how states pass through the segments, of a model with recurrent layers
 
     def ids(self, tokens: Sequence[Sequence[int]]) -> Tensor: ...
 
@@ -53,11 +56,13 @@ class Prefill(Protocol):
 class EndToEnd:
     """One sequence (1, T) of all segments' tokens; each segment is attended by itself, over its own row alone."""
 
+    flow: Flow | None = None
+
     def __init__(self, store: Store, segments: Sequence[Segment]) -> None:
         self.store, self.segments = store, segments
         self.lengths = [segment.length for segment in segments]
         length_M = torch.tensor(self.lengths)
-        self.first = (length_M.cumsum(0) - length_M).tolist()  # place of each segment in the pass
+        self.first: Sequence[int] = (length_M.cumsum(0) - length_M).tolist()
         place_T = torch.cat([torch.arange(segment.start, segment.stop) for segment in segments])
         self.rows_T = torch.repeat_interleave(torch.tensor([segment.row for segment in segments]), length_M)
         self.place = place_T[None]
@@ -147,9 +152,12 @@ class SideBySide:
     Padding is written nowhere and seen by nobody: only real tokens reach the store.
     """
 
+    flow: Flow | None = None
+
     def __init__(self, store: Store, segments: Sequence[Segment]) -> None:
         self.store = store
         self.lengths = [segment.length for segment in segments]
+        self.first: Sequence[int] = range(0, len(segments) * max(self.lengths), max(self.lengths))
         device = store.keys[0].device
         self.rows, start_M, length_M = torch.tensor(
             [(s.row, s.start, s.length) for s in segments], device=device

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
+from turnwise.engines.carried import Mark
 from turnwise.engines.store import Store
 
 KEY = 16  # tokens; histories are looked up by their beginning
@@ -26,6 +27,7 @@ class StoredRow:
     users: int = 0  # nodes that stand on it; one without users is still found by its ids, until its place is needed
     slot: int | None = None  # its place in the store
     used: int = 0  # when it was last asked for
+    marks: dict[int, Mark] = field(default_factory=dict)  # states of recurrent layers, within what is computed
 
 
 class Rows:
@@ -58,6 +60,7 @@ class Rows:
             assert source.slot is not None and row.slot is not None
             self.store.copy_row(source.slot, row.slot, known)
             row.computed = known
+            row.marks = {length: mark for length, mark in source.marks.items() if length <= known}
         return row
 
     def place(self, rows: Collection[StoredRow]) -> None:
@@ -78,11 +81,26 @@ class Rows:
         size = min(self._limit(longest), max(1, len(rows)))
         return [list(rows[i : i + size]) for i in range(0, len(rows), size)]
 
+    def keep_marks(self, places: Iterable[tuple[StoredRow, int]]) -> None:
+        """Drop states at lengths where no node stands; the farthest of each row stays.
+
+        Args:
+            places: of all nodes, a row and a length.
+        """
+        standing: dict[StoredRow, set[int]] = defaultdict(set)
+        for row, length in places:
+            standing[row].add(length)
+        for placed in self._placed:
+            if placed is not None and placed.marks:
+                wanted = standing[placed] | {max(placed.marks)}
+                placed.marks = {length: mark for length, mark in placed.marks.items() if length in wanted}
+        self.store.states = 1 + max(map(len, standing.values()), default=0)
+
     def _limit(self, tokens: int) -> int:
         """How many rows the budget allows, if the longest has so many tokens."""
         if self.store.budget is None:
             return 1_000_000_000
-        return max(1, self.store.budget // (self.store.capacity_for(tokens) * self.store.token_bytes))
+        return max(1, self.store.budget // self.store.row_bytes(self.store.capacity_for(tokens)))
 
     def _make_room(self, count: int, tokens: int, pinned: Collection[StoredRow]) -> None:
         kept = set(map(id, pinned))
@@ -106,6 +124,7 @@ class Rows:
         assert row.slot is not None
         self._placed[row.slot] = None
         row.slot, row.computed = None, 0
+        row.marks.clear()
         if row.users == 0:
             self._index[row.key].remove(row)
 

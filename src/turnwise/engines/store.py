@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from turnwise.models.recurrence import States
+
 CLOSE = 1.5  # rows of a range over rows that are wanted, up to which the range is read as it is
 GROW = 128  # tokens; capacity grows in steps, since every growth copies
 
@@ -24,6 +26,7 @@ class Kept:
     values: list[Tensor]
     place: int  # which of the n
     length: int  # tokens
+    states: States | None = None  # of recurrent layers, after the last of the tokens
 
 
 class Store:
@@ -35,6 +38,7 @@ class Store:
     Args:
         heads: for each layer the key-value heads and their size; (0, 0) for a layer without attention.
         dtype, device: of the model.
+        state_bytes: of the states of recurrent layers at one length of a row.
         budget: bytes that the memory may take; None: no limit. A single row that needs more gets it.
     """
 
@@ -43,9 +47,11 @@ class Store:
         heads: Sequence[tuple[int, int]],
         dtype: torch.dtype,
         device: torch.device,
+        state_bytes: int = 0,
         budget: int | None = None,
     ) -> None:
-        self.budget = budget
+        self.budget, self.state_bytes = budget, state_bytes
+        self.states = 1  # that a row may have to hold, at most
         self._memory = 2 * [torch.zeros(0, count, 0, size, dtype=dtype, device=device) for count, size in heads]
         self.token_bytes = 2 * sum(count * size for count, size in heads) * dtype.itemsize
         self._show(0, 0)
@@ -88,8 +94,12 @@ class Store:
                 memory[: len(keep), :, :held] = slab[index]
         self._show(rows, capacity)
 
+    def row_bytes(self, tokens: int) -> int:
+        """Of a row that can hold so many tokens."""
+        return tokens * self.token_bytes + self.states * self.state_bytes
+
     def _over(self, rows: int, tokens: int) -> bool:
-        return self.budget is not None and rows * tokens * self.token_bytes > self.budget
+        return self.budget is not None and rows * self.row_bytes(tokens) > self.budget
 
     def _room(self, rows: int, tokens: int) -> tuple[int, int]:
         """Memory to take for so many rows: with room to grow in both directions, if the budget allows."""

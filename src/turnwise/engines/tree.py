@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.decode import Decode, Trunk
+from turnwise.engines.carried import Mark, Stops, segments_from
+from turnwise.engines.decode import Decode, Trunk, distinct
 from turnwise.engines.draw import draw
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
@@ -29,9 +30,10 @@ from turnwise.engines.rows import Rows, StoredRow
 from turnwise.engines.store import Kept, Store
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.head import Head
-from turnwise.models.kept import kept_heads
+from turnwise.models.kept import Needs, needs_of
 from turnwise.models.lean import forward_of
 from turnwise.models.policy import plain_copy
+from turnwise.models.recurrence import stack
 
 
 @dataclass(slots=True)
@@ -47,7 +49,7 @@ class TreeEngine:
     """Args:
     end_ids: tokens that end an action.
     prefill_tokens: tokens of one prefill pass, padding counted; bounds memory.
-    memory_gb: of keys and values that are kept, in units of 10^9 bytes; None: no limit. What gives way is computed again.
+    memory_gb: of keys, values and states that are kept, in units of 10^9 bytes; None: no limit. What gives way is computed again.
     copy: sample from a plain copy with adapters merged in (faster); False samples from the live module (no second copy).
     """
 
@@ -65,8 +67,8 @@ class TreeEngine:
         self.version = -1
         self.computed_tokens = 0  # prefilled since the start, for throughput reports
         self._model: Any = None
-        self._heads: Sequence[tuple[int, int]] | None = None  # key-value heads of each layer, and their size
-        self._shape: tuple[Sequence[tuple[int, int]], torch.dtype, torch.device] | None = None  # of the store
+        self._needs: Needs | None = None  # what is kept of a history
+        self._shape: tuple[Any, ...] | None = None  # of the store
         self._store: Store
         self._next = 0
 
@@ -87,17 +89,18 @@ class TreeEngine:
     def twin(self) -> TreeEngine:
         """Another engine over the same weights, which has computed nothing. It learns of new ones by :meth:`renew`."""
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
-        other.budget, other._model, other._heads = self.budget, self._model, self._heads
+        other.budget, other._model, other._needs = self.budget, self._model, self._needs
         return other
 
     def renew(self, version: int) -> None:
         """The weights have changed where they lie: open nodes are closed and every key and value is dropped."""
         self._forward, self._head = forward_of(self._model), Head(self._model)
         self.version = version
-        if self._heads is None:
-            self._heads = kept_heads(self._model)
-        weight = self._head.weight
-        self._forget((self._heads, weight.dtype, weight.device))
+        if self._needs is None:
+            self._needs = needs_of(self._model)
+        weight, (heads, state_bytes) = self._head.weight, self._needs
+        self._recurrent = state_bytes > 0
+        self._forget((heads, weight.dtype, weight.device, state_bytes, self.budget))
 
     def report(self) -> dict[str, float]:
         """``computed_tokens``: of histories, decoding not counted."""
@@ -106,12 +109,12 @@ class TreeEngine:
     def shutdown(self) -> None:
         """It holds nothing outside this process."""
 
-    def _forget(self, shape: tuple[Sequence[tuple[int, int]], torch.dtype, torch.device]) -> None:
+    def _forget(self, shape: tuple[Any, ...]) -> None:
         """Nothing is left: a resumed run finds what an uninterrupted one finds, down to the rows' places."""
         if self._shape == shape:
             self._store.clear()
         else:
-            self._shape, self._store = shape, Store(*shape, budget=self.budget)
+            self._shape, self._store = shape, Store(*shape)
         self._rows = Rows(self._store)
         self._nodes: dict[int, _Node] = {}
 
@@ -173,6 +176,8 @@ class TreeEngine:
         self._rows.place([row])
         self._store.write(row.slot, node.length, kept)
         row.computed += kept.length
+        if kept.states is not None:
+            row.marks[row.computed] = Mark(kept.states)
 
     # -- forward passes ------------------------------------------------------------------------------------------------
 
@@ -183,6 +188,8 @@ class TreeEngine:
         states = [self._nodes[node] for node in nodes]
         for state in states:
             self._settle(state)
+        if self._recurrent:
+            self._rows.keep_marks((node.row, node.length) for node in self._nodes.values())
         number = {id(row): i for i, row in enumerate({id(state.row): state.row for state in states}.values())}
         order = sorted(range(len(states)), key=lambda i: (number[id(states[i].row)], states[i].length))
         rows = list({id(states[i].row): states[i].row for i in order}.values())
@@ -210,32 +217,40 @@ class TreeEngine:
         self._rows.place(rows)
         waiting: dict[int, list[_Node]] = defaultdict(list)  # by slot
         for state in states:
+            if self._recurrent:
+                mark = state.row.marks.get(state.length)
+                state.hidden = None if mark is None else mark.hidden
             if state.hidden is None or state.row.computed < state.length:
                 assert state.row.slot is not None
                 waiting[state.row.slot].append(state)
+        lengths = {slot: {node.length for node in nodes} for slot, nodes in waiting.items()}
         segments: list[Segment] = []
         for slot, nodes in waiting.items():
             computed = nodes[0].row.computed
-            target = max(node.length for node in nodes)
+            if self._recurrent:
+                segments += segments_from(slot, nodes[0].row.marks, lengths[slot])
+                continue
+            target = max(lengths[slot])
             if target > computed:
                 segments.append(Segment(slot, computed, target))
             # A node inside what is computed needs its last hidden state back: that one token again.
-            segments.extend(Segment(slot, n - 1, n) for n in {node.length for node in nodes} if n <= computed)
+            segments.extend(Segment(slot, n - 1, n) for n in lengths[slot] if n <= computed)
         layout = EndToEnd if self._head.weight.device.type == "cpu" else SideBySide
         for chunk in layout.passes(segments, self.prefill_tokens):
             plan = layout(self._store, chunk)
             self.computed_tokens += sum(segment.length for segment in chunk)
             ids = plan.ids([waiting[slot][0].row.ids[start:stop] for slot, start, stop in chunk])
-            hidden = plan.split(self._run(ids, plan.place, plan))
+            if self._recurrent:
+                stops = Stops(plan, chunk, {slot: nodes[0].row.marks for slot, nodes in waiting.items()}, lengths)
+            hidden = plan.split(self._forward(ids, plan.place, plan))
+            if self._recurrent:
+                stops.keep(hidden)
             for (slot, start, stop), states_T in zip(chunk, hidden, strict=True):
                 row = waiting[slot][0].row
                 row.computed = max(row.computed, stop)
                 for node in waiting[slot]:
                     if start < node.length <= stop:
                         node.hidden = states_T[node.length - 1 - start]
-
-    def _run(self, ids: Tensor, positions: Tensor, plan: Any) -> Tensor:
-        return self._forward(ids, positions, plan)
 
     def _decode(
         self, states: list[_Node], sampling: Sampling, seeds_N: np.ndarray, on_sample: Told | None
@@ -244,9 +259,10 @@ class TreeEngine:
         device, vocabulary = self._head.weight.device, len(self._head.weight)
         rows_N = torch.tensor([s.row.slot for s in states], device=device)
         trunk = Trunk.of(self._store, rows_N, max(s.length for s in states))
-        heads, twig_N = _distinct([(id(s.row), s.length) for s in states])
+        heads, twig_N = distinct([(id(s.row), s.length) for s in states])
         length_U = torch.tensor([states[i].length for i in heads], device=device)
-        plan = Decode(trunk, trunk.row_N[heads], length_U, sampling.max_tokens)
+        begin = stack([states[i].row.marks[states[i].length].states for i in heads]) if self._recurrent else None
+        plan = Decode(trunk, trunk.row_N[heads], length_U, sampling.max_tokens, begin)
         hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
         samples = [Sample([], [], truncated=True) for _ in states]
         live = np.arange(len(states))
@@ -273,22 +289,11 @@ class TreeEngine:
             parent_U, token_U = (torch.from_numpy(x).to(device) for x in np.divmod(twigs, vocabulary))
             plan.branch(parent_U)
             length_U = length_U[parent_U]
-            hidden_U = self._run(token_U[:, None], (length_U + step)[:, None], plan)[:, 0]
-            plan.length += 1
+            hidden_U = self._forward(token_U[:, None], (length_U + step)[:, None], plan)[:, 0]
+            plan.grow()
         return samples
 
 
 def _tell(on_sample: Told, places: Sequence[int], i: int, sample: Sample) -> None:
     """By its place in the caller's batch."""
     on_sample(places[i], sample)
-
-
-def _distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
-    """First place of each distinct key, in order, and for each place the number of its key."""
-    number: dict[tuple[int, int], int] = {}
-    first: list[int] = []
-    for place, key in enumerate(keys):
-        if key not in number:
-            number[key] = len(first)
-            first.append(place)
-    return first, np.array([number[key] for key in keys])

@@ -9,6 +9,7 @@ beside scaled products (a sliding window, a soft cap, sinks) comes with its call
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
 
+from turnwise.models.deltas import KIND, heed_plans
+from turnwise.models.recurrence import Flow, flow_of_tree
 from turnwise.models.rope import fix_rope
 
 NAME = "turnwise_tree"
@@ -49,6 +52,11 @@ PLAIN = Rules()
 
 class Plan(Protocol):
     """Shapes: query (B, H, Q, D), key and value (B, H_kv, Q, D) of the new tokens; answers (B, H, Q, D)."""
+
+    @property
+    def flow(self) -> Flow | None:
+        """How states pass through the new tokens; asked for by recurrent layers alone."""
+        ...
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
@@ -93,7 +101,17 @@ def depth_of(end_BS: Tensor) -> Tensor:
     return place - torch.searchsorted(ends, place.contiguous(), right=True)
 
 
-class PackedTree:
+class OfTrees:
+    """What the plans of packed trees share. ``end`` is (B, S), see :class:`PackedTree`."""
+
+    end: Tensor
+
+    @cached_property
+    def flow(self) -> Flow:
+        return flow_of_tree(self.end)
+
+
+class PackedTree(OfTrees):
     """A batch of packed trees: each token stands once and sees its ancestors and itself.
 
     Tokens are in depth-first order, so the descendants of token i are exactly i .. end_i - 1 and the ancestor mask is two
@@ -168,11 +186,12 @@ def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> Pr
         longest: tokens of the longest path, for frequencies that depend on it (``models.rope``).
 
     Raises:
-        ValueError: the architecture mixes in layers that are neither full attention nor sliding windows, or its positions
-            cannot be fixed.
+        ValueError: the architecture mixes in layers that are neither full attention nor sliding windows nor gated delta
+            rules, or its positions cannot be fixed.
     """
     config = model.config.get_text_config()
-    if strange := sorted(set(getattr(config, "layer_types", None) or ()) - KINDS):
+    known = KINDS | ({KIND} if heed_plans(model) else set())
+    if strange := sorted(set(getattr(config, "layer_types", None) or ()) - known):
         raise ValueError(
             f"{model.config.model_type}: layers of kind {', '.join(strange)} pass a state from token to token or choose what "
             "they read, which a packed tree does not reproduce; use a model that docs/models.md lists as exact"

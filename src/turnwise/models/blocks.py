@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from turnwise.models.attention import PLAIN, PackedTree, Rules, depth_of
+from turnwise.models.attention import PLAIN, OfTrees, PackedTree, Rules, depth_of
 
 BLOCK = 128  # tokens; what the kernel works on at once
 
 
-class BlockTree:
+class BlockTree(OfTrees):
     """A batch of packed trees (see ``models.attention.PackedTree``); padding has end 0 and sees only itself.
 
     Args:

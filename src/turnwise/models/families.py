@@ -16,6 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 MOST = 30_000_000  # parameters: what is larger after shrinking has sizes of other names
 LAYERS = 4
+MEMORY = -3.0  # about the log of what a recurrent layer forgets with a token, as a share
 _SIZES = (  # pattern of a key, and its value in a small model; the first that fits counts
     (r"^(num_hidden_layers|n_layers?|num_layers|decoder_layers|encoder_layers|depth)$", LAYERS),
     (r"^(num_attention_heads|n_heads?|num_heads|(en|de)coder_attention_heads)$", 4),
@@ -98,12 +99,17 @@ def small_model(config: Any, seed: int = 0) -> Any:
 
 @torch.no_grad()
 def widen(model: Any) -> None:
-    """Draw every weight anew: matrices that nearly keep the size of what they multiply, scales and biases about their values."""
+    """Draw every weight anew: matrices that nearly keep the size of what they multiply, scales and biases about their values.
+
+    Recurrent layers forget slowly, so that a state which is not handed on shows in every log-prob.
+    """
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         if not parameter.is_floating_point():
             continue
-        if parameter.ndim < 2:
+        if name.endswith("A_log"):
+            parameter.normal_(MEMORY, 0.2)
+        elif parameter.ndim < 2:
             first = torch.nan_to_num(parameter)
             parameter.copy_(first + 0.2 * torch.randn_like(parameter))
         else:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from turnwise.models.attention import HIDDEN, PLAIN, PackedTree, Rules, depth_of
+from turnwise.models.attention import HIDDEN, PLAIN, OfTrees, PackedTree, Rules, depth_of
 
 SMALL = 128  # tokens of neighbouring subtrees that are taken together under one mask
 STEP = 512  # queries of a piece that a window cuts
@@ -138,7 +138,7 @@ def windowed(pieces: Sequence[Piece], depth: Tensor, window: int) -> list[Piece]
     return found
 
 
-class RunTree:
+class RunTree(OfTrees):
     """A batch of packed trees (see ``models.attention.PackedTree``); padding has end 0 and answers zeros.
 
     Args:

@@ -58,7 +58,7 @@ def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict
     try:
         model = small_model(small_config(kind, **changes))
     except Exception as error:  # a class of another library, which may raise anything
-        return FamilyVerdict(name, "refused", why=f"not built from a small configuration ({_said(error)})")
+        return FamilyVerdict(name, "refused", why=_cut(f"not built from a small configuration ({_said(error)})"))
     try:
         Head(use_tree_attention(model))
     except ValueError as error:

@@ -227,7 +227,7 @@ class _Counting:
     """A plan that counts how often it is asked."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.asked = plan, 0
+        self.plan, self.flow, self.asked = plan, plan.flow, 0
 
     def attend(self, *args: Any, **more: Any) -> Tensor:
         self.asked += 1

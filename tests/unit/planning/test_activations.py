@@ -9,11 +9,12 @@ import torch
 
 from turnwise.config.settings import LoraSettings
 from turnwise.models.attention import PackedTree
+from turnwise.models.families import small_config
 from turnwise.models.policy import load_policy
 from turnwise.models.score import score
 from turnwise.models.shipped import tiny_path
 from turnwise.planning.activations import activation_bytes
-from turnwise.planning.architectures import architecture
+from turnwise.planning.architectures import Architecture, architecture
 
 
 @pytest.mark.parametrize(("rank", "rows", "tokens", "scored"), [(16, 2, 192, 100), (0, 1, 256, 256)])
@@ -48,3 +49,9 @@ def test_activations_grow_with_rows_and_layers() -> None:
     assert 1.9 * one < two <= 2 * one
     # at the least the inputs of seven matrices a layer, in bfloat16: 3 x 1024 + 2048 + 2 x 1024 + 3072 numbers a token
     assert one > 28 * 1024 * 2 * (1024 + 2048 + 1024 + 3072)
+
+
+def test_recurrent_layers_are_counted_without_numbers() -> None:
+    source, lora = Architecture("small", small_config("qwen3_5_text"), None), LoraSettings(r=0)
+    one, two = (activation_bytes(source, "float32", lora, rows, 64, 64, autocast=False) for rows in (1, 2))
+    assert 1.8 * one < two < 2.2 * one

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from turnwise.models.attention import PackedTree, Rules, use_tree_attention
+from turnwise.models.attention import OfTrees, PackedTree, Rules, use_tree_attention
 from turnwise.models.families import small_config, small_model
 from turnwise.models.policy import with_adapter
+from turnwise.models.recurrence import Flow
 from turnwise.rollouts.against_paths import against_paths
 from turnwise.rollouts.family import filled, judge_family, rows_of
 from turnwise.rollouts.probe import probe
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
-SAMPLE = ["bloom", "deepseek_v3", "gemma2", "glm4_moe", "gpt_oss", "granite", "mamba", "mistral", "phi"]
+SAMPLE = ["bloom", "deepseek_v3", "gemma2", "glm4_moe", "gpt_oss", "granite", "jamba", "mamba", "mistral", "phi"]
+SAMPLE += ["qwen3_5_text", "qwen3_next"]
 
 
 def table() -> dict[str, tuple[str, str]]:
@@ -81,3 +84,30 @@ def test_a_router_that_answers_a_tuple_gets_no_adapter() -> None:
     adapted = filled(with_adapter(small("phimoe"), 4, 8, 0.0))
     assert not any("router" in name and "lora" in name for name, _ in adapted.named_parameters())
     assert against_paths(adapted).exact
+
+
+def test_every_reason_is_one_line_of_the_table() -> None:
+    found = judge_family("mamba2", "mamba2", {})
+    assert found.verdict == "refused" and "\n" not in found.why and "|" not in found.why
+
+
+def test_a_state_that_is_not_handed_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small("qwen3_5_text")
+    assert probe(model) is None
+    monkeypatch.setattr(OfTrees, "flow", property(lambda plan: whole_rows(plan.end)))
+    found = probe(model)
+    assert found is not None and found.where == "attention" and "branches" in found.why
+
+
+def whole_rows(end_BS: torch.Tensor) -> Flow:
+    """Each row as if it were one path."""
+    B, S = end_BS.shape
+    return Flow([S * b for b in range(B)], [S] * B, [-1] * B, B * S, end_BS.device)
+
+
+def test_layers_whose_state_nobody_hands_on_are_refused() -> None:
+    config = small_config("lfm2", layer_types=["conv", "full_attention", "conv", "full_attention"])
+    with pytest.raises(ValueError, match="layers of kind conv"):
+        use_tree_attention(small_model(config))
+    with pytest.raises(ValueError, match="layers of kind linear_attention"):
+        use_tree_attention(small_model(small_config("jamba")))

@@ -1,0 +1,85 @@
+"""States of recurrent layers in the engine: at which lengths of a history they are kept, and from where a pass starts.
+
+Keys and values of a prefix serve every length within it, but a state is that of one length. So a row keeps the states at the
+lengths where nodes stand, and a node at another length starts from the nearest state before it: the tokens between are computed
+again, which costs time and never changes a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from turnwise.engines.prefill import Prefill, Segment
+from turnwise.models.recurrence import Flow, States, pick, stack
+
+
+class Mark(NamedTuple):
+    """What is known at one length of a history: the states of its layers, and the last hidden state (D,) if it was computed."""
+
+    states: States
+    hidden: Tensor | None = None
+
+
+def segments_from(slot: int, marks: Mapping[int, Mark], lengths: Iterable[int]) -> list[Segment]:
+    """What has to be computed of a row for nodes of these lengths, each from the nearest mark before it."""
+    found: list[Segment] = []
+    for length in sorted(lengths):
+        start = max((known for known in marks if known < length), default=0)
+        if found and found[-1].stop >= start:
+            found[-1] = found[-1]._replace(stop=length)
+        else:
+            found.append(Segment(slot, start, length))
+    return found
+
+
+class Stops:
+    """A prefill pass that keeps states at the lengths of nodes.
+
+    Args:
+        plan: of the pass; it is given the flow.
+        segments: of the pass.
+        marks: of each row, by its slot; those that the pass finds are added.
+        lengths: of the nodes on each row.
+    """
+
+    def __init__(
+        self,
+        plan: Prefill,
+        segments: Sequence[Segment],
+        marks: Mapping[int, dict[int, Mark]],
+        lengths: Mapping[int, Iterable[int]],
+    ) -> None:
+        self.segments, self.marks = segments, marks
+        self.ends: list[tuple[int, int]] = []  # of each piece, its segment and the length that it reaches
+        begin: list[int] = []
+        length: list[int] = []
+        above: list[int] = []
+        for number, (segment, place) in enumerate(zip(segments, plan.first, strict=True)):
+            last = segment.start
+            for stop in sorted(n for n in lengths[segment.row] if segment.start < n <= segment.stop):
+                above.append(len(begin) - 1 if last > segment.start else -1)
+                begin.append(place + last - segment.start)
+                length.append(stop - last)
+                self.ends.append((number, stop))
+                last = stop
+        given = stack([marks[s.row][s.start].states if s.start else None for s in segments])
+        self.flow = Flow(begin, length, above, plan.place.numel(), plan.place.device, given, keep=True)
+        plan.flow = self.flow
+
+    def keep(self, hidden: Sequence[Tensor]) -> None:
+        """After the pass: what it found at its stops. ``hidden`` are the last hidden states of each segment, (length, D)."""
+        assert self.flow.last is not None
+        for piece, (number, length) in enumerate(self.ends):
+            here = hidden[number][length - 1 - self.segments[number].start].clone()  # a part would hold the whole
+            states = pick(self.flow.last, torch.tensor([piece], device=self.flow.device))
+            self.marks[self.segments[number].row][length] = Mark(states, here)
+
+
+def steps(states: States, device: torch.device) -> Flow:
+    """The flow of one decoding step, in which each of n twigs has one token."""
+    count = len(next(iter(states.values())).inputs)
+    return Flow(range(count), [1] * count, [-1] * count, count, device, given=states, keep=True)
