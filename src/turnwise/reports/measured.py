@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.reports.compare import read_metric
-from turnwise.runs.keep import each_line
+from turnwise.runs.lines import checked_lines
 from turnwise.runs.result import Result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
@@ -106,21 +105,11 @@ class Measured:
         return self._lines(f"evaluation/{when}.jsonl")
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
-        path = self.folder / name
         try:
-            for number, line in enumerate(each_line(path), 1):
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise InputError(
-                        f"{path}:{number}: not JSON ({error}); start the run again to rewrite it"
-                    ) from error
-                if isinstance(row, dict):
-                    yield row
+            for _, row in checked_lines(self.folder / name):
+                yield row
         except InputError as error:
             raise Damaged(self.folder, str(error)) from error
-        except (OSError, ValueError) as error:  # ValueError: not UTF-8
-            raise Damaged(self.folder, f"{path}: cannot be read ({error}); restore the file") from error
 
 
 def _profile_turns(run: Measured) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from turnwise.reports.compare import Interval, RunRow
 from turnwise.reports.curves import MARKS, STROKES
 from turnwise.reports.labels import words
 from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
-from turnwise.runs.keep import each_line
+from turnwise.runs.lines import json_object, text_lines
 
 SUCCESS, ACCEPTED = f"{labels.SUCCESS}, %", f"{labels.ACCEPTED}, %"
 SHOWN = ("train/reward_mean", "train/kl_ref", "train/entropy", "rollout/turns", "cpu/iteration")
@@ -31,15 +30,12 @@ def logged(folder: Path) -> dict[str, Points]:
     """The curves of a run, whole or kept, by what they are called; what cannot be read is left out."""
     found: dict[str, Points] = {}
     try:
-        for text in each_line(folder / "metrics.jsonl"):
-            try:
-                row: Any = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and isinstance(row.get("iteration"), int):
+        for text in text_lines(folder / "metrics.jsonl"):
+            row = json_object(text)
+            if row is not None and isinstance(row.get("iteration"), int):
                 for name, value in _values(row).items():
                     found.setdefault(name, {})[row["iteration"]] = value
-    except (InputError, OSError, ValueError):
+    except InputError:
         return {}
     for key, name in SUMMED.items():
         total, so_far = 0.0, {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import wandb
 
 from turnwise.reports.compare import FinishedRuns
 from turnwise.reports.tables import Table
+from turnwise.runs.lines import json_object
 
 KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # of each run, in the artifact
 ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
@@ -98,10 +98,9 @@ def rollout_rows(folder: Path) -> Iterator[list[Any]]:
     files = sorted((folder / "rollouts").glob("*.jsonl"))
     lines = (line for file in reversed(files) for line in reversed(file.read_text(encoding="utf-8").splitlines()))
     for line in lines:
-        try:
-            tree = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the last line of a run that was killed
+        tree = json_object(line)
+        if tree is None:
+            continue
         turns = tree["turns"]
         parents = {turn["parent"] for turn in turns}
         leaves = [i for i in range(len(turns)) if i not in parents]

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from turnwise.files import parse_yaml, read_yaml
+from turnwise.runs.lines import json_object
 from turnwise.runs.result import Result, ResultError, read_result
 from turnwise.runs.status import Status, read_status
 
@@ -154,7 +155,7 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
     torn, offset = 0, 0
     with path.open("rb") if path.is_file() else gzip.open(kept) as stream:
         for line in stream:
-            row = _object(line)
+            row = json_object(line)
             if row is not None:
                 yield offset, row
             torn += row is None and bool(line.strip())
@@ -163,14 +164,6 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
         notes.append(
             f"{path.name}: {torn} unreadable line{'s' * (torn > 1)} left out, as an interrupted run leaves them."
         )
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
 
 
 def _profile(path: Path, notes: list[str]) -> Profile | None:
@@ -214,7 +207,7 @@ def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Ite
             continue
         with path.open("rb") as stream:
             for index, line in enumerate(stream, start):
-                row = _object(line) if index in wanted else None
+                row = json_object(line) if index in wanted else None
                 if row is not None and isinstance(row.get("turns"), list) and isinstance(row.get("state"), dict):
                     yield row
                 elif index in wanted:

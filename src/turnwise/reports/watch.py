@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.table import Table
 from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.reports.headline import result_verdict
+from turnwise.runs.lines import json_object
 from turnwise.runs.result import ResultError, read_result
 from turnwise.runs.status import progress, read_status, remaining
 
@@ -111,11 +111,7 @@ def newest_metrics(folder: Path) -> dict[str, float]:
     except OSError:
         return found
     for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
+        if row := json_object(line):
             found |= {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
     wanted = [key for key in found if key in SHOWN or (key.startswith("eval/") and key.count("/") == 2)]
     return {key: found[key] for key in wanted}

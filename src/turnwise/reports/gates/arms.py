@@ -10,9 +10,10 @@ import numpy as np
 
 from turnwise.errors import InputError
 from turnwise.reports.gates.groups import TOLERANCE
-from turnwise.reports.gates.recorded import paths_of, rows_of
+from turnwise.reports.gates.recorded import paths_of
 from turnwise.reports.gates.resample import intervals
 from turnwise.reports.gates.tables import counts
+from turnwise.runs.lines import checked_lines
 
 Played = Mapping[str, Any]
 """A recorded tree, as in ``rollouts/train.jsonl`` (docs/metrics.md)."""
@@ -68,7 +69,7 @@ def _groups(path: Path) -> dict[tuple[str, str], Played]:
     found: dict[tuple[str, str], Played] = {
         (str(file.relative_to(path)) if path.is_dir() else "", str(row["state"]["id"])): row
         for file in files
-        for _, row in rows_of(file)
+        for _, row in checked_lines(file)
         if row.get("iteration") == 0
     }
     if not found:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,8 +14,8 @@ from turnwise.algo.gates.predicted import mixed_probability
 from turnwise.algo.gates.prefixes import prefixes
 from turnwise.algo.gates.signals import SIGNALS
 from turnwise.errors import InputError
-from turnwise.files import lines_of
 from turnwise.reports.gates.groups import KNOWN, Buffer, Group, label_of
+from turnwise.runs.lines import checked_lines
 
 
 def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | None = None) -> Buffer:
@@ -37,7 +35,9 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
     left_out: Counter[str] = Counter()
     found = []
     for path in paths:
-        for place, row in rows_of(path):
+        if not path.exists():
+            raise InputError(f"{path}: no such file")
+        for place, row in checked_lines(path):
             with _recorded(place):
                 group = _paths(row)
             if isinstance(group, str):
@@ -74,27 +74,6 @@ def _recorded(place: str) -> Iterator[None]:
             f"{place}: no recorded rollout ({type(error).__name__}: {error}); give a file that a run of train.py left in its "
             "folder rollouts/"
         ) from error
-
-
-def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(file:line, tree) of every line of a file of recorded rollouts.
-
-    Raises:
-        InputError: the file is no text, or a line no JSON.
-    """
-    try:
-        lines = list(lines_of(path))
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be read as text ({error})") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        place = f"{path}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{place}: not a JSON object ({error}); remove the line if it was torn off") from error
-        yield place, row
 
 
 def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[float]] | str:
