@@ -204,7 +204,9 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         elif key in ("name", "paths.out"):
             raise InputError(f"{argument}: the rows of a sweep have names and folders of their own; leave it out")
         elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
-            raise InputError(f"{argument}: a sweep takes one value for each key; give one, or run `-m` without sweep=")
+            raise InputError(
+                f"{argument}: a sweep takes one value for each key; give one value, or run `-m` without sweep="
+            )
         else:
             extra.append(argument)
     scale = given.get("scale", "tiny")
