@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -65,16 +64,6 @@ def refuse_same(out: Path, read: Iterable[Path]) -> None:
     """
     if out.exists() and any(path.exists() and out.samefile(path) for path in read):
         raise InputError(f"--out {out}: this file is read; name another")
-
-
-def lines_of(path: Path) -> Iterator[str]:
-    """The lines of a text, one at a time; of one that is packed (``.gz``) unpacked.
-
-    Raises:
-        OSError, EOFError, ValueError, zlib.error: it cannot be read, unpacked or is no text.
-    """
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as stream:
-        yield from stream
 
 
 def read_yaml(path: Path) -> Any:

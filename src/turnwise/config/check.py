@@ -1,4 +1,4 @@
-"""The check that every configuration has to pass before anything is loaded. It tells all mistakes at once, with near names."""
+"""Checks a configuration before anything is loaded, and reports all mistakes at once, with the nearest valid names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from turnwise.config.secrets import secrets_in
 from turnwise.config.signature import Signature, TargetError, signature_of
 from turnwise.config.sizes import too_large
 from turnwise.config.trainer import impossible_trainer, lost_checkpoints
-from turnwise.config.values import strange_name, unusable_values
+from turnwise.config.values import bad_name, unusable_values
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 _UNSET = "???"
@@ -29,11 +29,11 @@ _NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy
 
 
 def check_config(cfg: DictConfig) -> None:
-    """Refuse a configuration that cannot run.
+    """Refuses a configuration that cannot run.
 
     Every ``_target_``, at any depth, is compared with its constructor: unknown and missing parameters, types, ``Literal``
-    values. Dataclasses of Turnwise are also built once, so that their range checks are made. Combinations of parts that exclude
-    each other come last.
+    values. Dataclasses of Turnwise are also built once, so that their range checks run. Incompatible combinations of parts are
+    checked last.
 
     Raises:
         ConfigError: with every mistake found.
@@ -42,21 +42,21 @@ def check_config(cfg: DictConfig) -> None:
         tree: Any = OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError([f"{error.full_key or 'config'}: {first_line(error)}"]) from error
-    if secrets := list(secrets_in(tree)):  # told alone, because other messages repeat values
+    if secrets := list(secrets_in(tree)):  # reported alone, because other messages repeat values
         raise ConfigError(secrets)
-    mistakes = [*_strange(tree), *strange_name(tree.get("name"))]
+    mistakes = [*_unknown_or_missing(tree), *bad_name(tree.get("name"))]
     mistakes += [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
     mistakes += _walk(tree, "")
-    told = {mistake.split(":")[0] for mistake in mistakes}
+    reported = {mistake.split(":")[0] for mistake in mistakes}
     later = impossible_trainer(tree) + lost_checkpoints(tree) + too_large(tree) + impossible_combinations(tree)
     later += impossible_execution(tree)
-    mistakes += [mistake for mistake in later if mistake.split(":")[0] not in told]
+    mistakes += [mistake for mistake in later if mistake.split(":")[0] not in reported]
     if mistakes:
-        raise ConfigError(list(dict.fromkeys(mistakes)))  # two checks may tell the same mistake
+        raise ConfigError(list(dict.fromkeys(mistakes)))  # two checks may report the same mistake
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?``, or the whole list if no name is near."""
+    """Returns ``; did you mean 'x'?`` for the most similar known name, or the list of all names if none is similar."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
@@ -64,8 +64,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"; it takes {', '.join(names)}" if names else "; it takes none"
 
 
-def _strange(tree: Mapping[str, Any]) -> list[str]:
-    """Appended keys (``+key=``) that nothing reads, at the root and among loggers and callbacks; and parts that are missing."""
+def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
+    """Reports appended keys (``+key=``) that nothing reads, at the root and among loggers and callbacks, and missing parts."""
     known = {field.name for field in fields(RunConfig)}
     extra = [str(key) for key in tree if key not in known]
     own = {str(key): value for key, value in tree.items() if key in known}
@@ -73,7 +73,7 @@ def _strange(tree: Mapping[str, Any]) -> list[str]:
     mistakes += [
         f"{key}: every run needs it; leave out ~{key} or {key}=null"
         for key in _NEEDED
-        if "callbacks" in own and own.get(key) is None  # without them it is no whole run, but some parts of one
+        if "callbacks" in own and own.get(key) is None  # a configuration without callbacks is only a part of a run
     ]
     for group in ("logger", "callbacks"):
         for name, part in (own.get(group) or {}).items():
@@ -106,9 +106,9 @@ def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
         return [f"{path}._target_: {error}"]
     given = {key: value for key, value in node.items() if key not in _HYDRA_KEYS}
     mistakes = [*_names(given, signature, path, partial=bool(node.get("_partial_"))), *unusable_values(node, path)]
-    told = {mistake.split(":")[0] for mistake in mistakes}
+    reported = {mistake.split(":")[0] for mistake in mistakes}
     for name, value in given.items():
-        parameter = signature.parameters.get(name) if f"{path}.{name}" not in told else None
+        parameter = signature.parameters.get(name) if f"{path}.{name}" not in reported else None
         if parameter is not None and value != _UNSET and not matches(value, parameter.annotation):
             mistakes.append(f"{path}.{name}: expected {describe(parameter.annotation)}, got {value!r}")
     ours = target.startswith("turnwise.") and signature.is_dataclass
@@ -121,9 +121,10 @@ def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
 
 
 def _ranges(node: dict[str, Any], path: str, signature: Signature) -> list[str]:
-    """The mistakes that the part itself finds in its values. It is built, and built again without each value that it refused.
+    """Builds the part and returns the mistakes that its own checks find.
 
-    A value that only the program can supply is null here, because a person does not set it.
+    After each refused value the part is built again without it, so that every mistake is found. A value that only the program
+    can supply is null here.
     """
     mistakes: list[str] = []
     while all(name in node for name, parameter in signature.parameters.items() if parameter.required):
@@ -144,8 +145,8 @@ def _names(given: Mapping[Any, Any], signature: Signature, path: str, partial: b
         for name in given.keys() - signature.parameters.keys():
             if isinstance(name, str):
                 hint = suggest(name, signature.parameters)
-            else:  # YAML reads the bare words on, off, yes and no as true and false
-                hint = "; a bare on, off, yes or no is a truth value in YAML: quote the key, or call it otherwise"
+            else:  # YAML reads the unquoted words on, off, yes and no as true and false
+                hint = "; an unquoted on, off, yes or no is a truth value in YAML: quote the key or rename it"
             yield f"{path}.{name}: {signature.name} has no such parameter{hint}"
     if not partial:
         for name, parameter in signature.parameters.items():
@@ -154,7 +155,7 @@ def _names(given: Mapping[Any, Any], signature: Signature, path: str, partial: b
 
 
 def matches(value: Any, annotation: Any) -> bool:
-    """Whether a value of a YAML file fits an annotated parameter. A node with a ``_target_`` fits any."""
+    """Returns whether a value of a YAML file fits an annotated parameter. A node with a ``_target_`` fits any annotation."""
     if annotation is Any or (isinstance(value, Mapping) and "_target_" in value):
         return True
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -191,7 +192,7 @@ def _matches_container(value: Any, kind: Any, arguments: tuple[Any, ...]) -> boo
 
 
 def describe(annotation: Any) -> str:
-    """A type in words: ``float``, ``one of keep, drop``, ``int or null``."""
+    """Returns a type in words: ``float``, ``one of keep, drop``, ``int or null``."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))

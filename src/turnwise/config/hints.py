@@ -1,5 +1,4 @@
-"""What a person may have meant by a key that does not exist: a similar name, the same name in another group, or the word of
-another library."""
+"""Suggests a key for one that does not exist: a similar name, the same name in another group, or another library's term."""
 
 from __future__ import annotations
 
@@ -42,11 +41,11 @@ _ELSEWHERE = {
     "fresh": "overwrite overwrite_output_dir force",
 }
 _HERE = {word: key for key, words in _ELSEWHERE.items() for word in words.split()}
-_MOST = 3  # keys that are named at most, if a word fits several
+_MOST = 3  # most keys in a suggestion
 
 
 def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
-    """The end of a sentence which says that there is no key ``word``: the key that was probably meant, or all keys.
+    """Returns the end of the message "there is no key ``word``": the key that was probably meant, or the list of keys.
 
     Args:
         word: the unknown key.
@@ -58,7 +57,7 @@ def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
     if known and (not holder or known.startswith(f"{holder}.")):
         if _lies_in(tree, known):
             return f"; did you mean '{known}'?"
-        return f"; here it is '{known}', which belongs to a part that this run does not use"
+        return f"; it is called '{known}' here and belongs to a part that this run does not use"
     names = [str(name) for name in _at(tree, holder) if not str(name).startswith("_")]
     if near := get_close_matches(word, names, n=1, cutoff=0.6):
         return f"; did you mean '{near[0]}'?"
@@ -73,7 +72,7 @@ def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
 
 
 def keys_of(tree: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
-    """Every dotted key of a tree, groups and leaves, without Hydra's own."""
+    """Yields every dotted key of a tree, groups and leaves, without Hydra's own keys."""
     for key, value in tree.items():
         if not str(key).startswith("_"):
             yield f"{prefix}{key}"

@@ -1,4 +1,4 @@
-"""Turns Hydra's complaints into one clear message: every bad override of a command line, with the nearest right name."""
+"""Turns Hydra's errors into one clear message that names every bad override and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from turnwise.config.schema import ConfigError, compose_config
 
 
 def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
-    """What is wrong with a command line that Hydra refused.
+    """Returns an error that explains why Hydra refused a command line.
 
-    Overrides that Hydra refuses are taken out one by one until the rest composes. The rest is then checked by
+    Refused overrides are removed one by one until the rest composes. The rest is then checked by
     :func:`turnwise.config.check.check_config`, so that one message names all mistakes.
 
     Args:
-        error: what Hydra raised. Its own words are used if no override is to blame.
+        error: what Hydra raised. Its message is used if no override caused it.
         arguments: the command line without the program.
         folder: the configuration folder.
         primary: name of the primary configuration.
@@ -60,7 +60,7 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
 
 
 def _one_of_sweep(override: Override, complaint: str) -> Override:
-    """The override with the value of a sweep that Hydra complains of, or with the first value; all have the same key."""
+    """Returns the override with the sweep value named in Hydra's error, or else with the sweep's first value."""
     if not override.is_sweep_override():
         return override
     lines = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
@@ -92,7 +92,7 @@ def _message(override: Override, error: Exception, cfg: DictConfig | None, folde
     if cfg is None:
         return f"{given}: there is no key '{key}'"
     *parents, last = key.lstrip("+~").split(".")
-    if parents[:1] == ["hydra"]:  # Hydra's own part is not in cfg
+    if parents[:1] == ["hydra"]:  # cfg does not hold Hydra's own settings
         return f"{given}: {_line(error)}"
     depth = 0
     while depth < len(parents) and isinstance(OmegaConf.select(cfg, ".".join(parents[: depth + 1])), DictConfig):

@@ -1,4 +1,4 @@
-"""Launchers of ``-m`` and sweeps: what a launcher needs and this machine lacks is found before a run is launched."""
+"""Checks the Hydra launcher of ``-m`` and sweeps before a run is launched: its package and, for Slurm, the cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from turnwise.config.schema import ConfigError
 from turnwise.files import read_yaml
 
-# Hydra's name of a launcher -> the module that brings it, and the package
+# Hydra's name of a launcher -> its module and its package
 _PLUGINS = {
     "joblib": ("hydra_plugins.hydra_joblib_launcher", "hydra-joblib-launcher"),
     "submitit_local": ("hydra_plugins.hydra_submitit_launcher", "hydra-submitit-launcher"),
@@ -21,14 +21,14 @@ _LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
 
 
 def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
-    """Refuse a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm.
+    """Refuses a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm.
 
     Args:
         arguments: the command line without the program.
         folder: the configuration folder.
 
     Raises:
-        ConfigError: with what to install, or where to start the command.
+        ConfigError: the message says what to install, or where to start the command.
     """
     given = [argument.partition("=")[2] for argument in arguments if argument.startswith("hydra/launcher=")]
     if not given:
@@ -50,18 +50,18 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
 
 
 def took_no_job(error: BaseException) -> bool:
-    """Whether Slurm refused what submitit handed it: no cluster that answers, or no such account or partition."""
+    """Returns whether Slurm refused submitit's job: no cluster answers, or the account or partition does not exist."""
     return type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
 
 
 def launchers(folder: Path) -> str:
-    """The launchers of ``conf/hydra/launcher`` in one line, for ``--help``."""
+    """Returns the launchers of ``conf/hydra/launcher`` in one line, for ``--help``."""
     return ", ".join(sorted(path.stem for path in (folder / "hydra" / "launcher").glob("*.yaml")))
 
 
 def _stands_on(name: str, folder: Path) -> str:
-    """The launcher of Hydra that a file of ``conf/hydra/launcher`` sets up; the name itself if there is no such file."""
-    for _ in range(8):  # files that name each other in a circle are Hydra's to refuse
+    """Returns the Hydra launcher that a file of ``conf/hydra/launcher`` configures, or the name itself if there is no file."""
+    for _ in range(8):  # Hydra itself refuses files that refer to each other in a circle
         path = folder / "hydra" / "launcher" / f"{name}.yaml"
         content = read_yaml(path) if path.is_file() else None
         below = content.get("defaults") if isinstance(content, dict) else None

@@ -14,15 +14,14 @@ from turnwise.errors import InputError
 from turnwise.models.hub import at_hand
 from turnwise.models.shipped import BASES
 
-_PROCESSES = 16  # that any machine may start
-_LONGEST = 255  # bytes of a file's name
+_PROCESSES = 16  # processes that any machine may start
+_LONGEST = 255  # bytes of a file name
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Refuse a run that this machine cannot begin: it lacks GPUs, folders cannot be written, or models are neither here nor can
-    be fetched.
+    """Refuses a run that this machine cannot start: GPUs are missing, folders cannot be written, or models are not available.
 
-    This check is made where a run starts, and not where its configuration is composed, because a plan or a sweep may be made on
+    This check runs when a run starts and not when its configuration is composed, because a plan or a sweep may be composed on
     another machine.
 
     Raises:
@@ -37,29 +36,28 @@ def _gpus(cfg: DictConfig) -> list[str]:
     accelerator, devices = (OmegaConf.select(cfg, f"trainer.{name}") for name in ("accelerator", "devices"))
     if accelerator not in ON_GPU:
         return []
-    import torch  # heavy, and only needed here
+    import torch  # imported here because it is slow to import and only needed for GPUs
 
     if not torch.cuda.is_available():
         return [
             f"trainer.accelerator={accelerator}: torch {torch.__version__} finds no CUDA device on this machine; choose "
-            "trainer=cpu, or see whether nvidia-smi lists one and whether this torch is built for CUDA"
+            "trainer=cpu, or check that nvidia-smi lists one and that this torch is built for CUDA"
         ]
-    started = any(
-        name in os.environ for name in ("LOCAL_RANK", "SLURM_PROCID")
-    )  # its launcher may show it one GPU alone
+    # A launcher may have made only one GPU visible to this process.
+    started = any(name in os.environ for name in ("LOCAL_RANK", "SLURM_PROCID"))
     needed = devices if isinstance(devices, int) else 1 + max(devices, default=0) if places(devices) else 0
     there = torch.cuda.device_count()
     return [f"trainer.devices={devices}: this machine has {there}"] if needed > there and not started else []
 
 
 def _cores(cfg: DictConfig) -> Iterator[str]:
-    """Processes that compute: more of them than cores only wait for each other, and each takes memory."""
+    """Reports more processes than cores: the surplus only waits, and each process takes memory."""
     most = max(_PROCESSES, os.cpu_count() or 1)
     on_cpu = OmegaConf.select(cfg, "trainer.accelerator") == "cpu"
     for key in (*(["trainer.devices"] if on_cpu else []), "engine.lanes"):
         given = OmegaConf.select(cfg, key)
         if isinstance(given, int) and given > most:
-            yield f"{key}: at most {most} processes compute side by side on this machine; got {given}"
+            yield f"{key}: this machine can run at most {most} processes side by side; got {given}"
 
 
 def _folders(cfg: DictConfig) -> list[str]:
@@ -69,22 +67,20 @@ def _folders(cfg: DictConfig) -> list[str]:
         if not given.strip():
             mistakes.append(f"{key}: empty; name a folder to write to")
         elif "\0" in given or any(len(part.encode(errors="replace")) > _LONGEST for part in Path(given).parts):
-            mistakes.append(
-                f"{key}: no name of a folder is longer than {_LONGEST} bytes; give a shorter one (name=...)"
-            )
+            mistakes.append(f"{key}: a folder's name may have at most {_LONGEST} bytes; give a shorter one (name=...)")
         else:
             path = next(path for path in (Path(given), *Path(given).absolute().parents) if os.path.lexists(path))
             if not path.is_dir():
-                mistakes.append(f"{key}={given}: {path} is not a folder; remove it, or name another place")
+                mistakes.append(f"{key}={given}: {path} is not a folder; remove it, or name another folder")
             elif not os.access(path, os.W_OK | os.X_OK):
-                mistakes.append(f"{key}={given}: nothing can be written to {path}; name another place")
+                mistakes.append(f"{key}={given}: {path} is not writable; name another folder")
     if mistakes:
         return mistakes
     out, cache = (Path(os.path.realpath(str(OmegaConf.select(cfg, f"paths.{name}")))) for name in ("out", "cache"))
     if cache.is_relative_to(out):
         mistakes.append(
-            f"paths.cache={cache}: lies in the run's own folder, which may be put aside or emptied; runs share it, so give "
-            "it a place beside them"
+            f"paths.cache={cache}: lies inside the run's own folder, which may be renamed or emptied; runs share the cache, so "
+            "put it outside"
         )
     return mistakes
 

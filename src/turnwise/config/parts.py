@@ -1,4 +1,4 @@
-"""One part of a configuration without the others, for scripts that use an environment alone."""
+"""Builds one part of a configuration without the others, for scripts that need only, say, an environment."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from turnwise.config.schema import build, compose_config
 
 
 def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:
-    """Check and build the part under ``key`` of the configuration that ``overrides`` make. The other parts are not checked.
+    """Checks and builds the part under ``key`` of the configuration that ``overrides`` compose. Other parts are not checked.
 
     Args:
         key: a group, such as ``env``.
         overrides: as for ``train.py``.
-        folder: of the configuration's files.
+        folder: the configuration folder.
 
     Raises:
-        ConfigError: it does not compose, or the part cannot be built; the message names the key and the remedy.
+        ConfigError: the configuration does not compose, or the part cannot be built; the message names the key and the remedy.
     """
     try:
         cfg = compose_config(overrides, folder)
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, overrides, folder) from error
     part = OmegaConf.create({key: OmegaConf.to_container(cfg, resolve=True)[key]})  # type: ignore[index, call-overload]
-    check_config(part)  # not even the libraries of the other parts are needed
+    check_config(part)
     return build(part, key)

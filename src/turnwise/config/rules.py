@@ -1,4 +1,4 @@
-"""Combinations of a method's parts that Hydra composes and that cannot work, each with the way out."""
+"""Checks combinations of a method's parts: which ones cannot work together, and how to correct them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 _LOCAL_REWARDS = {"Exact", "Functional", "Graded", "ToolCalls"}  # compare one action with the demonstrated one
 _GROUP_RULES = {"GroupAdvantage", "Awpo"}
 _JUDGED_RULES = {"Awpo"}  # weigh a judge's score against the outcome
-_PREDICTED = {"Trace", "Pcl"}  # ask a predictor
-_DEMONSTRATED_STATES = {"ExpertTurns", "Pivots"}  # know a demonstrated action
+_PREDICTED = {"Trace", "Pcl"}  # need a predictor
+_DEMONSTRATED_STATES = {"ExpertTurns", "Pivots"}  # hold a demonstrated action
 
 
 def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
-    """Mistakes of a resolved configuration that lie in two or more parts together."""
+    """Returns the mistakes of a resolved configuration that concern two or more parts together."""
     states, reward, loss = part_of(cfg, "states"), part_of(cfg, "reward"), part_of(cfg, "loss")
     turns = value_of(cfg, "rollout", "turns")
     mistakes = _seeded(cfg) + _predicted(cfg, turns)
     if reward in _LOCAL_REWARDS and states not in _DEMONSTRATED_STATES:
         mistakes.append(
-            f"reward={_short(reward)}: compares with a demonstrated action, which {states} has none of; "
+            f"reward={_short(reward)}: compares with a demonstrated action, and {states} has none; "
             "choose states=expert_turns, states=pivots or reward=outcome"
         )
     if reward in _LOCAL_REWARDS and turns != 1:
@@ -29,14 +29,14 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
         mistakes.append(
             f"rollout.turns: reward=outcome is paid at an episode's end; set rollout.turns=null, got {turns}"
         )
-    if turns is not None and (first := _first_look(cfg)) is not None and first >= turns:
+    if turns is not None and (first := _first_decision(cfg)) is not None and first >= turns:
         mistakes.append(
-            f"gate: it first looks after turn {first}, when all rollouts of rollout.turns={turns} have ended; "
+            f"gate: its first decision comes after turn {first}, when all rollouts of rollout.turns={turns} have ended; "
             "set gate=never, or an earlier turn"
         )
     if loss == "Nll":
         mistakes += [
-            f"{part}: loss=nll imitates the demonstrated tokens and reads no {part}; set {part}=none, or loss=clipped"
+            f"{part}: loss=nll imitates the demonstrated tokens and uses no {part}; set {part}=none, or loss=clipped"
             for part in ("reward", "advantage")
             if part_of(cfg, part)
         ]
@@ -44,19 +44,19 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
             mistakes.append("states=task_starts: loss=nll needs demonstrated actions; choose states=expert_turns")
     elif loss:
         mistakes += [
-            f"{part}: loss={_short(loss)} needs one, and it is null; choose one, or method=sft to imitate"
+            f"{part}: loss={_short(loss)} needs one, but it is null; choose one, or method=sft to imitate"
             for part in ("allocator", "reward", "advantage")
             if not part_of(cfg, part)
         ]
         if value_of(cfg, "rollout", "sampling", "temperature") == 0:
-            mistakes.append("rollout.sampling.temperature: greedy samples of a state are all the same; set it above 0")
+            mistakes.append("rollout.sampling.temperature: greedy samples of one state are identical; set it above 0")
         for key, off, most in (("top_p", 1, 1), ("top_k", 0, math.inf), ("min_p", 0, 1)):
             value = value_of(cfg, "rollout", "sampling", key)
             # Sampling itself refuses what is out of range.
             if isinstance(value, int | float) and 0 < value <= most and value != off:
                 mistakes.append(
-                    f"rollout.sampling.{key}: the update scores tokens under the whole distribution, so a filter would make "
-                    f"its ratios wrong; set it to {off}"
+                    f"rollout.sampling.{key}: the update scores tokens under the unfiltered distribution, so its ratios would "
+                    f"be wrong; set it to {off}"
                 )
     if part_of(cfg, "advantage") in _GROUP_RULES and value_of(cfg, "allocator", "group_size") == 1:
         mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
@@ -66,25 +66,25 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
         pays_one = reward in at_most_one or (reward == "Outcome" and value_of(cfg, "reward", "of") == "won")
         if pays_one and isinstance(tau, int | float) and tau > 1:
             mistakes.append(
-                f"advantage.tau_high: reward={_short(reward)} is at most 1, so that no group would be too easy; set "
+                f"advantage.tau_high: reward={_short(reward)} is at most 1, so no group would count as too easy; set "
                 f"advantage.tau_low=0.2 and advantage.tau_high=0.8, or advantage.difficulty=false; got {tau}"
             )
     if (value_of(cfg, "loss", "kl_beta") or 0) > 0 and value_of(cfg, "policy", "lora", "r") == 0:
         mistakes.append(
-            "loss.kl_beta: the reference policy is the policy with its adapter off, and policy.lora.r is 0; "
+            "loss.kl_beta: the reference policy is the policy without its adapter, but policy.lora.r is 0; "
             "set loss.kl_beta=0, or train an adapter"
         )
     return mistakes
 
 
 def part_of(cfg: Mapping[str, Any], name: str) -> str | None:
-    """The class of the part under ``name``; None where the run uses none."""
+    """Returns the class name of the part under ``name``, or None if the run uses none."""
     node = cfg.get(name)
     return str(node["_target_"]).rpartition(".")[2] if isinstance(node, Mapping) and "_target_" in node else None
 
 
 def value_of(cfg: Mapping[str, Any], *keys: str) -> Any:
-    """The value below ``keys``; None where one of them is missing."""
+    """Returns the value under the nested ``keys``, or None if one of them is missing."""
     node: Any = cfg
     for key in keys:
         node = node.get(key) if isinstance(node, Mapping) else None
@@ -92,42 +92,42 @@ def value_of(cfg: Mapping[str, Any], *keys: str) -> Any:
 
 
 def _seeded(cfg: Mapping[str, Any]) -> list[str]:
-    """numpy takes seeds from 0 to 2^32 - 1, and would refuse others in the middle of a run."""
+    """Reports a seed outside 0 to 2^32 - 1, which numpy would refuse in the middle of a run."""
     seed = value_of(cfg, "seed")
     inside = not isinstance(seed, int) or 0 <= seed < 2**32
-    return [] if inside else [f"seed: set it from 0 to {2**32 - 1}, which every generator of a run takes; got {seed}"]
+    return [] if inside else [f"seed: set it from 0 to {2**32 - 1}, which every random generator accepts; got {seed}"]
 
 
 def _stepping(cfg: Mapping[str, Any]) -> list[str]:
-    """What several optimiser steps on one collection need."""
+    """Reports settings that do not fit several optimiser steps on one collection."""
     steps, drawn = value_of(cfg, "update", "steps"), value_of(cfg, "rollout", "states")
     mistakes = []
     if isinstance(steps, int) and isinstance(drawn, int) and steps > drawn:
         mistakes.append(
-            f"update.steps: {steps} steps on {drawn} trees leave some without any; set it to rollout.states={drawn} or less"
+            f"update.steps: {steps} steps on {drawn} trees leave some steps without a tree; set it to rollout.states={drawn} or "
+            "less"
         )
     if isinstance(steps, int) and steps > 1 and value_of(cfg, "loss", "correction"):
         mistakes.append(
-            "loss.correction: its clip is around the policy that learns, so that nothing would hold the second step back; "
-            f"set update.steps=1, or loss=clipped, whose clip is around the policy that played; got update.steps={steps}"
+            "loss.correction: its clip is centred on the current policy, so nothing would limit the second step; set "
+            f"update.steps=1, or loss=clipped, whose clip is centred on the policy that sampled; got update.steps={steps}"
         )
     return mistakes
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:
-    """An advantage that reads a judge's score needs a judge. A judge needs such an advantage, and single replies to compare with
-    demonstrated ones."""
+    """Reports an advantage that lacks its judge, and a judge that lacks such an advantage or demonstrated replies."""
     judge, advantage, states = part_of(cfg, "judge"), part_of(cfg, "advantage"), part_of(cfg, "states")
     if judge is None:
         if advantage not in _JUDGED_RULES:
             return []
         return [
-            "judge: advantage=awpo and advantage=mixed weigh a judge's score of the reasoning, and there is none; choose "
+            "judge: advantage=awpo and advantage=mixed weigh a judge's score of the reasoning, but judge is null; choose "
             "judge=offline or judge=endpoint, or set advantage=group"
         ]
     if advantage not in _JUDGED_RULES:
         return [
-            f"judge: {judge} would be asked about every rollout, and advantage={_short(advantage)} never reads its score; set "
+            f"judge: {judge} would score every rollout, but advantage={_short(advantage)} never uses its score; set "
             "judge=none, or choose advantage=awpo or advantage=mixed"
         ]
     if states not in _DEMONSTRATED_STATES or value_of(cfg, "rollout", "turns") != 1:
@@ -139,18 +139,18 @@ def _judging(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
-    """What parts that ask a predictor need, and allocators that spend one budget over all states."""
+    """Reports what is missing for parts that use a predictor, and for allocators that spend one budget over all states."""
     allocator = part_of(cfg, "allocator")
     mistakes = []
     if allocator in _PREDICTED and not part_of(cfg, "predictor"):
         mistakes.append(
-            f"allocator={_short(allocator)}: asks a predictor where outcomes are mixed, and predictor is null; "
+            f"allocator={_short(allocator)}: needs a predictor of mixed outcomes, but predictor is null; "
             "set predictor=tiny, or choose allocator=uniform"
         )
     if part_of(cfg, "gate") == "Predicted" and not part_of(cfg, "predictor"):
         mistakes.append(
-            "gate=predicted: asks a predictor whether a group will be mixed, and predictor is null; set predictor=tiny, or "
-            "choose another gate"
+            "gate=predicted: needs a predictor of mixed outcomes, but predictor is null; set predictor=tiny, or choose another "
+            "gate"
         )
     if (
         allocator in _PREDICTED
@@ -158,19 +158,18 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
         and value_of(cfg, "advantage", "zero_variance") == "refill"
     ):
         mistakes.append(
-            f"advantage.zero_variance: allocator={_short(allocator)} has spent its budget when a refill would ask for more "
-            "states; set drop or keep"
+            f"advantage.zero_variance: allocator={_short(allocator)} has spent its whole budget before a refill; set drop or keep"
         )
     branches = {"Trace": "expansion", "TreePO": "branches"}.get(allocator or "")
     if branches and turns == 1 and (value_of(cfg, "allocator", branches) or 0) > 0:
         mistakes.append(
-            f"allocator.{branches}: with rollout.turns=1 no rollout has a turn to branch at; "
+            f"allocator.{branches}: with rollout.turns=1 no rollout has a later turn to branch at; "
             f"set allocator.{branches}=0, or rollout.turns=null"
         )
     states, prompts = value_of(cfg, "rollout", "states"), value_of(cfg, "allocator", "prompts")
     if allocator == "Pcl" and isinstance(prompts, int) and isinstance(states, int) and prompts > states:
         mistakes.append(
-            f"allocator.prompts: {prompts} of rollout.states={states} candidates cannot be chosen; "
+            f"allocator.prompts: cannot choose {prompts} prompts from rollout.states={states} candidates; "
             f"set rollout.states to {2 * prompts}, twice as many, as in TRACE's experiments"
         )
     most = value_of(cfg, "predictor", "reward_max")
@@ -179,8 +178,8 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
     return mistakes
 
 
-def _first_look(cfg: Mapping[str, Any]) -> int | None:
-    """The first turn after which the gate may stop a tree; None where it never does."""
+def _first_decision(cfg: Mapping[str, Any]) -> int | None:
+    """Returns the first turn after which the gate may stop a tree, or None if it never does."""
     steps = value_of(cfg, "gate", "steps")
     step = min(steps, default=None) if isinstance(steps, Sequence) else value_of(cfg, "gate", "k")
     return step if isinstance(step, int) else None

@@ -1,6 +1,6 @@
-"""The root of every configuration: its keys, and the name of a run.
+"""Declares the root of every configuration, names runs, and composes and builds configurations.
 
-A part's constructor is its own schema (see :mod:`turnwise.config.check`); only what belongs to no part is declared here.
+A part's constructor is its own schema (see :mod:`turnwise.config.check`); only keys that belong to no part are declared here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from turnwise.errors import InputError
 
 
 class ConfigError(InputError):
-    """Mistakes in a configuration, all of them, each naming its key and the remedy."""
+    """All mistakes in a configuration; each message names the key and the remedy."""
 
     def __init__(self, mistakes: list[str]) -> None:
         self.mistakes = mistakes
@@ -39,7 +39,7 @@ class ConfigError(InputError):
 
 @dataclass
 class Paths:
-    """Where a run writes."""
+    """Folders that a run writes to: ``out`` for the run itself, ``cache`` for files that runs share."""
 
     out: str = MISSING
     cache: str = MISSING
@@ -47,7 +47,7 @@ class Paths:
 
 @dataclass
 class RunConfig:
-    """Keys of ``conf/train.yaml``. A part that a method does not use is null."""
+    """The keys of ``conf/train.yaml``. A part that a method does not use is null."""
 
     name: str = MISSING
     method: str = MISSING
@@ -62,12 +62,12 @@ class RunConfig:
     allocator: Any = None
     gate: Any = None
     rollout: Any = None
-    # what it was worth, and what to do about it
+    # rewards, advantages and the update
     reward: Any = None
     advantage: Any = None
     loss: Any = None
     update: Any = None
-    # who acts, who predicts, who judges
+    # models
     base: str = MISSING
     policy: Any = None
     predictor: Any = None
@@ -80,14 +80,14 @@ class RunConfig:
     eval: Any = None
 
 
-LONGEST_NAME = 120  # characters of a folder; file systems stop at 255 bytes
+LONGEST_NAME = 120  # most characters in a folder's name; file systems allow 255 bytes
 
 
 def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
-    """Folder of a run: the preset's name, and below it the overrides that make this run another one.
+    """Returns the folder of a run: the preset's name, and below it the overrides that distinguish this run.
 
-    ``method=x`` is dropped where the preset is named x, and so is the override of the group ``dropped``. Slashes of values
-    become ``+``, and what is too long for a folder ends in its hash.
+    ``method=x`` is dropped where the preset is named x, and so is the override of the group ``dropped``. Slashes in values
+    become ``+``. A name that is too long for a folder is cut and ends in its hash.
     """
     gone = (f"method={preset}", f"{dropped}=")
     kept = [
@@ -101,16 +101,17 @@ def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
 
 
 def register() -> None:
-    """Tell Hydra of the root schema and OmegaConf of ``${run_name:preset,overrides}``. Idempotent."""
+    """Registers the root schema with Hydra and the resolver ``${run_name:preset,overrides}`` with OmegaConf. Idempotent."""
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 def compose_config(overrides: Sequence[str], folder: Path, primary: str = "train") -> DictConfig:
-    """The configuration that ``python train.py <overrides>`` would run, for scripts, notebooks and tests.
+    """Returns the configuration that ``python train.py <overrides>`` would run, for scripts, notebooks and tests.
 
     Raises:
-        HydraException, OmegaConfBaseException: it does not compose; ``turnwise.config.hydra_errors.explain`` says why in words.
+        HydraException, OmegaConfBaseException: it does not compose; ``turnwise.config.hydra_errors.explain`` turns the error
+            into a clear message.
     """
     register()
     hydra_config = HydraConfig.instance()
@@ -121,7 +122,7 @@ def compose_config(overrides: Sequence[str], folder: Path, primary: str = "train
         try:
             hydra_config.set_config(cfg)
             with open_dict(cfg):
-                cfg.name = cfg.name  # resolved now: it asks Hydra for the command line
+                cfg.name = cfg.name  # resolved now, because the resolver reads Hydra's command line
                 del cfg["hydra"]
         finally:
             hydra_config.cfg = outer
@@ -132,22 +133,23 @@ _FULL_KEY = re.compile(r"^full_key: (\S+)$", re.MULTILINE)  # in Hydra's message
 
 
 def build(cfg: DictConfig, key: str, **given: Any) -> Any:
-    """The part under ``key``, from its constructor; None where the method uses none.
+    """Builds the part under ``key`` with its constructor. Returns None if the method uses none.
 
     Args:
-        cfg: of the run.
+        cfg: the run's configuration.
         key: a group, such as ``loss`` or ``logger.wandb``.
-        given: what only the program can supply. A part whose file says ``_partial_`` takes what its constructor names of it.
+        given: arguments that only the program can supply. A part whose file says ``_partial_`` receives those of them that its
+            constructor names.
 
     Raises:
-        ConfigError: the constructor refused what it was given.
+        ConfigError: the constructor refused its arguments.
     """
     node = OmegaConf.select(cfg, key)
     return None if node is None else build_node(node, key, **given)
 
 
 def build_node(node: Any, key: str, **given: Any) -> Any:
-    """As :func:`build`, from the node that lies under ``key``."""
+    """Builds a part as :func:`build` does, from the node under ``key``."""
     try:
         part = instantiate(node)
         if not isinstance(part, partial):
@@ -156,15 +158,15 @@ def build_node(node: Any, key: str, **given: Any) -> Any:
         return part(**{name: value for name, value in given.items() if name in named})
     except InputError:
         raise
-    except ValueError as error:  # of a part that only now has all of its arguments
+    except ValueError as error:  # raised by a partial part, which only now has all of its arguments
         raise ConfigError([f"{key}: {first_line(error)}"]) from error
     except InstantiationException as error:
         reason = error.__cause__ if isinstance(error.__cause__, ValueError | TypeError) else error
-        within = _FULL_KEY.search(str(error))  # of a part that stands inside another one
+        within = _FULL_KEY.search(str(error))  # names a part that is nested in another one
         place = within[1] if within and within[1].startswith(f"{key}.") else key
         raise ConfigError([f"{place}: {first_line(reason)}"]) from error
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line: other libraries' messages run on."""
+    """Returns the first line of an error's message, because other libraries' messages are long."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

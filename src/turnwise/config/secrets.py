@@ -1,4 +1,4 @@
-"""Secrets in a configuration: they are refused before anything is written or printed, and the refusal does not repeat them."""
+"""Refuses secrets in a configuration before anything is written or printed. The messages never repeat a secret."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from urllib.parse import urlsplit
 
 from turnwise.config.schema import ConfigError
 
-_USER = re.compile(r"//[^\s/?#]*@|//[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")  # //user:password@, its password with a slash too
-_ADDRESS = re.compile(r"(?:^|[._])(?:urls?|retriever)(?:\.\d+)?$")  # a key that takes addresses
+_USER = re.compile(r"//[^\s/?#]*@|//[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")  # //user:password@; the password may hold a slash
+_ADDRESS = re.compile(r"(?:^|[._])(?:urls?|retriever)(?:\.\d+)?$")  # keys that take addresses
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 _NAMED = re.compile(r"key_variable['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
 
 
 def refuse_secrets(arguments: Iterable[str]) -> None:
-    """Refuse overrides that hold a password or an API key, because Hydra's own messages would repeat them.
+    """Refuses overrides that hold a password or an API key, because Hydra's own messages would repeat them.
 
     Raises:
-        ConfigError: the message names the key of each such override, and shows no part of its value.
+        ConfigError: the message names the key of each such override but no part of its value.
     """
     mistakes = [mistake for argument in arguments for mistake in _in_override(argument)]
     if mistakes:
@@ -27,7 +27,7 @@ def refuse_secrets(arguments: Iterable[str]) -> None:
 
 
 def secrets_in(tree: Any, path: str = "") -> Iterator[str]:
-    """Mistakes of a resolved configuration: addresses with a user or a password, and API keys where a variable's name belongs."""
+    """Yields mistakes: addresses with a user or a password, and API keys in place of the name of an environment variable."""
     children = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in children:
         place = f"{path}.{key}" if path else str(key)
@@ -62,7 +62,7 @@ def _holds_user(text: str) -> bool:
 def _misplaced(value: str, place: str) -> Iterator[str]:
     try:
         port = urlsplit(value).port
-    except ValueError:  # also an address of IPv6 that is cut
+    except ValueError:  # for example an IPv6 address without its closing bracket
         yield f"{place}: the address has no valid host and port; a port is a number from 1 to 65535"
         return
     if port == 0:
@@ -71,7 +71,7 @@ def _misplaced(value: str, place: str) -> Iterator[str]:
 
 def _credentials(place: str) -> str:
     return (
-        f"{place}: the address holds a user or a password, which would be kept with the run; leave them out, and put the key "
+        f"{place}: the address holds a user or a password, which would be saved with the run; leave them out, and put the key "
         "into the environment variable that key_variable names"
     )
 

@@ -1,4 +1,4 @@
-"""What a ``_target_`` accepts, read from its source: nothing is imported, so a typo is found before torch has loaded."""
+"""Reads the parameters of a ``_target_`` from its source without importing it, so that a typo is found before torch loads."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NAMES: dict[str, Any] = {
 
 
 class TargetError(LookupError):
-    """There is no such class or function."""
+    """The dotted path names no class or function."""
 
 
 @dataclass(slots=True)
 class Parameter:
-    """One argument. ``annotation`` is ``Any`` where the source's type cannot be known without importing it."""
+    """One parameter. ``annotation`` is ``Any`` if the type cannot be resolved without an import."""
 
     annotation: Any
     required: bool
@@ -35,7 +35,7 @@ class Parameter:
 
 @dataclass(slots=True)
 class Signature:
-    """Arguments that ``name`` takes by keyword."""
+    """The keyword parameters of the class or function ``name``."""
 
     name: str
     parameters: dict[str, Parameter] = field(default_factory=dict)
@@ -51,10 +51,10 @@ class _Definition:
 
 @cache
 def signature_of(target: str) -> Signature:
-    """Signature of the dotted path of a class, a function or a static method's class.
+    """Returns the signature of the class or function at a dotted path.
 
     Raises:
-        TargetError: nothing is defined there; the message says how far the path leads.
+        TargetError: nothing is defined there; the message says which part of the path is missing.
     """
     found = _find(target)
     if isinstance(found.node, ast.ClassDef):
@@ -64,7 +64,7 @@ def signature_of(target: str) -> Signature:
 
 @cache
 def _source(module: str) -> tuple[ast.Module, bool] | None:
-    """The parsed source of a module and whether it is a package; None where there is no such Python file."""
+    """Returns a module's parsed source and whether it is a package, or None if there is no such Python file."""
     top, *rest = module.split(".")
     spec = PathFinder.find_spec(top)
     if spec is None or spec.origin is None:
@@ -85,13 +85,13 @@ def _source(module: str) -> tuple[ast.Module, bool] | None:
 def _find(target: str) -> _Definition:
     module, _, name = target.rpartition(".")
     if not module:
-        raise TargetError(f"'{target}' is no dotted path of a class or function")
+        raise TargetError(f"'{target}' is not a dotted path of a class or function")
     definition = _find_in(module, name, frozenset())
     if definition is not None:
         return definition
     if _source(module) is None:
         raise TargetError(f"there is no module '{module}'")
-    raise TargetError(f"module '{module}' defines no '{name}'")
+    raise TargetError(f"module '{module}' does not define '{name}'")
 
 
 def _find_in(module: str, name: str, seen: frozenset[tuple[str, str]]) -> _Definition | None:
@@ -114,7 +114,7 @@ def _find_in(module: str, name: str, seen: frozenset[tuple[str, str]]) -> _Defin
 
 
 def _statements(tree: ast.Module) -> list[ast.stmt]:
-    """Top-level statements, those under ``if`` and ``try`` too; the last definition of a name wins."""
+    """Returns top-level statements, also those under ``if`` and ``try``, last first, because the last definition counts."""
     flat: list[ast.stmt] = []
     waiting: list[ast.stmt] = list(tree.body)
     while waiting:
@@ -147,7 +147,7 @@ def _class_signature(found: _Definition) -> Signature:
     for base in _bases(found):
         signature = _class_signature(base)
         return Signature(node.name, signature.parameters, signature.accepts_any, signature.is_dataclass)
-    return Signature(node.name, accepts_any=bool(node.bases))  # a base we cannot see may take anything
+    return Signature(node.name, accepts_any=bool(node.bases))  # an unresolved base may take any argument
 
 
 def _bases(found: _Definition) -> list[_Definition]:
@@ -196,7 +196,7 @@ def _function_signature(node: ast.FunctionDef | ast.AsyncFunctionDef, module: st
 
 
 class _Scope(Mapping[str, Any]):
-    """The names that an annotation may use: the small vocabulary, and aliases of its module such as ``X = Literal[...]``."""
+    """Resolves the names in an annotation: ``_NAMES``, and aliases of its module such as ``X = Literal[...]``."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -212,7 +212,7 @@ class _Scope(Mapping[str, Any]):
 
 
 def _annotation(node: ast.expr | None, module: str) -> Any:
-    """The type that an annotation names, out of a small vocabulary; ``Any`` for every other."""
+    """Returns the type that an annotation stands for, or ``Any`` if it uses other names than :class:`_Scope` resolves."""
     if node is None:
         return Any
     if isinstance(node, ast.Constant) and isinstance(node.value, str):

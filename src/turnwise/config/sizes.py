@@ -1,11 +1,11 @@
-"""Numbers of a configuration that are far too large: a run with them would not end, or would take the machine's memory."""
+"""Refuses numbers that are far too large: such a run would never end, or would exhaust the machine's memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_MOST = {  # dotted key, or its last part wherever it stands -> the most that it may be
+_MOST = {  # dotted key, or the last part of a key in any group -> largest value
     "rollout.states": 10**6,
     "rollout.frozen": 10**7,
     "rollout.turns": 10**6,
@@ -63,7 +63,7 @@ _MOST = {  # dotted key, or its last part wherever it stands -> the most that it
 
 
 def too_large(tree: Mapping[str, Any]) -> list[str]:
-    """Mistakes of a resolved configuration's numbers, each with its key and its bound."""
+    """Returns the mistakes of a resolved configuration's numbers, each with its key and its bound."""
     return [
         f"{key}: set it to at most {most:,}; got {value:,}"
         for key, value in _numbers(tree)

@@ -1,4 +1,4 @@
-"""Arguments of Lightning's Trainer that a run cannot carry out, or that it gives the Trainer itself."""
+"""Checks arguments of Lightning's Trainer and its checkpoint callback: those that a run cannot use or sets itself."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _PROFILERS = ("simple", "advanced", "pytorch", None)
 _FREE = """
     accelerator strategy devices num_nodes precision max_epochs log_every_n_steps reload_dataloaders_every_n_epochs
     num_sanity_val_steps deterministic benchmark detect_anomaly profiler sync_batchnorm
-"""  # what a configuration may set of the Trainer
-_ELSEWHERE = {  # where a run sets what the Trainer's other arguments would
+"""  # arguments of the Trainer that a configuration may set
+_ELSEWHERE = {  # other arguments of the Trainer -> the setting of a run to use instead
     "callbacks": "give one a name of its own, as callbacks.NAME={_target_: ...}",
     "enable_checkpointing": "the run keeps a checkpoint of each iteration; callbacks.checkpoint has its settings",
-    "logger": "give one a name of its own, as logger.NAME={_target_: ...}, or leave the shipped one out with logger.wandb=null",
+    "logger": "give one a name of its own, as logger.NAME={_target_: ...}, or disable the shipped one with logger.wandb=null",
     "default_root_dir": "set paths.out",
     **dict.fromkeys(
         ("check_val_every_n_epoch", "val_check_interval", "limit_val_batches"),
@@ -28,9 +28,9 @@ _ELSEWHERE = {  # where a run sets what the Trainer's other arguments would
     **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm"), "set update.clip_norm"),
     "accumulate_grad_batches": "set update.batch_tokens, which changes no result",
 }
-_FIXED = {  # what else than this would change which weights act
-    "reload_dataloaders_every_n_epochs": (1, "each iteration collects anew"),
-    "num_sanity_val_steps": (0, "the base policy is measured before training anyway"),
+_FIXED = {  # argument -> the only value it may have, and why
+    "reload_dataloaders_every_n_epochs": (1, "each iteration collects new rollouts"),
+    "num_sanity_val_steps": (0, "the base policy is evaluated before training anyway"),
 }
 
 
@@ -39,16 +39,14 @@ _LIGHTNINGS = "lightning.pytorch.callbacks.ModelCheckpoint"
 
 
 def lost_checkpoints(cfg: Mapping[str, Any]) -> list[str]:
-    """Settings of ``callbacks.checkpoint`` under which the same command would not find the run's last checkpoint."""
+    """Reports settings of ``callbacks.checkpoint`` with which a resumed run would not find its last checkpoint."""
     node = (cfg.get("callbacks") or {}).get("checkpoint")
     if node is None and cfg.get("trainer"):
-        return [
-            "callbacks.checkpoint: a run that was killed goes on from it; leave it as conf/callbacks/default.yaml has it"
-        ]
+        return ["callbacks.checkpoint: a killed run resumes from it; leave it as in conf/callbacks/default.yaml"]
     if not isinstance(node, Mapping) or node.get("_target_") != _LIGHTNINGS:
         return []
     mistakes = [
-        f"callbacks.checkpoint.{key}: must stay {value}, or a run that was killed would not go on; got {node[key]!r}"
+        f"callbacks.checkpoint.{key}: must stay {value}, or a killed run would not resume; got {node[key]!r}"
         for key, value in _CHECKPOINT.items()
         if key in node and (node[key] != value or type(node[key]) is not type(value))
     ]
@@ -57,24 +55,24 @@ def lost_checkpoints(cfg: Mapping[str, Any]) -> list[str]:
     every = node.get("every_n_epochs", 1)
     if not _whole(every, 1):
         mistakes.append(
-            f"callbacks.checkpoint.every_n_epochs: iterations between two checkpoints, from 1 up; got {every!r}"
+            f"callbacks.checkpoint.every_n_epochs: iterations between two checkpoints, at least 1; got {every!r}"
         )
     known = {*_CHECKPOINT, "dirpath", "every_n_epochs", "_target_"}
     return mistakes + [
-        f"callbacks.checkpoint.{key}: a run keeps its last two checkpoints and no others; leave it out"
+        f"callbacks.checkpoint.{key}: a run always keeps exactly its last two checkpoints; leave it out"
         for key in map(str, node)
         if key not in known
     ]
 
 
 def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
-    """Mistakes of a resolved configuration's ``trainer``: numbers that no machine can carry out, of which Lightning would say
-    so in a traceback, and arguments that the run gives the Trainer itself, which would be ignored."""
+    """Reports mistakes under ``trainer``: values that Lightning would refuse with a traceback, and arguments that the run itself
+    passes to the Trainer and that would be ignored."""
     trainer = cfg.get("trainer")
     if not isinstance(trainer, Mapping):
         return []
     mistakes = [
-        f"trainer.{key}: the run decides this itself; {_ELSEWHERE.get(key, 'leave it out')}"
+        f"trainer.{key}: the run sets this itself; {_ELSEWHERE.get(key, 'leave it out')}"
         for key in map(str, trainer)
         if not key.startswith("_") and key not in _FREE.split()
     ]
@@ -90,23 +88,23 @@ def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
     if accelerator not in _ACCELERATORS:
         mistakes.append(f"trainer.accelerator: a run computes on {', '.join(_ACCELERATORS)}; got {accelerator!r}")
     elif accelerator == "cpu" and devices != "auto" and not _whole(devices, 1):
-        mistakes.append(f"trainer.devices: processes of a machine, at least 1; got {devices!r}")
+        mistakes.append(f"trainer.devices: number of processes on a machine, at least 1; got {devices!r}")
     elif devices not in ("auto", -1) and not _whole(devices, 1) and not places(devices):
         mistakes.append(
-            f"trainer.devices: a number of GPUs from 1 up, -1 or auto for all, or a list of their places; got {devices!r}"
+            f"trainer.devices: number of GPUs (at least 1), -1 or auto for all, or a list of their indices; got {devices!r}"
         )
     for name, least, meaning in (
         ("num_nodes", 1, "machines of the run"),
-        ("max_epochs", 0, "iterations, and 0 measures the base policy alone"),
+        ("max_epochs", 0, "iterations (0 only evaluates the base policy)"),
         ("log_every_n_steps", 0, "optimiser steps between two lines of a log"),
     ):
         if name in trainer and not _whole(trainer[name], least):
-            mistakes.append(f"trainer.{name}: {meaning}: a whole number from {least} up; got {trainer[name]!r}")
+            mistakes.append(f"trainer.{name}: {meaning}: a whole number of at least {least}; got {trainer[name]!r}")
     return mistakes
 
 
 def places(value: Any) -> bool:
-    """Whether ``value`` lists places of GPUs."""
+    """Returns whether ``value`` is a list of GPU indices."""
     return isinstance(value, Sequence) and bool(value) and all(_whole(item, 0) for item in value)
 
 

@@ -1,13 +1,13 @@
-"""Chat messages as tokens, token-in token-out: what the policy wrote is never tokenised a second time.
+"""Renders chat messages as tokens, token-in token-out: what the policy wrote is never tokenised a second time.
 
-A conversation is one list of ids, cut where somebody else begins to write:
+A conversation is one list of ids, cut where the writer changes:
 
     prompt | action | bridge | action | bridge | action
-             ^ policy ^ world
+             ^ policy ^ environment
 
-``prompt`` renders the opening; ``action`` is what the policy writes, with its end-of-turn token; ``bridge`` is
-everything that stands between an action and the next place to write. Demonstrations and rollouts are built from the
-same three, so their tokens are the same by construction. What others than the policy say can hold no special token
+``prompt`` renders the opening messages. ``action`` is what the policy writes, with its end-of-turn token. ``bridge`` is all
+text between an action and the place where the policy writes next. Demonstrations and rollouts are built from the same three
+pieces, so their tokens are the same by construction. Text that the policy did not write can hold no special token
 (``data/markers.py``).
 """
 
@@ -28,8 +28,11 @@ from turnwise.types import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_ASKED = {"role": "user", "content": "u"}  # opens the dummy conversations from which the template's joints are read
-_SPOKEN = "turnwise-action"  # stands for an action there: no template rewrites it
+_ASKED = {
+    "role": "user",
+    "content": "u",
+}  # opens the dummy conversations that show what the template writes around messages
+_SPOKEN = "turnwise-action"  # the action in these conversations; no template rewrites it
 _ANSWER = {"role": "user", "content": "v"}
 _KEPT = 16384  # entries of each cache
 
@@ -37,17 +40,14 @@ _KEPT = 16384  # entries of each cache
 class ChatTokens:
     """Renders and tokenises conversations with a tokenizer's own chat template.
 
-    ``end_id`` closes an assistant turn; ``stop_ids`` are the ids at which sampling stops (``end_id``, then eos where
-    that is another token). Where the template closes a turn with ordinary text only, the eos token ends the action
-    instead; it then stands in the ids but not in the template's text.
+    ``end_id`` closes an assistant turn. ``stop_ids`` are the ids at which sampling stops: ``end_id``, and eos if that is another
+    token. If the template closes a turn only with ordinary text, eos ends the action; the template's text then lacks it.
 
-    ``options`` go to the template, as ``{"enable_thinking": False}`` for Qwen3.
-
-    Past reasoning: rollouts keep what the policy wrote, whatever the template would do to it in a later rendering.
-    Demonstrations follow the template, and ``spines`` warns once where the two differ.
+    ``options`` are passed to the template, for example ``{"enable_thinking": False}`` for Qwen3. Rollouts keep past reasoning as
+    the policy wrote it. Demonstrations follow the template, and ``spines`` warns once if the two differ.
 
     Raises:
-        ChatTemplateError: the tokenizer has no chat template, or nothing names an end-of-turn token.
+        ChatTemplateError: the tokenizer has no chat template, or no end-of-turn token is known.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any] | None = None) -> None:
@@ -67,16 +67,16 @@ class ChatTokens:
             with rendering():
                 self._try_out()
         except TemplateLimitError as error:
-            raise ChatTemplateError(f"{self.name}: the chat template refuses to be tried out: {error}") from error
+            raise ChatTemplateError(f"{self.name}: the chat template refuses a test conversation: {error}") from error
         self._warned = False
-        # Worlds say the same few things, and so do those who act in them.
+        # Observations and actions repeat often, so their tokens are cached.
         self._bridge = lru_cache(maxsize=_KEPT)(self._bridge_uncached)
         self._body = lru_cache(maxsize=_KEPT)(self._body_uncached)
         self._encode_after = lru_cache(maxsize=_KEPT)(self._encode_after_uncached)
         self._encode_action = lru_cache(maxsize=_KEPT)(self._encode_action_uncached)
 
     def _try_out(self) -> None:
-        """Find what the template writes around messages. All renders of this together have one limit."""
+        """Finds out what the template writes around messages. One time limit holds for all these renders together."""
         tokenizer = self.tokenizer
         self._opening = self._render([_ASKED])
         if _SPOKEN not in self._render([{"role": "user", "content": _SPOKEN}]):
@@ -93,36 +93,36 @@ class ChatTokens:
         self.stop_ids = (self.end_id,) if self._eos in (None, self.end_id) else (self.end_id, self._eos)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
-        """Ids of the history, ending with the generation prompt: the place where the policy writes next."""
+        """Returns the ids of the history up to the generation prompt, after which the policy writes."""
         return self._encode(self.text(messages, tools))
 
     def text(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
-        """The history and the generation prompt as the template writes them."""
+        """Returns the history and the generation prompt as the template writes them."""
         return self._render(messages, tools)
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
-        """Ids between an action and the next one: the rest of its turn, the observation, the generation prompt.
+        """Returns the ids between an action and the next one: the rest of its turn, the observation, the generation prompt.
 
-        ``observation`` is one message, or several that answer one turn (parallel tool calls). The action's own ids end
-        with the end-of-turn token; a ``truncated`` one lacks it, so that it is added in front of the bridge.
+        ``observation`` is one message, or several that answer one turn (parallel tool calls). An action ends with the
+        end-of-turn token; a ``truncated`` action lacks it, so the bridge then begins with it.
         """
         messages = [observation] if isinstance(observation, Mapping) else observation
         ids = list(self._encode_after(self._bridge(_key(messages))))
         return self._close() + ids if truncated else ids
 
     def action(self, text: str) -> list[int]:
-        """Ids of a demonstrated action, end-of-turn token included."""
+        """Returns the ids of a demonstrated action, including the end-of-turn token."""
         return list(self._encode_action(self._body(_key([_spoken(text)]))))
 
     def decode(self, action_ids: Sequence[int]) -> str:
-        """The text of an action as the world reads it: without end-of-turn token, reasoning and outer whitespace.
+        """Returns the text of an action for the environment: without end-of-turn token, reasoning and outer whitespace.
 
-        Reasoning is all up to the last ``</think>``. Special tokens that the policy wrote inside its action stay.
+        Reasoning is all text up to the last ``</think>``. Special tokens that the policy wrote inside its action are kept.
         """
         return self.written(action_ids).rpartition("</think>")[2].strip()
 
     def written(self, action_ids: Sequence[int]) -> str:
-        """:meth:`decode` with the reasoning: all that was written, for whoever judges it."""
+        """Returns the text of an action as :meth:`decode` does, but with its reasoning."""
         ids = list(action_ids)
         while ids and ids[-1] in self.stop_ids:
             ids.pop()
@@ -131,11 +131,11 @@ class ChatTokens:
         return text.removesuffix(suffix).strip()
 
     def spine(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
-        """The whole trajectory as one list of ids; messages after the last assistant turn are left out.
+        """Returns the whole trajectory as one list of ids, without messages after the last assistant turn.
 
         Raises:
-            ChatTemplateError: the template rewrites the past (drops earlier reasoning, say), so that no single list of
-                ids shows every turn the history it would have had. ``spines`` splits such a trajectory.
+            ChatTemplateError: the template rewrites earlier turns (for example drops their reasoning), so that one list of ids
+                cannot hold the history of every turn. ``spines`` splits such a trajectory.
         """
         spines = self._split(messages, tools)
         if len(spines) > 1:
@@ -143,10 +143,10 @@ class ChatTokens:
         return spines[0]
 
     def spines(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[Spine]:
-        """The trajectory as few spines as are exact: one, where the template keeps history as it was written.
+        """Returns the trajectory as the fewest exact spines: one if the template never rewrites history.
 
-        A turn whose rendered history is not what the spine so far reads starts a new spine from that rendered history,
-        so that each state is exactly what the template shows the policy there.
+        A turn whose rendered history differs from the spine so far starts a new spine from that rendered history, so that each
+        state is exactly what the template shows the policy.
 
         Raises:
             ChatTemplateError: there is no assistant turn, or the template refuses the messages.
@@ -154,11 +154,12 @@ class ChatTokens:
         spines = self._split(messages, tools)
         if len(spines) > 1 and not self._warned:
             self._warned = True
-            warnings.warn(self._rewritten(spines) + ". Such trajectories are split where it happens", stacklevel=2)
+            warnings.warn(self._rewritten(spines) + ". Such trajectories are split at these turns", stacklevel=2)
         return spines
 
     def _split(self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False) -> list[Spine]:
-        """Rendered histories are compared before every turn; of a long trajectory before ``compared`` ones, unless ``each``."""
+        """Splits a trajectory. The rendered history is compared before every turn; in a long trajectory only before
+        ``compared`` turns, unless ``each``."""
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
             raise ChatTemplateError(f"no assistant turn among {len(messages)} messages: nothing to act on")
@@ -206,21 +207,21 @@ class ChatTokens:
                     **self._options,
                 )
             return checked_text(str(text))
-        except Exception as error:  # templates raise whatever Jinja or their authors chose
+        except Exception as error:  # templates may raise any exception
             roles = " ".join(str(m.get("role")) for m in messages)
             raise ChatTemplateError(
                 f"{self.name}: the chat template refuses the messages ({roles}): {error}"
             ) from error
 
     def _cut(self, messages: Sequence[Message], prompt: bool = True) -> tuple[str, str]:
-        """The rendered text before and after the dummy action."""
+        """Returns the rendered text before and after the dummy action."""
         head, found, tail = self._render(messages, prompt=prompt).partition(_SPOKEN)
         if not found:
             raise ChatTemplateError(f"{self.name}: the chat template does not show the text of assistant messages")
         return head, tail
 
     def _end_of_turn(self, tail: str) -> tuple[int, str]:
-        """The end-of-turn id and the template's text from the end of an action up to and with that token."""
+        """Returns the end-of-turn id, and the template's text from the end of an action to the end of that token."""
         for token_id in self._encode(tail):
             if token_id in self._special:
                 token = str(self.tokenizer.convert_ids_to_tokens(token_id))
@@ -232,7 +233,7 @@ class ChatTokens:
         return self._eos, ""
 
     def _body_uncached(self, spoken: str) -> str:
-        """What the policy has to write for an assistant message (see ``_key``), without the closing."""
+        """Returns what the policy has to write for an assistant message (see ``_key``), without the end of the turn."""
         (message,) = json.loads(spoken)
         calls = message.get("tool_calls") or ()
         answers = [{"role": "tool", "content": "v", "tool_call_id": call.get("id")} for call in calls] or [_ANSWER]
@@ -240,7 +241,7 @@ class ChatTokens:
         body = self._between(self._render([_ASKED, message, *answers]), tail)
         said = [message.get(key) for key in ("content", "reasoning_content", "reasoning", "thinking")]
         if body is None or not all(part.strip() in body for part in said if isinstance(part, str)):
-            # The template shortens past turns; the last turn of a conversation is shown as it is to be written.
+            # The template shortens past turns, but shows the last turn as the policy writes it.
             body = self._between(self._render([_ASKED, message], prompt=False), self._last_tail)
         if body is None:
             raise ChatTemplateError(
@@ -256,7 +257,7 @@ class ChatTokens:
         return text[len(self._opening) : len(text) - len(tail)]
 
     def _bridge_uncached(self, observation: str) -> str:
-        """The bridge's text for an observation (see ``_key``)."""
+        """Returns the text of the bridge for an observation (see ``_key``)."""
         answer = json.loads(observation)
         try:
             tail = self._cut([_ASKED, _spoken(_SPOKEN), *answer])[1]
@@ -275,13 +276,13 @@ class ChatTokens:
         return encoded(self.tokenizer, text)
 
     def _encode_after_uncached(self, text: str) -> tuple[int, ...]:
-        """Ids of text that follows an end-of-turn token (some tokenizers treat the start of a text apart)."""
+        """Returns the ids of text after an end-of-turn token; some tokenizers treat the start of a text differently."""
         return tuple(self._encode(self._end + text)[1:])
 
     def _encode_action_uncached(self, body: str) -> tuple[int, ...]:
         before = self._encode(self._opening)
         whole = self._encode(self._opening + body)
-        # A merge across the place where the policy starts to write is none it could have made.
+        # The policy cannot write a token that begins before its own text, so no merge crosses that place.
         ids = whole[len(before) :] if whole[: len(before)] == before else self._encode_after(body)
         return (*ids, *self._close())
 
@@ -291,7 +292,7 @@ class ChatTokens:
 
 
 def _key(messages: Sequence[Message]) -> str:
-    """Messages as text that can be a key of a cache."""
+    """Returns messages as text, for the key of a cache."""
     return json.dumps([dict(message) for message in messages], ensure_ascii=False)
 
 

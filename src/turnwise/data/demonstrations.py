@@ -1,4 +1,4 @@
-"""Expert trajectories with their tokens, on disk: a run may have more of them than fit into memory."""
+"""Keeps expert trajectories with their tokens on disk, because a run may have more of them than fit into memory."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from turnwise.types import Trajectory
 
 Check = Callable[[Sequence[str]], None]
 
-_NEAR = 64  # trajectories kept at hand: neighbours are asked for together
+_NEAR = 64  # trajectories kept in memory, because neighbours are often used together
 
 
 class Demonstration(NamedTuple):
-    """A trajectory and its tokens; more than one spine where the chat template shows later turns a shortened history."""
+    """A trajectory and its tokens. It has several spines if the chat template shortens the history of later turns."""
 
     trajectory: Trajectory
     spines: list[Spine]
 
 
 class Demonstrations:
-    """Trajectories by number, in the order in which they were added; they lie in ``folder``.
+    """Trajectories by number, in the order in which they were added, stored in ``folder``.
 
-    Memory: 40 bytes a trajectory, and 8 a turn.
+    They need 40 bytes of memory for each trajectory and 8 for each turn.
 
     Args:
         chat: renders and tokenises them, once, when they are added.
@@ -49,16 +49,16 @@ class Demonstrations:
         self._near = lru_cache(maxsize=_NEAR)(self._shelf.__getitem__)
 
     def add(self, trajectory: Trajectory, shown: Trajectory | None = None, check: Check | None = None) -> None:
-        """Put a trajectory behind the others.
+        """Adds a trajectory.
 
         Args:
-            trajectory: as it is kept.
-            shown: the same as the chat template is to show it, where that differs.
-            check: given the text of each rendered reply, in order, before anything is kept; it may refuse them.
+            trajectory: the trajectory to keep.
+            shown: the trajectory in the form that the chat template renders, if that differs.
+            check: receives the texts of the rendered replies in order before anything is kept, and may refuse them.
 
         Raises:
-            UnusableError: its id was used before.
-            ChatTemplateError: the chat template refuses its messages.
+            UnusableError: the id was used before.
+            ChatTemplateError: the chat template refuses the messages.
         """
         first = self.names.place(trajectory.id)
         if first is not None:
@@ -70,7 +70,7 @@ class Demonstrations:
             spine.ids[at] in stops for spine in spines for start, stop in spine.turns for at in range(start, stop - 1)
         ):
             raise UnusableError(
-                "a demonstrated reply goes on after the token that ends a turn, which no policy can",
+                "a demonstrated reply continues after the token that ends a turn, where a policy stops",
                 "take the chat template's own tokens out of the text",
                 "end of turn inside",
             )
@@ -89,7 +89,7 @@ class Demonstrations:
         return self._near(number)
 
     def named(self, name: str) -> Trajectory | None:
-        """The trajectory of that id; None where there is none."""
+        """Returns the trajectory with an id, or None if there is none."""
         number = self.number(name)
         return None if number is None else self[number].trajectory
 
@@ -97,14 +97,14 @@ class Demonstrations:
 
     @property
     def turns(self) -> int:
-        """Assistant turns of all trajectories."""
+        """Number of assistant turns in all trajectories."""
         return self._starts[-1]
 
     @property
     def starts(self) -> Sequence[int]:
-        """How many turns come before each trajectory; one more, all turns."""
+        """Number of turns before each trajectory; the last element is the number of all turns."""
         return self._starts
 
     def of_turn(self, place: int) -> int:
-        """The number of the trajectory that the turn at ``place`` belongs to."""
+        """Returns the number of the trajectory that holds the turn at ``place``."""
         return bisect_right(self._starts, place) - 1

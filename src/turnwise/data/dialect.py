@@ -1,8 +1,8 @@
-"""How conversations are rendered by a chat template that cannot show all parts of them.
+"""Adapts conversations to a chat template that cannot show all parts of them.
 
 Some templates have no system turn (Gemma), some show neither tools nor tool calls, and some move or drop the system turn later
-in the conversation (Mistral). At its start a run renders short conversations to find out what its template loses. A lost system
-turn is folded into the first user message. Lost tools and calls are written as text, in the JSON form that the Hermes models use.
+in the conversation (Mistral). A run first renders short conversations to find out what its template loses. A lost system turn
+is merged into the first user message. Lost tools and calls are written as text, in the JSON form of the Hermes models.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Dialect:
     """How one chat template renders the conversations of a file.
 
     Attributes:
-        format: how calls are written, in demonstrations and in what the policy writes.
-        lost_system: how the template loses a system turn, in words; empty where it shows system turns. A lost one is folded
-            into the first user message.
-        lost_tools: how the template loses tools and calls, in words; empty where it shows them. Lost ones are written as text.
+        format: how calls are written, in demonstrations and by the policy.
+        lost_system: how the template loses a system turn, in words; empty if it shows system turns. A lost one is merged into
+            the first user message.
+        lost_tools: how the template loses tools and calls, in words; empty if it shows them. Lost ones are written as text.
     """
 
     format: Format
@@ -44,7 +44,7 @@ class Dialect:
     lost_tools: str = ""
 
     def __call__(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory in the form that the template renders."""
+        """Returns the trajectory in the form that the template renders."""
         messages, tools = list(trajectory.messages), trajectory.tools
         if self.lost_tools and uses_tools(trajectory):
             messages, tools = self._as_text(messages, tools), ()
@@ -77,12 +77,12 @@ class Dialect:
 
 
 def uses_tools(trajectory: Trajectory) -> bool:
-    """Whether a conversation lists tools, calls them, or holds what they answered."""
+    """Returns whether a conversation lists tools, calls them, or holds their answers."""
     return bool(trajectory.tools) or any(m.get("tool_calls") or m["role"] == "tool" for m in trajectory.messages)
 
 
 def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = None) -> Dialect:
-    """What the template of ``chat`` loses, and the format of calls that goes with it.
+    """Returns what the template of ``chat`` loses, and how calls are written.
 
     Args:
         as_text: whether tools and calls are written as text even where the template shows them in a form of its own.
@@ -97,11 +97,11 @@ def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = No
 
 
 def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[str]) -> str:
-    """What the rendered replies of a trajectory have lost, in words; empty where every reply can be read back.
+    """Returns in words what the rendered replies of a trajectory have lost; empty if every reply can be read back.
 
     Args:
-        trajectory: as the file has it.
-        actions: its replies as the policy would have to write them, in order.
+        trajectory: as read from the file.
+        actions: its rendered replies, which the policy would have to write, in order.
     """
     for step, action in zip(steps_of(trajectory), actions, strict=True):
         if not action.strip():
@@ -119,7 +119,7 @@ def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[
 
 
 def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
-    """Whether some rendered reply lacks the text that its message has beside its calls."""
+    """Returns whether a rendered reply lacks the text that its message has in addition to its calls."""
     return any(
         step.calls and step.content.strip() not in action
         for step, action in zip(steps_of(trajectory), actions, strict=True)
@@ -127,7 +127,7 @@ def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
 
 
 def refuse_lost_tools(dialect: Dialect, name: str) -> InputError:
-    """The refusal of a template that cannot show the tools of a file, where ``data.tools_as_text`` is false."""
+    """Returns the error for a template that cannot show the tools of a file although ``data.tools_as_text`` is false."""
     return InputError(
         f"{name}: {dialect.lost_tools}, but the dialogues use tools: choose a model whose chat template shows them, or write "
         "them as text with data.tools_as_text=true"
@@ -162,7 +162,7 @@ def _result() -> Message:
 
 
 def _shown(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Any], what: str) -> str:
-    """Empty where the rendered history holds ``what``; else the reason in brackets, which ends a sentence about what is lost."""
+    """Returns an empty text if the rendered history holds ``what``, else the reason in brackets for the end of a message."""
     try:
         return "" if what in chat.text(messages, tools) else " (they are left out)"
     except ChatTemplateError as error:

@@ -1,4 +1,4 @@
-"""Text as ids, by a tokenizer that may fail."""
+"""Tokenises text, and turns failures of a tokenizer into clear errors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class ChatTemplateError(InputError):
 
 
 def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The ids of ``text`` alone.
+    """Returns the ids of ``text`` without special tokens.
 
     Raises:
-        ChatTemplateError: the tokenizer fails on it, as a pattern of its own does that takes too many steps.
+        ChatTemplateError: the tokenizer fails on it, for example because its pattern takes too many steps.
     """
     try:
         return tokenizer.encode(text, add_special_tokens=False)
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of the tokenizers library, which is no Exception
+        if type(error).__name__ != "PanicException":  # of the tokenizers library; not a subclass of Exception
             raise
         name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
         raise ChatTemplateError(f"{name}: it fails on a text of {len(text)} characters: {error}") from None

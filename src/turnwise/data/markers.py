@@ -1,7 +1,7 @@
-"""What others than the policy write, freed of the strings that a tokenizer reads as special tokens.
+"""Removes from text that the policy did not write the strings that a tokenizer reads as special tokens.
 
-A tokenizer finds ``<|im_end|>`` inside any text and reads it as the token itself. A page, the output of a command or an echoed
-query that holds it would end the turn that it stands in, and begin one of its own.
+A tokenizer reads ``<|im_end|>`` in any text as the token itself. A page, a command's output or an echoed query with this string
+would end its turn and could begin another one.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from turnwise.types import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair: no character, and no tokenizer takes it
+_HALF = re.compile("[\ud800-\udfff]")  # half a surrogate pair, which no tokenizer accepts
 
 
 def disarming(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Callable[[Message], Message], Callable[[Sequence[Any]], list[Any]]]:
-    """Messages and tools as they may be rendered: each special token's string in what the policy did not write gets a space
-    after its first character, ``< |im_end|>``. In tools that is so of descriptions, names and every other text of a schema.
+    """Returns two functions that make messages and tools safe to render.
 
-    Added tokens that are not special (``<tool_call>`` in many vocabularies) are ordinary text: they end no turn. An assistant's
-    message is what the policy writes, and stays as it is.
+    In text that the policy did not write, each special token's string gets a space after its first character: ``< |im_end|>``.
+    This also applies to every text of a tool's schema. Added tokens that are not special (``<tool_call>`` in many vocabularies)
+    are ordinary text and end no turn. Assistant messages are unchanged.
     """
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    # Nothing but the first character is consumed, so that tokens whose strings overlap are all found.
+    # Only the first character is consumed, so that overlapping strings of tokens are all found.
     parts = [f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in sorted(special) if len(text) > 1]
     marker = re.compile("|".join(parts) or r"(?!)")
 

@@ -1,4 +1,4 @@
-"""From a JSON object to a Trajectory: every rule that a demonstrated conversation must keep."""
+"""Checks a JSON object against all rules of a demonstrated conversation and builds a Trajectory from it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ from turnwise.text import parse_json
 from turnwise.types import Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")
-MOST = 20_000  # messages of a trajectory: far more than any context holds, and few enough to be rendered in seconds
-_TEXTS = ("name", "tool_call_id", "reasoning_content", "reasoning", "thinking")  # of a message, beside its content
+MOST = 20_000  # messages of a trajectory: more than fit into any context, but still rendered within seconds
+_TEXTS = (
+    "name",
+    "tool_call_id",
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+)  # texts of a message besides its content
 SPLITS = ("train", "seen", "unseen")
 
 
 def parse_trajectory(record: Any, source: str) -> Trajectory:
-    """Check one record of the chat-message format and build its Trajectory.
+    """Checks one record in the chat-message format and returns its Trajectory.
 
-    A record that could not be read stands as its UnusableError. Keys that hold null count as absent, tool-call arguments
-    become objects, and a record without an id is named by its place. ``tools`` and ``task.data`` may be JSON text.
+    ``record`` may be the UnusableError of a record that could not be read, which is raised. Keys that hold null count as absent,
+    arguments of tool calls become objects, and a record without an id gets its place as id. ``tools`` and ``task.data`` may be
+    JSON text.
 
     Raises:
-        UnusableError: with the first thing that is wrong.
+        UnusableError: the first mistake.
     """
     if isinstance(record, UnusableError):
         raise record
@@ -150,7 +157,7 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]]) -> di
 
 
 def _strange_call(call: Mapping[str, Any]) -> list[str]:
-    """What no parser would take for a call, had a policy written it."""
+    """Returns the reasons why no parser would accept this call from a policy."""
     try:
         checked_call(function_of(call).get("name"), arguments_of(call))
     except ToolCallError as error:
@@ -159,14 +166,14 @@ def _strange_call(call: Mapping[str, Any]) -> list[str]:
 
 
 def _normal_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested form with arguments as an object: what chat templates expect."""
+    """Returns the call in the nested form with arguments as an object, which chat templates expect."""
     function = {**function_of(call), "arguments": arguments_of(call)}
     outer = {key: value for key, value in call.items() if key not in ("function", "name", "arguments")}
     return _without_nulls({**outer, "type": "function", "function": function})
 
 
 def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Observations and assistant turns must alternate after the opening."""
+    """Checks that observations and assistant turns alternate after the opening."""
     remedy = "restore the assistant turn, or drop the trajectory"
     if not any(message["role"] == "assistant" for message in messages):
         raise UnusableError("no assistant turn", remedy, "no assistant turn")
@@ -208,15 +215,15 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Columnar files fill absent keys with null; the conversation never held them."""
+    """Removes keys that hold null, which columnar files write for absent keys."""
     return {key: value for key, value in mapping.items() if value is not None}
 
 
 def from_text(text: str, what: str) -> Any:
-    """The value that JSON text holds.
+    """Parses JSON text.
 
     Raises:
-        UnusableError: it is no JSON; ``what`` names it.
+        UnusableError: the text is not JSON; ``what`` names it in the message.
     """
     try:
         return parse_json(text)

@@ -1,4 +1,4 @@
-"""Records of trajectory files, one at a time, each with its place: JSON lines, one JSON array, or Parquet."""
+"""Reads the records of trajectory files one at a time, each with its place: JSON lines, one JSON array, or Parquet."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import pyarrow.parquet
 from turnwise.data.toolcalls.reply import skip_space
 from turnwise.errors import InputError
 
-MAX_BYTES = 8 * 2**20  # of a line or record; a longer one is never held in memory
+MAX_BYTES = 8 * 2**20  # of a line or record; a longer one is never kept in memory
 _JSON = (".jsonl", ".ndjson", ".json")
 _CHUNK = 1 << 20
 
 OnBytes = Callable[[int], None]
-"""Told how many bytes of the file have just been read, for progress."""
+"""Called with the number of bytes just read from the file, for progress."""
 
 
 class UnusableError(ValueError):
-    """A record that cannot be used: what is wrong, and what to do about it.
+    """A record cannot be used; the message says what is wrong and how to correct it.
 
-    ``reason`` is the kind of mistake in a few words, the same for all records that have it, so that they can be counted.
+    ``reason`` is the kind of mistake in a few words, the same for all records with this mistake, so that they can be counted.
     """
 
     def __init__(self, what: str, remedy: str, reason: str) -> None:
@@ -41,29 +41,29 @@ def read_records(
     on_bytes: OnBytes | None = None,
     kind: str = "trajectory file",
 ) -> Iterator[tuple[str, Any]]:
-    """``("file:line", record)`` of every record, or the UnusableError that stands in its place.
+    """Yields ``("file:line", record)`` for every record, with an UnusableError in place of an unreadable record.
 
-    Rows of a Parquet file and items of a JSON array count from 1, as lines do. Places keep the name that the user gave.
+    Lines, rows of a Parquet file and items of a JSON array count from 1. Places use the file name that the user gave.
 
     Args:
         name: a file of JSON lines (``.jsonl``, ``.ndjson``, ``.json``), of one JSON array (``.json``), or Parquet.
         limit: bytes of a record.
         key: the option that named the file, for messages.
         on_bytes: see :data:`OnBytes`.
-        kind: of file, for messages.
+        kind: the kind of file, for messages.
 
     Raises:
-        InputError: the file is missing, unreadable or of another kind, or an array is broken, so that what follows is lost.
+        InputError: the file is missing, unreadable or of another kind, or a broken array cannot be read further.
     """
     try:
         path = name.expanduser().resolve()
-    except (RuntimeError, ValueError) as error:  # links in a circle, the home of nobody, a name with NUL
+    except (RuntimeError, ValueError) as error:  # circular links, the home of an unknown user, a name with NUL
         raise InputError(f"{name}: cannot be found ({error}); correct {key}") from error
     told = on_bytes or (lambda count: None)
     if path.is_dir():
         raise InputError(f"{name}: a folder; name its {kind}s in {key}")
     if path.exists() and not path.is_file():
-        raise InputError(f"{name}: a pipe or a device, no file; write it to a {kind} first, and name that in {key}")
+        raise InputError(f"{name}: a pipe or a device, not a file; write it to a {kind} first, and name that in {key}")
     if path.suffix != ".parquet" and path.suffix not in _JSON:
         raise InputError(f"{name}: unknown kind of file; use {', '.join(_JSON)} (JSON) or .parquet")
     try:
@@ -82,7 +82,7 @@ def read_records(
 
 
 def without_nulls(value: Any) -> Any:
-    """A value without nulls at any depth: a column of objects gives each the keys of all, and cannot say which were absent."""
+    """Returns a value without nulls at any depth, because a Parquet column of objects writes null for absent keys."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
@@ -110,8 +110,8 @@ def _json_lines(file: BinaryIO, name: Path, limit: int, told: OnBytes) -> Iterat
 
 
 def _lines(file: BinaryIO, limit: int, told: OnBytes) -> Iterator[bytes | None]:
-    """Lines without their ends; None for one that is longer than ``limit``, which is passed over in pieces."""
-    while line := file.readline(limit + 2):  # two more: a line of exactly ``limit`` with \r\n
+    """Yields lines without line ends, and None for a line longer than ``limit``, which is skipped in pieces."""
+    while line := file.readline(limit + 2):  # two more bytes for \r\n
         told(len(line))
         ended = line.endswith(b"\n")
         if len(line.rstrip(b"\r\n")) > limit:
@@ -141,12 +141,12 @@ def _parse(line: bytes | None, limit: int) -> Any:
 
 
 def _plain_values(record: Any) -> Any:
-    """``record`` back, which JSON can say: columns of Parquet also hold dates, bytes and NaN."""
+    """Returns ``record`` if JSON can represent it; Parquet columns may also hold dates, bytes and NaN."""
     try:
         json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
     except TypeError as error:
         raise UnusableError(
-            f"holds a value that JSON has not ({error})", "write it as text", "no JSON value"
+            f"holds a value that JSON cannot represent ({error})", "write it as text", "no JSON value"
         ) from error
     except UnicodeEncodeError as error:
         raise UnusableError("holds half a surrogate pair", "write whole characters", "half a character") from error
@@ -154,7 +154,7 @@ def _plain_values(record: Any) -> Any:
         raise UnusableError("nested too deeply", "flatten it", "nested too deeply") from error
     except ValueError as error:
         remedy = "write a finite number, or text"
-        raise UnusableError("holds NaN or a number beyond all others", remedy, "number is not finite") from error
+        raise UnusableError("holds NaN or an infinite number", remedy, "number is not finite") from error
     return record
 
 
@@ -167,14 +167,14 @@ def _refuse(constant: str) -> None:
 
 
 def _is_array(file: BinaryIO) -> bool:
-    """Whether the file holds one array; no line of JSON lines that is a record begins with one."""
+    """Returns whether the file holds one array; a record in JSON lines never begins with a bracket."""
     start = file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip()
     file.seek(0)
     return start.startswith(b"[")
 
 
 class _Array:
-    """The items of one JSON array, decoded as the file is read."""
+    """The items of one JSON array, decoded while the file is read."""
 
     def __init__(self, file: BinaryIO, name: Path, limit: int, told: OnBytes) -> None:
         self.file, self.name, self.limit, self.told = file, name, limit, told
@@ -182,7 +182,7 @@ class _Array:
         self.text, self.at, self.line, self.more = "", 0, 1, True
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Place and item, or what is wrong with it."""
+        """Yields the place and each item, or the error in its place."""
         self._take("[")
         if self._next() == "]":
             self._take("]")
@@ -203,7 +203,7 @@ class _Array:
         while True:
             try:
                 item, end = decoder.raw_decode(self.text, self.at)
-                if end < len(self.text) or not self.more:  # a number may go on in what is not read yet
+                if end < len(self.text) or not self.more:  # a number may continue in the unread part
                     break
             except RecursionError as error:
                 raise InputError(f"{place}: nested too deeply; flatten the record that begins here") from error
@@ -236,7 +236,7 @@ class _Array:
         return found
 
     def _next(self) -> str:
-        """The next character that is no whitespace, which is passed over; empty at the end."""
+        """Consumes whitespace and returns the character after it; empty at the end."""
         while True:
             at = skip_space(self.text, self.at)
             self._pass(at)
@@ -251,7 +251,7 @@ class _Array:
         self.at = end
 
     def _grow(self, least: int) -> None:
-        """Read on; what was passed over is let go."""
+        """Reads more of the file and drops the consumed part."""
         got = self.file.read(max(_CHUNK, least))
         self.told(len(got))
         self.more = bool(got)

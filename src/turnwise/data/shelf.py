@@ -1,4 +1,4 @@
-"""Values on disk in the order in which they came: a sequence of any length that takes eight bytes of memory a value."""
+"""Stores values on disk in the order in which they were added, with eight bytes of memory for each value."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _RECENT = 65536  # names that an index holds unsorted
 
 
 class Shelf(Sequence[T], Generic[T]):
-    """Pickled values in a file without a name, which is gone with the process, however that ends.
+    """A sequence of pickled values in an unnamed file, which the system removes when the process ends.
 
-    Values come back equal, not identical: each look makes a new one. Only this process writes the file, so what is read from
-    it can be trusted; processes that it forks may read along.
+    Each access returns a new, equal object. Only this process writes the file, so unpickling it is safe; forked processes may
+    read it.
 
     Args:
-        folder: on whose file system the file lies; None: where temporary files lie.
+        folder: a folder on the file system to use. None: the one for temporary files.
 
     Raises:
-        OSError: there is no room; ``filename`` is the folder.
+        OSError: there is no space left; ``filename`` is the folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = Path(folder or tempfile.gettempdir())
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - it lives as long as the shelf
-        self._ends = array("Q", [0])  # byte at which each value ends, after the first's beginning
-        self._written = 0  # bytes that the file system has; the rest is still in the buffer
+        self._ends = array("Q", [0])  # the start of the first value, then the byte at which each value ends
+        self._written = 0  # bytes already in the file; the rest is still in the buffer
 
     def append(self, value: T) -> None:
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
@@ -67,14 +67,14 @@ class Shelf(Sequence[T], Generic[T]):
 
 
 class Names:
-    """Texts by place, and places by text: 24 bytes of memory each, however long they are.
+    """Maps places to texts and texts to places, with 24 bytes of memory for each text of any length.
 
-    A text is looked up by 64 bits of its digest and then read, so that two of one digest are still told apart.
+    A text is looked up by 64 bits of its digest and then compared, so that texts with the same digest are distinguished.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._names: Shelf[str] = Shelf(folder)
-        self._digests, self._places = np.empty(0, np.uint64), np.empty(0, np.int64)  # both in the digests' order
+        self._digests, self._places = np.empty(0, np.uint64), np.empty(0, np.int64)  # both sorted by digest
         self._recent: dict[int, list[int]] = {}
 
     def append(self, name: str) -> None:
@@ -84,7 +84,7 @@ class Names:
             self._sort()
 
     def place(self, name: str) -> int | None:
-        """Where the text came first; None where it did not."""
+        """Returns the first place of the text, or None if it was never added."""
         digest = _digest(name)
         wanted = np.uint64(digest)
         begin = int(np.searchsorted(self._digests, wanted))

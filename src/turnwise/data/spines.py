@@ -1,10 +1,10 @@
-"""A trajectory as ids, and before which of its turns the rendered history is compared with them."""
+"""Represents a trajectory as ids, and chooses the turns before which the rendered history is compared with them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-EACH = 64  # turns of a trajectory before each of which it is compared
+EACH = 64  # first turns of a trajectory, before each of which the history is compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,10 @@ class Spine:
 
 
 def compared(count: int) -> set[int]:
-    """Of ``count`` turns the first ones, then one in so many, and the last: all together are as much text as a few histories.
+    """Returns which of ``count`` turns to compare: the first ``EACH``, then turns at distances that grow by half, and the last.
 
-    A template that rewrites what was said long ago goes on to do so, and is seen at the next of them.
+    So the compared histories stay short in total. A template that rewrites an old turn does so in all later histories too, and
+    the next comparison finds it.
     """
     found, turn = set(range(min(count, EACH))), float(EACH)
     while turn < count:

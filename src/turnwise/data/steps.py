@@ -1,7 +1,7 @@
-"""Step decomposition: a dialogue of K assistant turns as K single-step instances (AWPO, arXiv:2512.19126, section 4.1).
+"""Splits a dialogue of K assistant turns into K single-step instances (AWPO, arXiv:2512.19126, section 4.1).
 
-The tokens of a step are a :class:`turnwise.types.State` (``states.expert_turns``); here are its messages, for whoever judges
-what is done there. Both go by the same id.
+The tokens of a step are a :class:`turnwise.types.State` (``states.expert_turns``). This module holds its messages, which
+verifiers and judges read. Both have the same id.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from turnwise.data.tool_schema import arguments_of, function_of
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call, split_thinking
 from turnwise.types import Message, ToolCall, Trajectory
 
-_REASONING = ("reasoning_content", "reasoning", "thinking")  # where chat messages keep it apart from the content
+_REASONING = ("reasoning_content", "reasoning", "thinking")  # keys of chat messages that may hold reasoning
 
 
 @dataclass(frozen=True, slots=True)
 class TurnInContext:
     """One assistant turn with everything before it."""
 
-    id: str  # "{trajectory}#t{turn}", as its State's
+    id: str  # "{trajectory}#t{turn}", the same as the id of its State
     prompt: tuple[Message, ...]  # the full preceding context
-    rationale: str | None  # the demonstrated reasoning; None where there is none
+    rationale: str | None  # the demonstrated reasoning, if there is any
     content: str  # the demonstrated text without reasoning and structured calls
-    calls: tuple[ToolCall, ...]  # the demonstrated calls that stand in ``tool_calls``
+    calls: tuple[ToolCall, ...]  # the demonstrated calls in ``tool_calls``
     tools: tuple[Mapping[str, Any], ...] = ()
 
 
 def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
-    """The K steps of a trajectory, in order. What follows its last assistant turn is left out.
+    """Returns the K steps of a trajectory in order, without messages after its last assistant turn.
 
-    Reasoning is read from a message's own key (``reasoning_content``, ``reasoning`` or ``thinking``), else from the thinking
-    block that its content begins with. Calls that stand in the content as text are left to a parser of their format.
+    Reasoning is read from a message's key ``reasoning_content``, ``reasoning`` or ``thinking``, else from the thinking block at
+    the start of its content. Calls that the content holds as text are not parsed.
 
     Raises:
-        ValueError: a call is none; the message names the step. Trajectories that were read from a file hold no such call.
+        ValueError: a call is not valid; the message names the step. Trajectories read from files hold no such calls.
     """
     steps: list[TurnInContext] = []
     for at, message in enumerate(trajectory.messages):
@@ -56,7 +56,7 @@ def _reasoning(message: Message) -> tuple[str | None, str]:
             return message[key].strip(), content
     try:
         thinking, content = split_thinking(content)
-    except ToolCallError:  # a demonstration of any length, or one that only thinks, is its own business
+    except ToolCallError:  # demonstrations may be longer than the limit, or hold only thinking
         return None, content
     return thinking or None, content
 

@@ -1,7 +1,7 @@
-"""Chat templates are programs of strangers: they run in Jinja's sandbox, and here they get an end in time and in memory.
+"""Limits the time and memory of chat templates, which are untrusted programs that run in Jinja's sandbox.
 
-A render that takes too much processor time, or lets the process grow too far, is ended by a thread that watches. What one
-operation could do at once, before anybody can look, is refused by its size beforehand.
+A watching thread ends a render that takes too much processor time or memory. Single operations that could exceed the limits
+before the thread notices are refused by their size beforehand.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers.utils import chat_template_utils
 
-SECONDS = 4.0  # of processor time for one render, and for all those together by which a template is tried out
-GROWTH = 4 * 2**30  # bytes by which the process may grow meanwhile
+SECONDS = 4.0  # processor time for one render, and for all test renders of a template together
+GROWTH = 4 * 2**30  # bytes by which the process may grow during a render
 LONGEST = 2**23  # characters of a text; a tokenizer takes some 2 s and 500 MB for so many
-_LONG = 2**20  # characters of a text that a function works through
-_NUMBER = 10**6  # an argument of a function
-_DATE = 200  # characters of the form of a date
-_BITS = 4096  # of a number
-_LOOK = 0.1  # s between two looks
-_GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # filters for pages, slow on long texts; and chance
+_LONG = 2**20  # characters of a text that is passed to a function
+_NUMBER = 10**6  # number that is passed to a function
+_DATE = 200  # characters of a date format
+_BITS = 4096  # bits of a number
+_LOOK = 0.1  # seconds between two checks
+_GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # removed filters: slow on long texts, or random
 _REFUSED = {"translate", "maketrans"}  # each character may become a text of any length
 _QUICK = {  # functions whose time is that of copying a text; macros have no name here
     *(
@@ -52,18 +52,18 @@ _QUICK = {  # functions whose time is that of copying a text; macros have no nam
     ),
     *("raise_exception", "replace", "rstrip", "safe", "startswith", "string", "strip", "tojson", "trim", "upper"),
 }
-_AT_ONCE = {"count", "d", "default", "first", "last", "length"}  # which look at no part of a list
+_AT_ONCE = {"count", "d", "default", "first", "last", "length"}  # filters that do not read the items of a list
 
 
 class TemplateLimitError(RuntimeError):
-    """A template that takes more than any conversation needs."""
+    """A template exceeds the limits, which no conversation needs."""
 
 
 def checked_text(text: str) -> str:
-    """``text`` back.
+    """Returns ``text``.
 
     Raises:
-        TemplateLimitError: no conversation is as long.
+        TemplateLimitError: it is too long.
     """
     if len(text) > LONGEST:
         raise TemplateLimitError(f"it writes {len(text)} characters, more than {LONGEST}")
@@ -72,7 +72,7 @@ def checked_text(text: str) -> str:
 
 class _Generator(CodeGenerator):
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - Jinja finds it by this name
-        """``a ~ b``, for which Jinja has no hook of its own."""
+        """Checks ``a ~ b``, for which Jinja has no hook."""
         self.write("environment.joined((")
         for part in node.nodes:
             self.visit(part, frame)
@@ -98,7 +98,7 @@ class _Generator(CodeGenerator):
 
 
 class _Filters(dict[str, Callable[..., Any]]):
-    """Also those that are added later."""
+    """Filters with their arguments checked, including filters that are added later."""
 
     def __setitem__(self, name: str, known: Callable[..., Any]) -> None:
         super().__setitem__(name, _bounded_filter(name, known))
@@ -115,7 +115,7 @@ class _Bounded(ImmutableSandboxedEnvironment):
             self.filters[name] = known[name]
 
     def held(self, value: Any) -> Any:
-        """``value``, a list or mapping that the template wrote, back."""
+        """Checks and returns ``value``, a list or mapping that the template created."""
         _unfolded(value, {})
         return value
 
@@ -141,7 +141,7 @@ class _Bounded(ImmutableSandboxedEnvironment):
 
 
 def _bounded_filter(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(known)  # Jinja's marks of what the filter is given go along
+    @wraps(known)  # also copies Jinja's marks of what the filter is passed
     def bounded(*args: Any, **options: Any) -> Any:
         _check(name, *args, *options.values())
         return known(*args, **options)
@@ -150,7 +150,7 @@ def _bounded_filter(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check(name: str, *values: Any) -> None:
-    """Refuse a call whose result could be too large."""
+    """Refuses a call whose result could be too large."""
     if name in _REFUSED:
         raise TemplateLimitError(f"it calls {name}, whose result has no bound")
     if any(isinstance(value, int | float) and abs(value) > _NUMBER for value in values):
@@ -180,7 +180,7 @@ def _check(name: str, *values: Any) -> None:
 
 
 def _unfolded(value: Any, known: dict[int, int]) -> int:
-    """How many values would be written for one: a list may stand in another one twice, and that one in the next."""
+    """Returns how many values a nested value expands to; a list may occur repeatedly inside another one."""
     if not isinstance(value, list | tuple | dict):
         return 1
     if id(value) not in known:
@@ -210,7 +210,7 @@ def _size(value: Any) -> int:
 
 
 class _Watch:
-    """One thread that looks at all renders that are under way."""
+    """One thread that checks all running renders."""
 
     def __init__(self) -> None:
         self._lock, self._some = threading.Lock(), threading.Event()
@@ -222,7 +222,7 @@ class _Watch:
 
     @contextmanager
     def rendering(self) -> Iterator[None]:
-        """The block ends with :class:`TemplateLimitError` where it takes too much; a block inside another one counts there."""
+        """Ends the block with :class:`TemplateLimitError` if it exceeds the limits. A nested block counts to the outer one."""
         me = threading.get_ident()
         self._start()
         if me in self._under_way:
@@ -237,14 +237,14 @@ class _Watch:
             with self._lock:
                 self._under_way.pop(me, None)
                 why = self._ended.pop(me, None)
-                if why is not None:  # it may still be on its way
+                if why is not None:  # the exception may not have been raised yet
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), None)
             if why is not None:
                 raise TemplateLimitError(why) from None
 
     def _start(self) -> None:
         with self._lock:
-            if self._process != os.getpid():  # a fork has no threads of its parent
+            if self._process != os.getpid():  # a forked process does not inherit threads
                 self._process = os.getpid()
                 threading.Thread(target=self._look, name="templates", daemon=True).start()
 
@@ -270,7 +270,7 @@ class _Watch:
 
 
 def _resident() -> int:
-    """Bytes of memory that this process holds."""
+    """Returns the resident memory of this process in bytes."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):  # no such file system

@@ -1,4 +1,4 @@
-"""Do tool calls fit the tools they name? The part of JSON Schema that tool definitions use."""
+"""Checks tool calls against the schemas of their tools, with the part of JSON Schema that tool definitions use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 
-_WORDS = {  # of benchmarks and data sets for JSON Schema's types
+_WORDS = {  # type names in benchmarks and data sets -> JSON Schema's types
     "dict": "object",
     "float": "number",
     "double": "number",
@@ -30,21 +30,21 @@ _WORDS = {  # of benchmarks and data sets for JSON Schema's types
 
 
 def json_type(word: str) -> str:
-    """JSON Schema's word for a type that Python or a benchmark calls otherwise (``dict``, ``float``); others stay."""
+    """Returns JSON Schema's name of a type that is given by Python's or a benchmark's name (``dict``, ``float``)."""
     return _WORDS.get(word, word)
 
 
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The function part of a tool or a tool call, in the nested ({"type", "function"}) or the flat form."""
+    """Returns the function part of a tool or a tool call in the nested ({"type", "function"}) or the flat form."""
     function = tool.get("function", tool)
     return function if isinstance(function, Mapping) else {}
 
 
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's arguments as an object, from an object or from JSON text.
+    """Returns a call's arguments as an object, from an object or from JSON text.
 
     Raises:
-        ValueError, TypeError: they are neither.
+        ValueError, TypeError: the arguments are neither.
     """
     arguments = function_of(call).get("arguments")
     if arguments is None or arguments == "":
@@ -60,10 +60,10 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is wrong with a call, in words; empty where it fits.
+    """Returns what is wrong with a call, in words; empty if it fits its tool.
 
-    Checked: the name, and of the arguments' schema ``type``, ``required``, ``properties``,
-    ``additionalProperties: false``, ``items``, ``enum`` and ``const``. Other keywords are not looked at.
+    It checks the name, and the keywords ``type``, ``required``, ``properties``, ``additionalProperties: false``, ``items``,
+    ``enum`` and ``const`` of the arguments' schema. Other keywords are ignored.
     """
     known = {function_of(tool).get("name"): function_of(tool) for tool in tools}
     name = function_of(call).get("name")
@@ -80,7 +80,7 @@ def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> l
 
 
 def check_tool(tool: Any) -> str | None:
-    """What is wrong with a tool's definition; None where it is usable."""
+    """Returns what is wrong with a tool's definition, or None if it is usable."""
     if not isinstance(tool, Mapping) or not isinstance(function_of(tool).get("name"), str):
         return "a tool must be an object with a name, as {'type': 'function', 'function': {'name', 'parameters'}}"
     parameters = function_of(tool).get("parameters")
@@ -91,7 +91,7 @@ def check_tool(tool: Any) -> str | None:
 
 
 def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
-    """What :func:`check_value` could not read of a schema."""
+    """Returns what :func:`check_value` cannot use in a schema, or None."""
     for key, kind, what in (
         ("properties", Mapping, "an object"),
         ("required", list, "a list"),
@@ -115,7 +115,7 @@ def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
 
 
 def check_value(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
-    """Where a value departs from its schema."""
+    """Returns where a value violates its schema."""
     wanted = schema.get("type")
     types = [wanted] if isinstance(wanted, str) else list(wanted or ())
     if types and not any(_is(value, name) for name in types):

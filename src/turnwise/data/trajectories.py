@@ -1,4 +1,4 @@
-"""Expert trajectories on disk: JSON lines, a JSON array or Parquet in the chat-message format, one trajectory a line or row.
+"""Reads and writes expert trajectories: JSON lines, a JSON array or Parquet in the chat-message format, one for each line or row.
 
 {"id": "...", "messages": [{"role": "user", "content": "..."}, ...], "tools": [...],
  "task": {"env": "household", "id": "train/000123", "split": "train", "data": {...}}, "success": true}
@@ -22,8 +22,8 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write, no_room
 from turnwise.types import Trajectory
 
-_ROWS = 256  # trajectories of a row group of Parquet
-_SHOWN = 20  # problems that an error message lists; the count names the rest
+_ROWS = 256  # trajectories in a row group of Parquet
+_SHOWN = 20  # most problems that an error message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class DataError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What came out of the files: the good trajectories, in file order, and why the others are not among them."""
+    """The usable trajectories of the files in file order, and the problems of the others."""
 
     trajectories: tuple[Trajectory, ...]
     problems: tuple[BadTrajectory, ...] = ()
@@ -61,12 +61,12 @@ class Read:
 def read_trajectories(
     paths: str | Path | Sequence[str | Path], strict: bool = False, max_line_bytes: int = MAX_BYTES
 ) -> Read:
-    """Read and check trajectory files.
+    """Reads and checks trajectory files.
 
     Args:
         paths: JSON lines (``.jsonl``, ``.ndjson``, ``.json``), a JSON array (``.json``) or ``.parquet`` files.
-        strict: one bad trajectory is an error; otherwise it is left out and listed in ``problems``.
-        max_line_bytes: a longer line is a problem and is never held in memory.
+        strict: whether one bad trajectory is an error. Otherwise it is skipped and listed in ``problems``.
+        max_line_bytes: a longer line counts as a problem and is never kept in memory.
 
     Raises:
         DataError: a file is missing or unreadable, no trajectory is usable, or ``strict`` and one is bad.
@@ -88,10 +88,10 @@ def each_trajectory(
     strict: bool = False,
     max_line_bytes: int = MAX_BYTES,
 ) -> tuple[BadTrajectory, ...]:
-    """Hand every good trajectory of the files to ``take``, one at a time in file order; answers why others are not among them.
+    """Passes every usable trajectory of the files to ``take``, one at a time in file order, and returns the problems of others.
 
     Args:
-        take: raises UnusableError where it refuses one.
+        take: raises UnusableError to refuse a trajectory.
         paths, strict, max_line_bytes: see :func:`read_trajectories`.
 
     Raises:
@@ -118,24 +118,24 @@ def each_trajectory(
 
 
 def used_twice(identity: str, first: str) -> UnusableError:
-    """What is wrong with a second trajectory of that id; ``first`` is the place of the first."""
+    """Returns the error for a second trajectory with the same id; ``first`` is the place of the first one."""
     return UnusableError(f"id {identity!r} was used at {first}", "give it an id of its own", "id used twice")
 
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], keys: Sequence[str] | None = None) -> None:
-    """Write JSON lines, or Parquet where the name ends in ``.parquet``, whole or not at all.
+    """Writes JSON lines, or Parquet if the name ends in ``.parquet``, atomically.
 
-    ``read_trajectories`` gives the same trajectories back (but ``source``). Every line has the same keys, and free-form objects
-    (tools, call arguments, task data) are JSON text, so that columnar readers such as ``datasets`` find one schema.
+    ``read_trajectories`` returns the same trajectories except for ``source``. Every line has the same keys, and free-form
+    objects (tools, call arguments, task data) are JSON text, so that columnar readers such as ``datasets`` find one schema.
 
     Args:
-        path: of the file.
-        trajectories: may be drawn one by one, where ``keys`` are given.
-        keys: all that messages may have; None: those that they have, for which all trajectories are held in memory.
+        path: the file.
+        trajectories: an iterator is read one by one if ``keys`` are given.
+        keys: all keys that messages may have. None: the keys that they have; then all trajectories are kept in memory.
 
     Raises:
-        DataError: the file cannot be written; nothing that stood there is lost.
-        OSError: the disk is full; nothing either.
+        DataError: the file cannot be written; an existing file is unchanged.
+        OSError: the disk is full; an existing file is unchanged.
     """
     path = Path(path)
     if keys is None:
@@ -203,7 +203,7 @@ def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _column(value: Any) -> Any:
-    """A message's value with tool-call arguments as text, so that all lines have one type."""
+    """Returns a message's value with tool-call arguments as text, so that all lines have one type."""
     if not isinstance(value, list | tuple):
         return value
     return [

@@ -1,4 +1,4 @@
-"""General benchmarks through EleutherAI's lm-eval (an extra): a run's base policy and what training made of it."""
+"""Evaluates a run's base policy and trained policy on general benchmarks with EleutherAI's lm-eval, an optional package."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def evaluate(
     device: str = "cpu",
     dtype: str = "auto",
 ) -> dict[str, dict[str, float]]:
-    """Run lm-eval's own tasks on a Hugging Face model under lm-eval's own model class.
+    """Runs tasks of lm-eval on a Hugging Face model.
 
     Args:
         model: folder or id of the weights and their tokenizer.
-        adapter: a LoRA adapter over them, None for the weights alone.
-        tasks: names of lm-eval.
-        include: folder of further task files (YAML).
-        limit: items of each task; None: all.
-        chat: put prompts into the chat template.
+        adapter: a LoRA adapter, or None for the weights alone.
+        tasks: lm-eval's names of tasks.
+        include: folder with further task files (YAML).
+        limit: items of each task. None: all.
+        chat: whether prompts are put into the chat template.
 
     Returns:
-        Task -> ``metric,filter`` -> value in lm-eval's own units, standard errors left out; ``items`` is how many were asked.
+        Task -> ``metric,filter`` -> value in lm-eval's units, without standard errors; ``items`` is the number of items.
 
     Raises:
         InputError: lm-eval is not installed, or has no such task.
@@ -64,7 +64,7 @@ def evaluate(
 
 
 def headline(values: Mapping[str, float]) -> float | None:
-    """A task's first metric, as lm-eval lists them, in points (0 to 100); None where it is no share."""
+    """Returns the first metric that lm-eval lists for a task in points (0 to 100), or None if it is not a share."""
     first = next((value for name, value in values.items() if name != "items"), None)
     return None if first is None or not 0 <= first <= 1 else round(100 * first, 2)
 

@@ -1,4 +1,4 @@
-"""Held-out replies of a person's dialogues: how likely the demonstrated ones are, and whether sampled ones are as good."""
+"""Evaluates held-out dialogues of a file: likelihood of demonstrated replies, and whether the policy's are as good."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 from turnwise.evaluation.stats import Estimate
 
 RESAMPLES = 10_000
-TEXT = "no_call"  # stands for the tool of a reply that calls none
+TEXT = "no_call"  # in place of a tool's name for a reply without calls
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One demonstrated reply of a held-out dialogue, and what the policy makes of its state.
+    """One demonstrated reply of a held-out dialogue, and the policy's results at the same state.
 
-    ``sampled`` and ``greedy`` are verdicts (functional, strict) of replies that the policy wrote there.
+    ``sampled`` and ``greedy`` are the verdicts (functional, strict) on the policy's replies.
     """
 
     reply: str  # id of the state
     dialogue: str
     turn: int
-    tools: tuple[str, ...]  # that the demonstrated reply calls, each once
+    tools: tuple[str, ...]  # tools that the demonstrated reply calls, each once
     nats: float  # negative log-likelihood of the demonstrated tokens, summed
     tokens: int
     sampled: tuple[tuple[float, float], ...]
@@ -37,17 +37,17 @@ class Reply:
 
 
 def reply_of(row: Mapping[str, Any]) -> Reply:
-    """The inverse of :meth:`Reply.record` after JSON, which has lists alone."""
+    """Returns the reply of a record: the inverse of :meth:`Reply.record` after JSON, which turns tuples into lists."""
     verdicts = {name: tuple((float(f), float(s)) for f, s in row[name]) for name in ("sampled", "greedy")}
     return Reply(**{**row, "tools": tuple(row["tools"]), **verdicts})
 
 
 Counted = Mapping[str, tuple[float, float]]
-"""Dialogue -> what was counted in it, and over how much."""
+"""Dialogue -> numerator and denominator of a ratio."""
 
 
 def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
-    """Dialogue -> nats and tokens of its demonstrated replies."""
+    """Returns the nats and tokens of the demonstrated replies of each dialogue."""
     found: dict[str, tuple[float, float]] = {}
     for reply in replies:
         nats, tokens = found.get(reply.dialogue, (0.0, 0.0))
@@ -56,33 +56,33 @@ def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
 
 
 def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str, tuple[float, float]]:
-    """Dialogue -> replies of the policy that the verifier accepts, and all of them; empty where none were written."""
+    """Returns for each dialogue the number of accepted replies of the policy and of all its replies; empty if there are none."""
     found: dict[str, tuple[float, float]] = {}
     for reply in replies:
         verdicts = getattr(reply, mode)
         if verdicts:
             good, count = found.get(reply.dialogue, (0.0, 0.0))
-            # several attempts at one state are one reply
+            # several attempts at one state count as one reply
             found[reply.dialogue] = good + float(np.mean([verdict[strict] for verdict in verdicts])), count + 1
     return found
 
 
 def pooled(counted: Counted) -> float:
-    """The ratio over all dialogues together."""
+    """Returns the ratio over all dialogues together."""
     return sum(part for part, _ in counted.values()) / sum(whole for _, whole in counted.values())
 
 
 def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 0) -> Estimate:
-    """Change of the pooled ratio, with a paired 95 % percentile bootstrap that resamples whole dialogues.
+    """Returns the change of the pooled ratio with a paired 95 % percentile bootstrap that resamples whole dialogues.
 
     Args:
-        shares: the ratios are shares in [0, 1]. Where no dialogue changed the bootstrap would claim certainty; one dialogue of
-            average size that gained everything and one that lost everything are then drawn along, as in
+        shares: whether the ratios are shares in [0, 1]. If no dialogue changed, the bootstrap interval would have width 0. Then
+            two dialogues of average size are added, one that gained everything and one that lost everything, as in
             :func:`turnwise.evaluation.stats.paired_difference`.
         seed: of the bootstrap.
 
     Raises:
-        ValueError: the two sides do not hold the same dialogues, or there is none.
+        ValueError: the two sides hold different dialogues, or none.
     """
     if not before or before.keys() != after.keys():
         raise ValueError(f"both sides need the same dialogues, got {len(before)} and {len(after)}")
@@ -102,7 +102,8 @@ def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 
 
 
 def groups(replies: Sequence[Reply]) -> tuple[dict[str, list[Reply]], dict[str, list[Reply]]]:
-    """Replies by the tools that they call, and by their number in the dialogue, from 1. A reply with two tools stands in both."""
+    """Groups replies by the tools that they call, and by their number in the dialogue (from 1). A reply with two tools is in both
+    groups."""
     by_tool: dict[str, list[Reply]] = {}
     by_turn: dict[str, list[Reply]] = {}
     for reply in replies:

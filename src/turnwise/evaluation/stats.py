@@ -1,7 +1,7 @@
-"""Intervals and estimators for evaluation: Wilson, paired bootstrap, pass@k, Student's t over seeds.
+"""Computes intervals and estimators for evaluation: Wilson, paired bootstrap, pass@k, Student's t over seeds.
 
-All functions are pure and deterministic (the bootstrap's seed is an argument). Scores and results are shares, not
-points, but for ``mean_interval``, which works in the unit of its input.
+All functions are pure and deterministic (the bootstrap's seed is an argument). Scores and results are shares, not points,
+except in ``mean_interval``, which uses the unit of its input.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from scipy import stats
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its confidence interval; ``low`` and ``high`` are None where ``n`` is too small to give one."""
+    """A mean with its confidence interval. ``low`` and ``high`` are None if ``n`` is too small for an interval."""
 
     mean: float
     low: float | None
     high: float | None
-    n: int  # independent units behind it: trials, tasks or seeds, never repeated attempts at one of them
+    n: int  # independent units: trials, tasks or seeds, never repeated attempts at one of them
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
-    """Share of ``successes`` with Wilson's score interval (Wilson 1927), which stays inside [0, 1] and never collapses.
+    """Returns the share of ``successes`` with Wilson's score interval (Wilson 1927), which stays inside [0, 1].
 
-    Only for independent trials, which several attempts at one task are not.
+    The trials must be independent, so several attempts at one task do not qualify.
 
     Raises:
-        ValueError: without a trial, or with more successes than trials.
+        ValueError: there is no trial, or there are more successes than trials.
     """
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"wilson needs 0 <= successes <= trials and a trial, got {successes} of {trials}")
@@ -40,12 +40,12 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
 
 
 def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:
-    """Unbiased pass@k: the mean over tasks of 1 - C(n - c, k) / C(n, k), with n attempts and c successes a task.
+    """Returns unbiased pass@k: the mean over tasks of 1 - C(n - c, k) / C(n, k), with n attempts and c successes of a task.
 
-    Source: Chen et al. 2021 (arXiv:2107.03374), Eq. 1; the summand is the upper tail of a hypergeometric draw.
+    Source: Chen et al. 2021 (arXiv:2107.03374), Eq. 1; the summand is the upper tail of a hypergeometric distribution.
 
     Raises:
-        ValueError: without a task, where a task has fewer attempts than ``k``, or more successes than attempts.
+        ValueError: there is no task, or a task has fewer attempts than ``k`` or more successes than attempts.
     """
     n, c = np.asarray(attempts, dtype=int), np.asarray(successes, dtype=int)
     if n.size == 0 or n.shape != c.shape:
@@ -65,19 +65,18 @@ def paired_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Mean change over tasks, with a paired percentile bootstrap that resamples whole tasks.
+    """Returns the mean change over tasks with a paired percentile bootstrap that resamples whole tasks.
 
-    The attempts at one task are averaged first (they are a cluster, not independent evidence), each task weighs the
-    same, and the two sides may differ in attempts but not in tasks. ``before`` and ``after`` hold the scores of every
-    attempt, shares in [0, 1], keyed by task.
+    The attempts at one task are averaged first, because they are a cluster and not independent. All tasks have the same weight.
+    The two sides may differ in attempts but not in tasks. ``before`` and ``after`` hold the scores of every attempt, shares in
+    [0, 1], by task.
 
-    Where every task changed alike the bootstrap has nothing to resample and would claim certainty. Then one task that
-    gained everything and one that lost everything are drawn along with the others, which are the pseudo-observations of
-    Bonett and Price (2012) for paired proportions; no change in 32 tasks is an interval of about 8 points either way.
+    If every task changed by the same amount, the bootstrap interval would have width 0. Then one task that gained everything and
+    one that lost everything are added: the pseudo-observations of Bonett and Price (2012) for paired proportions. With 32
+    unchanged tasks the interval is about 8 points in either direction.
 
     Raises:
-        ValueError: when the two sides do not hold the same tasks, a task has no attempt, there is no task, or a score
-            is outside [0, 1].
+        ValueError: the two sides hold different tasks, a task has no attempt, there is no task, or a score is outside [0, 1].
     """
     return paired_mean_difference({"": before}, {"": after}, confidence=confidence, resamples=resamples, seed=seed)
 
@@ -90,12 +89,12 @@ def paired_mean_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Change of a plain mean over suites: tasks are resampled within their suite, and each suite weighs the same.
+    """Returns the change of the unweighted mean over suites, where tasks are resampled within their suite.
 
     ``before`` and ``after`` are suite -> task -> the scores of every attempt; see :func:`paired_difference`.
 
     Raises:
-        ValueError: when the two sides differ in suites or tasks, or anything is empty.
+        ValueError: the two sides differ in suites or tasks, or a suite or task is empty.
     """
     if not before or set(before) != set(after):
         raise ValueError(f"both sides need the same suites, got {_names(before)} and {_names(after)}")
@@ -114,10 +113,10 @@ def paired_mean_difference(
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """Mean over seeds with Student's t interval; a single seed has no interval.
+    """Returns the mean over seeds with Student's t interval; a single seed has no interval.
 
     Raises:
-        ValueError: without a value.
+        ValueError: there is no value.
     """
     if not len(values):
         raise ValueError("mean_interval needs at least one value")
@@ -138,10 +137,10 @@ def _task_means(scores: Mapping[Any, Sequence[float]], tasks: Sequence[Hashable]
 
 
 def _resampled_means(units: np.ndarray, resamples: int, seed: int | Sequence[int]) -> np.ndarray:
-    """Means of ``resamples`` draws with replacement, (resamples,).
+    """Returns the means of ``resamples`` draws with replacement, shape (resamples,).
 
-    Drawing n of n units and counting equal values is a multinomial draw over the distinct values. Success rates have
-    few of those, so this is the ordinary bootstrap at a fraction of its memory and time.
+    Drawing n of n units and counting equal values is a multinomial draw over the distinct values. Success rates have few
+    distinct values, so this is the ordinary bootstrap with much less memory and time.
     """
     values, counts = np.unique(units, return_counts=True)
     drawn = np.random.default_rng(seed).multinomial(len(units), counts / len(units), size=resamples)

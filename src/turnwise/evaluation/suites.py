@@ -1,4 +1,4 @@
-"""What a policy can do: held-out episodes of its world, and the skills that training may make it forget."""
+"""Evaluates a policy on held-out episodes of its environment, and on skills that training may make it forget."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from turnwise.rollouts.play import Player
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, Task
 
-CHUNK = 64  # episodes played together; bounds the memory of the engine and lets progress be shown
+CHUNK = 64  # episodes that run together, which limits the engine's memory and allows progress to be shown
 
 
 class Chat(Protocol):
-    """What evaluation needs of the tokenizer (``data.chat.ChatTokens``)."""
+    """The methods of ``data.chat.ChatTokens`` that evaluation uses."""
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]: ...
 
@@ -32,7 +32,7 @@ class Chat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One held-out task, played once."""
+    """One episode of a held-out task."""
 
     split: str
     task: str
@@ -41,7 +41,7 @@ class Episode:
     success: bool
     turns: int
     messages: list[Message]
-    subset: str = ""  # of the task
+    subset: str = ""  # the task's subset of its benchmark
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,24 +64,24 @@ class Answer:
 
 @dataclass(slots=True)
 class Evaluation:
-    """Everything measured of one policy."""
+    """All measurements of one policy."""
 
     episodes: list[Episode] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)  # of held-out dialogues that no environment plays
+    replies: list[Reply] = field(default_factory=list)  # of held-out dialogues that belong to no environment
 
     def success(self, mode: str, split: str | None = None) -> dict[str, list[float]]:
-        """Task -> its outcomes, 0 or 1, of one decoding mode."""
+        """Returns the outcomes (0 or 1) of each task in one decoding mode."""
         return _outcomes(e for e in self.episodes if e.mode == mode and split in (None, e.split))
 
     def by_subset(self, mode: str) -> dict[str, dict[str, list[float]]]:
-        """Subset -> task -> its outcomes; empty where the tasks name no subset."""
+        """Returns the outcomes by subset and task; empty if the tasks have no subset."""
         names = sorted({episode.subset for episode in self.episodes} - {""})
         found = {name: _outcomes(e for e in self.episodes if e.mode == mode and e.subset == name) for name in names}
         return {name: outcomes for name, outcomes in found.items() if outcomes}
 
     def skills(self) -> dict[str, dict[str, list[float]]]:
-        """Suite -> item -> its scores."""
+        """Returns the scores by suite and item."""
         found: dict[str, dict[str, list[float]]] = {}
         for answer in self.answers:
             found.setdefault(answer.suite, {})[answer.item] = [answer.score]
@@ -97,13 +97,13 @@ def play_tasks(
     key: object,
     on_done: Callable[[int], None] | None = None,
 ) -> list[Episode]:
-    """Play each task ``attempts`` times to its end.
+    """Runs ``attempts`` episodes of each task to their end.
 
     Args:
-        player: with the sampling settings of ``mode`` and no limit of turns.
-        opening: a task's first messages and their ids.
-        key: seeds the draws; the same key gives the same draws to two policies.
-        on_done: told how many episodes have just ended.
+        player: has the sampling settings of ``mode`` and no limit of turns.
+        opening: returns a task's first messages and their ids.
+        key: seeds the draws; with the same key two policies use the same random numbers.
+        on_done: called with the number of episodes that have just ended.
     """
     episodes = []
     step = max(1, CHUNK // attempts)
@@ -126,7 +126,7 @@ def _outcomes(episodes: Iterable[Episode]) -> dict[str, list[float]]:
 
 
 def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message]) -> list[Episode]:
-    """Rollouts whose world failed are left out: a fault is not a failure of the policy."""
+    """Returns a tree's episodes without those whose environment failed, because that is no failure of the policy."""
     episodes = []
     for attempt, leaf in enumerate(leaf for leaf in tree.leaves() if leaf not in tree.invalid):
         path = [tree.turns[i] for i in tree.path(leaf)]
@@ -149,7 +149,7 @@ def answer_skills(
     suites: Sequence[str] | None = None,
     on_done: Callable[[int], None] | None = None,
 ) -> list[Answer]:
-    """Greedy answers to ``count`` held-out items of every skill."""
+    """Returns greedy answers to ``count`` held-out items of every skill."""
     answers = []
     greedy = Sampling(temperature=0, max_tokens=max_tokens)
     for name in SKILLS if suites is None else suites:
@@ -167,7 +167,7 @@ def answer_skills(
 
 
 def openings(environment: Any, chat: Chat) -> Callable[[Task], tuple[Sequence[Message], list[int]]]:
-    """A task's first messages and their ids, remembered."""
+    """Returns a function that gives a task's first messages and their ids, and caches them."""
     known: dict[tuple[str, str], tuple[Sequence[Message], list[int]]] = {}
 
     def opening(task: Task) -> tuple[Sequence[Message], list[int]]:
@@ -187,5 +187,5 @@ def _opened(environment: Any, task: Task) -> tuple[Any, Sequence[Message]]:
 
 
 def repeat_rate(texts: Sequence[str]) -> float:
-    """Share of an episode's actions that repeat an earlier one: the first sign of a policy that learns to loop."""
+    """Returns the share of an episode's actions that repeat an earlier one. It rises first when a policy learns to loop."""
     return 1 - len(set(texts)) / len(texts) if texts else 0.0

@@ -1,1 +1,1 @@
-"""A table or figure of a paper as a file of ``conf/sweep/``: its rows, the names of their runs, and what the paper claims."""
+"""Sweeps: a table or figure of a paper as a file of ``conf/sweep/``, with its rows, their runs and the paper's claims."""

@@ -1,4 +1,4 @@
-"""The command line of ``train.py sweep=...`` as Hydra's: a multirun whose sweeper is the rows of the file."""
+"""Translates the command line of ``train.py sweep=...`` into a Hydra multirun over the rows of the sweep file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _HELD = "hydra.sweeper.arguments=["
 
 
 def is_sweep(arguments: Sequence[str]) -> bool:
-    """Whether a command line asks for a sweep."""
+    """Returns whether a command line asks for a sweep."""
     return any(argument.startswith("sweep=") for argument in arguments)
 
 
 def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
-    """What Hydra is to be told: its own arguments as they are, all others as the sweeper's.
+    """Returns the arguments for Hydra: its own arguments unchanged, all others as arguments of the sweeper.
 
-    Overrides go to the rows alone: the configuration that Hydra composes first is nobody's run, and would refuse a key that
-    only some method has.
+    Overrides apply only to the rows. The configuration that Hydra composes first belongs to no run and would refuse keys that
+    only some methods have.
 
     Raises:
         InputError: the sweep, a row or an argument cannot be used.
@@ -38,7 +38,7 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def typed(arguments: Sequence[str]) -> list[str]:
-    """A command line as it was typed: what :func:`for_hydra` was given, Hydra's own arguments last; any other as it is."""
+    """Returns the command line as it was typed: the inverse of :func:`for_hydra`, with Hydra's own arguments last."""
     held = next((a for a in arguments if a.startswith(_HELD)), None)
     if held is None:
         return list(arguments)
@@ -48,6 +48,6 @@ def typed(arguments: Sequence[str]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """A string in Hydra's grammar; ``${`` stays as it is until a row is composed."""
+    """Returns a string quoted in Hydra's grammar; ``${`` is not resolved until a row is composed."""
     escaped = text.replace("'", "\\'").replace("${", "\\${")
     return f"'{escaped}'"

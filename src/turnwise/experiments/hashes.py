@@ -1,4 +1,4 @@
-"""What the rows of a sweep are now: the configuration hash that each run of them would have."""
+"""Computes the configuration hash that each run of a sweep has with the current configuration files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from turnwise.runs.identity import config_hash
 
 @dataclass(slots=True)
 class RowHashes:
-    """Job -> the hash of the configuration that it composes to (``turnwise.runs.identity.config_hash``).
+    """Maps a job to its configuration hash (``turnwise.runs.identity.config_hash``).
 
-    A row is composed once for all its seeds, and for all sweeps that refer to it.
+    A row is composed only once for all its seeds and for all sweeps that refer to it.
     """
 
     folder: Path  # conf/
     _configs: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
 
     def __call__(self, job: Job) -> str:
-        """Twelve hex digits.
+        """Returns the hash, twelve hex digits.
 
         Raises:
             ConfigError: the row does not compose; every bad override is named.
@@ -39,10 +39,10 @@ class RowHashes:
         return config_hash(cfg)
 
     def takes(self, asked: Asked) -> None:
-        """Refuse overrides that none of the asked rows takes; no run could have been made with them.
+        """Refuses overrides that none of the requested rows accepts.
 
         Raises:
-            ConfigError: what the first row says of them.
+            ConfigError: the mistakes that the first row reports.
         """
         refused: tuple[Job, Exception] | None = None
         for row in picked(asked) if asked.extra else ():

@@ -1,4 +1,4 @@
-"""The runs of a sweep: a row and a seed, the overrides that make it, and the folder that it has."""
+"""Lists the runs of a sweep: row, seed, overrides and folder of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnwise.config.schema import run_name
 from turnwise.errors import InputError
 from turnwise.experiments.table import Scale, Sweep, find_sweep
 
-# overrides that say how a run is carried out, and make no other run of it
+# overrides that only say how a run is executed, so that it stays the same run
 _NAMELESS = (
     "fresh",
     "paths.cache",
@@ -28,7 +28,7 @@ _NAMELESS = (
     "eval.every",
 )
 
-# what only training reads: it would make another run of a row that is measured alone, or train it
+# overrides that only training uses: they do not apply to rows that are only evaluated
 _OF_TRAINING = (
     *("states", "allocator", "gate", "reward", "advantage", "loss", "update", "judge", "predictor", "callbacks"),
     *("data.trajectories", "data.good", "data.strict", "trainer.max_epochs", "trainer.max_steps"),
@@ -39,8 +39,11 @@ _OF_TRAINING = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of a sweep. ``cannot`` says why it cannot be, where it cannot; ``starts`` names the run that comes before it, and
-    ``begin`` is the override that gives it that run's weights."""
+    """One run of a sweep.
+
+    ``cannot`` is the reason why it cannot run, if there is one. ``starts`` names the run whose weights it starts from, and
+    ``begin`` is the override that passes those weights to it.
+    """
 
     row: str
     seed: int
@@ -53,7 +56,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a command line asks of a sweep: ``extra`` overrides go to every row that they concern, ``rows`` and ``seeds`` pick."""
+    """What a command line requests of a sweep: ``rows`` and ``seeds``, and ``extra`` overrides for every row that takes them."""
 
     sweep: Sweep
     folder: Path  # conf/
@@ -69,7 +72,7 @@ class Asked:
 
 
 def played(asked: Asked) -> Asked:
-    """What is to be run for it: the sweep itself, or all rows of the one whose groups its numbers are computed from."""
+    """Returns the runs to make for a sweep: its own, or all rows of the sweep from whose groups its numbers are computed."""
     source = asked.sweep.gate_report
     return (
         asked
@@ -79,10 +82,10 @@ def played(asked: Asked) -> Asked:
 
 
 def picked(asked: Asked) -> tuple[str, ...]:
-    """The rows that are asked for.
+    """Returns the names of the requested rows.
 
     Raises:
-        InputError: one of them is unknown; the nearest is told.
+        InputError: a row is unknown; the message names the most similar one.
     """
     sweep = asked.sweep
     rows = asked.rows or tuple(sweep.rows)
@@ -95,7 +98,7 @@ def picked(asked: Asked) -> tuple[str, ...]:
 
 
 def jobs(asked: Asked) -> list[Job]:
-    """Every run that is asked for, all rows of a seed before the next seed, so that a whole table is there early.
+    """Returns every requested run, all rows of a seed before the next seed, so that a complete table is available early.
 
     Raises:
         InputError: a row is unknown, here or in another sweep that a row refers to.
@@ -110,7 +113,7 @@ def jobs(asked: Asked) -> list[Job]:
 
 
 def job_of(asked: Asked, row: str, seed: int) -> Job:
-    """The run of one row and seed."""
+    """Returns the run of one row and seed."""
     given = {_key(item) for item in asked.extra}
     owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale, given)
     source = owner.rows[owned]
@@ -138,10 +141,10 @@ def _of_training(key: str) -> bool:
 def origin(
     sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
 ) -> tuple[Sweep, str, str | None]:
-    """The sweep and row whose runs these are, and the first reason on the way there why they cannot be.
+    """Follows ``same`` references to the sweep and row that own the runs; also returns the first reason why they cannot run.
 
     Raises:
-        InputError: a row refers to one that is not there, or in a circle.
+        InputError: a row refers to a missing row, or rows refer to each other in a circle.
     """
     here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale, given), {(sweep.name, row)}
     while (same := here.rows[name].shares(scale)) is not None:
@@ -158,7 +161,7 @@ def origin(
 
 
 def preset(sweep: Sweep, row: str, folder: Path) -> str:
-    """The name of a row's runs at the tiny scale, e.g. ``pivotrl/tab4/full``."""
+    """Returns the name of a row's runs at the tiny scale, for example ``pivotrl/tab4/full``."""
     owner, owned, _ = origin(sweep, row, folder, "tiny")
     return _preset(owner, owned)
 
@@ -168,22 +171,22 @@ def _preset(owner: Sweep, row: str) -> str:
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
-    """``0,1,2`` as seeds.
+    """Parses seeds such as ``0,1,2``.
 
     Raises:
-        InputError: it is not whole numbers with commas between, or one of them is below 0.
+        InputError: the text is not a comma-separated list of whole numbers of at least 0.
     """
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"seed={text}: not whole numbers with commas between") from None
+        raise InputError(f"seed={text}: not a comma-separated list of whole numbers") from None
     if min(seeds) < 0:
-        raise InputError(f"seed={text}: no generator takes {min(seeds)}; give seeds from 0")
+        raise InputError(f"seed={text}: a seed must be at least 0, got {min(seeds)}")
     return seeds
 
 
 def ask(arguments: Sequence[str], folder: Path) -> Asked:
-    """A command line as what it asks: ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [--dry-run] [key=value ...]``.
+    """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [--dry-run] [key=value ...]``.
 
     Raises:
         InputError: an argument cannot be used with a sweep.
@@ -201,7 +204,9 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         elif key in ("name", "paths.out"):
             raise InputError(f"{argument}: the rows of a sweep have names and folders of their own; leave it out")
         elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
-            raise InputError(f"{argument}: a sweep's rows are its choices; give one value, or run `-m` without sweep=")
+            raise InputError(
+                f"{argument}: a sweep takes one value for each key; give one value, or run `-m` without sweep="
+            )
         else:
             extra.append(argument)
     scale = given.get("scale", "tiny")

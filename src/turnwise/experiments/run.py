@@ -1,4 +1,4 @@
-"""Run a sweep: compose and check every row, skip what is finished, launch the rest, and say how it went."""
+"""Runs a sweep: composes and checks every row, skips finished runs, launches the rest and prints the outcome."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Launch = Callable[[Sequence[Sequence[str]]], object]
 
 
 class RowsFailed(RuntimeError):
-    """Some runs of a sweep did not finish; the table that was printed says which and why."""
+    """Some runs of a sweep did not finish; the printed table shows which ones and why."""
 
 
 def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal) -> list[Standing]:
-    """Bring every run of a sweep to its result; where each stands afterwards.
+    """Runs everything in a sweep that is not finished, and returns the state of every run.
 
     Args:
-        compose: overrides -> the run's configuration, without Hydra's own part.
-        launch: runs lists of overrides, each in its turn or anywhere else; one that fails does not stop the others.
+        compose: overrides -> the run's configuration, without Hydra's own settings.
+        launch: runs lists of overrides, locally or elsewhere; a run that fails does not stop the others.
 
     Raises:
-        InputError: a row's configuration is refused; nothing is run then.
-        RowsFailed: after all others have run.
-        FailedJobError: of submitit, where Slurm takes no job.
+        InputError: a row's configuration is refused; then nothing is run.
+        RowsFailed: some runs failed; all others have run.
+        FailedJobError: from submitit, if Slurm refuses the job.
     """
     asked = played(asked)
     sweep = asked.sweep
@@ -53,7 +53,7 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     try:
         for wave in waves(todo):
             launch([one.job.overrides for one in wave])
-    except Exception as error:  # a launcher's own: a cluster's job that was killed
+    except Exception as error:  # launchers raise types of their own, for example for a killed cluster job
         if took_no_job(error):
             raise
         trouble = f"the launcher said: {type(error).__name__}: {error}"
@@ -68,14 +68,14 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
 
 
 def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
-    """What can run side by side, in order: runs that start from another one of ``todo`` come after it."""
+    """Groups runs that can run side by side; a run that starts from another one of ``todo`` is in a later group."""
     names = {(one.job.name, one.job.seed) for one in todo}
     later = [one for one in todo if (one.job.starts, one.job.seed) in names]
     return [wave for wave in ([one for one in todo if one not in later], later) if wave]
 
 
 def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
-    """The checked configuration of every run that can be, by its name; seeds share one, for nothing else differs.
+    """Returns the checked configuration of every possible run by its name; the seeds of a row share one configuration.
 
     Raises:
         ConfigError: every mistake of every row.
@@ -101,7 +101,7 @@ def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, 
 
 
 def survey(found: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
-    """Where every run stands now."""
+    """Returns the current state of every run."""
     standings = []
     for job in found:
         cfg = configs.get(job.name)

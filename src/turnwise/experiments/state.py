@@ -1,4 +1,4 @@
-"""How far each run of a sweep has come, as its folder says; and what is kept of one that failed."""
+"""Reads the state of each run of a sweep from its folder, and records the error of a run that failed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cann
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A run, its folder, its state, and what there is to say about it (an error, a reason)."""
+    """A run, its folder, its state, and an error or a reason that explains the state."""
 
     job: Job
     folder: Path | None
@@ -35,14 +35,14 @@ class Standing:
 
     @property
     def open(self) -> bool:
-        """Whether the run is still to be done."""
+        """Whether the run still has to be made."""
         return self.state not in ("finished", "cannot run")
 
 
 def standing(job: Job, cfg: DictConfig | None) -> Standing:
-    """Where a run stands, from the configuration that it would have; ``cfg`` is None where it cannot run.
+    """Returns the state of a run whose configuration is ``cfg``; None if it cannot run.
 
-    ``finished``: a complete ``result.json`` of this configuration. ``changed``: what lies there is another's.
+    ``finished`` means a complete ``result.json`` of this configuration, ``changed`` that the folder holds another run.
     """
     if cfg is None:
         return Standing(job, None, "cannot run", job.cannot or "")
@@ -66,19 +66,19 @@ def standing(job: Job, cfg: DictConfig | None) -> Standing:
         except ConfigError as error:
             return Standing(job, folder, "changed", str(error))
         if same:
-            return Standing(job, folder, "interrupted", "goes on from its last checkpoint")
-        return Standing(job, folder, "changed", "begun with another configuration; fresh=true replaces it")
+            return Standing(job, folder, "interrupted", "resumes from its last checkpoint")
+        return Standing(job, folder, "changed", "started with another configuration; fresh=true replaces it")
     return Standing(job, folder, "waiting")
 
 
 def error_file(folder: Path) -> Path:
-    """Where the error of a failed run is kept: beside its folder, which may be given back."""
+    """Returns the file with the error of a failed run. It lies beside the run's folder, which may be emptied."""
     return folder.with_name(f"{folder.name}.error.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A task whose failure is written beside the run's folder and told; a success takes the old note away."""
+    """A task that writes its error to a file beside the run's folder, and removes an old error file on success."""
 
     task: Callable[[DictConfig], Any]
 
@@ -89,24 +89,24 @@ class Recorded:
         except (Exception, SystemExit) as error:
             said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             trace = "" if isinstance(error, InputError) else traceback.format_exc()
-            with suppress(OSError):  # a full disk is perhaps what the note would be about
+            with suppress(OSError):  # the disk may be full
                 error_file(folder).parent.mkdir(parents=True, exist_ok=True)
                 with atomic_write(error_file(folder)) as part:
                     part.write_text(f"{said}\n\n{trace}", encoding="utf-8")
-            # one plain type: an error has to travel between processes
+            # a built-in type, because the error must be sent between processes
             raise RuntimeError(f"{folder}: {said}") from None
         error_file(folder).unlink(missing_ok=True)
         return value
 
 
 def states_table(title: str, standings: Sequence[Standing]) -> Table:
-    """Rows and seeds with their states, for a terminal."""
+    """Returns a table of rows, seeds and their states for the terminal."""
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
     for header in ("row", "seed", "state", "folder"):
         table.add_column(header, overflow="fold")
     told = None
     for one in standings:
-        if one.state == "cannot run":  # for all seeds alike: once
+        if one.state == "cannot run":  # shown once, because all seeds share the reason
             if (one.job.row, one.said) != told:
                 table.add_row(one.job.row, "", "cannot run", one.said)
             told = (one.job.row, one.said)

@@ -1,4 +1,4 @@
-"""A sweep file (``conf/sweep/<name>.yaml``): one table or figure, its rows with the paper's numbers, and its claims."""
+"""Reads a sweep file (``conf/sweep/<name>.yaml``): one table or figure, its rows, the paper's numbers and its claims."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SCALES: tuple[str, ...] = get_args(Scale)
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A claim: ``above`` has more than ``below`` (a row, or a number) by more than ``margin``."""
+    """A claim that row ``above`` exceeds ``below`` (a row or a number) by more than ``margin``."""
 
     above: str | float
     below: str | float
     margin: float
     text: str
-    ours: bool = False  # no claim of the paper's: told and not counted
-    at: str | None = None  # the one scale at which it can be asked: a number on the right is of one benchmark
+    ours: bool = False  # not a claim of the paper: shown but not counted
+    at: str | None = None  # the only scale at which it applies, for example because its number belongs to one benchmark
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -47,13 +47,19 @@ class _Part(BaseModel):
 
 
 class Row(_Part):
-    """One row: what makes its runs, and the paper's numbers by column. Overrides are a list, or words in one string.
+    """One row of a sweep. Overrides are a list, or one string with spaces between them.
 
-    A row has ``overrides`` of its own, or it is the ``same`` as a row of another sweep (``pivotrl_tab1/sft``), whose runs it
-    shares (``same_at``: as another one's at one scale); with neither, it is the paper's alone. ``needs`` says by scale what is
-    missing for it to run; where it names keys as ``data.file=...``, the row runs once they are given on the command line.
-    ``trains`` is false of a base row, which is measured and never trained: what a command line says of training does not reach
-    it. ``starts`` is the row of this file from whose runs, seed by seed, its own begin.
+    A row without ``overrides`` and ``same`` only shows the paper's numbers.
+
+    Attributes:
+        overrides: overrides of the row's own runs.
+        same: a row of another sweep (``pivotrl_tab1/sft``) whose runs this row shares.
+        same_at: such a row at one scale only.
+        needs: by scale, what is missing to run the row. If it names keys such as ``data.file=...``, the row runs when these are
+            given on the command line.
+        trains: false for a base row, which is only evaluated; overrides of training do not apply to it.
+        starts: the row of this file whose runs provide the initial weights, seed by seed.
+        numbers: the paper's numbers by column.
     """
 
     label: str = ""
@@ -75,12 +81,12 @@ class Row(_Part):
         return self
 
     def shares(self, scale: Scale) -> str | None:
-        """The row whose runs it has at a scale, if they are another's."""
+        """Returns the row of another sweep whose runs this row shares at a scale, if any."""
         return self.same_at.get(scale, self.same)
 
 
 class Sweep(_Part):
-    """A sweep file; ``read_sweep`` adds its name."""
+    """The content of a sweep file; ``read_sweep`` adds the name."""
 
     name: str
     paper: str
@@ -92,13 +98,15 @@ class Sweep(_Part):
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)  # columns that differ at one scale
     rows: dict[str, Row]
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)  # for rows that `start` from others
-    needs: dict[Scale, str] = Field(default_factory=dict)  # what is missing for all rows
+    needs: dict[Scale, str] = Field(default_factory=dict)  # what all rows lack to run
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
-    also: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # claims that are not the paper's: told, not counted
-    gate_report: str | None = None  # metrics are paths into what scripts/gate_report.py says of this sweep's groups
+    also: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict
+    )  # claims that are not the paper's: shown, not counted
+    gate_report: str | None = None  # metrics are paths in the output of scripts/gate_report.py for this sweep's groups
     reach: tuple[
         float | str, ...
-    ] = ()  # levels of held-out success, %, or a row's own: what each row spent until there is told
+    ] = ()  # levels of held-out success in %, or rows: the report shows what each row spent to reach them
     curve: Literal["updates"] | None = None  # draws held-out success during training against this
     panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # the rows of its panels, by title
     note: str = ""
@@ -134,12 +142,12 @@ class Sweep(_Part):
         return self
 
     def claims(self, metric: str) -> list[Comparison]:
-        """The claims on one metric, the paper's and then ours."""
+        """Returns the claims about one metric, first the paper's and then ours."""
         theirs = [comparison(text, self.rows) for text in self.directions.get(metric, ())]
         return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 
     def missing(self, row: Row, scale: Scale, given: Collection[str] = ()) -> str | None:
-        """Why a row cannot run at a scale, with the keys that are ``given``; None where it can."""
+        """Returns why a row cannot run at a scale if the keys ``given`` are set, or None if it can."""
         reason = row.needs.get(scale) or self.needs.get(scale)
         if row.overrides is None and row.same is None:
             return reason or "a row of the paper that is no run of ours (docs/cluster.md#what-no-step-brings)"
@@ -147,11 +155,11 @@ class Sweep(_Part):
         return None if wanted and wanted <= set(given) else reason
 
     def of_scale(self, scale: Scale) -> Sweep:
-        """The sweep with the columns that it has at a scale."""
+        """Returns the sweep with its columns at a scale."""
         return self.model_copy(update={"columns": {**self.columns, **self.columns_at.get(scale, {})}})
 
     def shared(self, scale: Scale) -> tuple[str, ...]:
-        """Overrides of every row at a scale."""
+        """Returns the overrides of all rows at a scale."""
         return self.scales.get(scale, (f"scale={scale}",))
 
 
@@ -160,10 +168,10 @@ _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|
 
 
 def comparison(text: str, rows: Mapping[str, Row]) -> Comparison:
-    """``a > b``, ``a < b + 2``, ``a > 0 at paper``: a and b are rows, or b is a number; then a margin, and the only scale.
+    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``: rows or a number, a margin, and the only scale.
 
     Raises:
-        ValueError: it is not of this form, or names no row.
+        ValueError: the text has another form, or names an unknown row.
     """
     found = _CLAIM.fullmatch(text)
     if not found:
@@ -191,15 +199,15 @@ def _side(word: str, text: str, rows: Mapping[str, Row]) -> str | float:
 
 
 def sweep_names(folder: Path) -> list[str]:
-    """The sweep files of a configuration folder."""
+    """Returns the names of the sweep files in a configuration folder."""
     return sorted(path.stem for path in (folder / "sweep").glob("*.yaml"))
 
 
 def find_sweep(name: str, folder: Path) -> Sweep:
-    """The sweep of that name.
+    """Returns the sweep of a name.
 
     Raises:
-        InputError: there is none of that name (the nearest is told), or its file cannot be used.
+        InputError: there is no such sweep (the message names the most similar one), or its file cannot be used.
     """
     names = sweep_names(folder)
     if name not in names:
@@ -210,10 +218,10 @@ def find_sweep(name: str, folder: Path) -> Sweep:
 
 
 def read_sweep(path: Path | str) -> Sweep:
-    """A sweep file.
+    """Reads a sweep file.
 
     Raises:
-        InputError: when it is missing, not YAML, or not of this form; every mistake is named.
+        InputError: it is missing, is not YAML, or has another form; the message lists every mistake.
     """
     path = Path(path)
     try:
@@ -225,7 +233,7 @@ def read_sweep(path: Path | str) -> Sweep:
 
 @lru_cache(maxsize=128)
 def _read(path: Path, changed: int, size: int) -> Sweep:
-    """A file that many rows refer to is read once, until it changes."""
+    """Reads a sweep file once until it changes, because many rows may refer to it."""
     try:
         raw = read_yaml(path)
     except ValueError as error:

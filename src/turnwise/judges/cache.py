@@ -1,4 +1,4 @@
-"""Answers on disk by the content of their questions: SQLite, shared by processes, whole after any crash."""
+"""Stores answers on disk by the content of their questions, in an SQLite file that processes share and crashes leave intact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from turnwise.errors import InputError
 
 VERSION = 1
-BUSY = 30.0  # s that a write waits for another process
+BUSY = 30.0  # seconds that a write waits for another process
 _TABLE = """
 CREATE TABLE IF NOT EXISTS answers (
     key TEXT PRIMARY KEY,
@@ -26,21 +26,22 @@ CREATE TABLE IF NOT EXISTS answers (
 
 
 class CacheError(OSError):
-    """The cache could not be read or written just now (no space left, locked for too long). The answer itself is fine."""
+    """The cache could not be read or written at this moment (no space left, locked too long). The answer itself is valid."""
 
 
 def key_of(question: Mapping[str, Any]) -> str:
-    """The address of a question: SHA-256 of its canonical JSON."""
+    """Returns the key of a question: SHA-256 of its canonical JSON."""
     text = json.dumps(question, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Cache:
-    """Question -> answer, both JSON.
+    """A map from questions to answers, both JSON.
 
-    An entry is one transaction in write-ahead mode: a killed process leaves it whole or not at all, and power loss costs at
-    most the last entries. The first answer to a question stands: ``put`` returns what is stored, so that processes that
-    asked at the same time go on with the same one. For a local disk: write-ahead mode does not work over network file systems.
+    Each entry is one transaction in write-ahead mode: a killed process leaves no partial entry, and a power failure loses at
+    most the last entries. The first answer to a question is kept: ``put`` returns the stored one, so that processes that asked
+    at the same time use the same answer. The file must lie on a local disk, because write-ahead mode does not work over network
+    file systems.
 
     Raises:
         InputError: ``path`` is not such a cache, or cannot be opened.
@@ -59,10 +60,10 @@ class Cache:
             ) from error
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The stored answer, None where there is none.
+        """Returns the stored answer, or None if there is none.
 
         Raises:
-            CacheError: it cannot be read just now.
+            CacheError: the cache cannot be read at this moment.
         """
         with self._lock:
             try:
@@ -72,15 +73,15 @@ class Cache:
         return json.loads(row[0]) if row else None
 
     def put(self, key: str, about: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Store an answer, unless there is one already; returns the stored one.
+        """Stores an answer unless there is one already, and returns the stored answer.
 
         Args:
-            key: of :func:`key_of`.
-            about: model and version, for those who look into the file.
+            key: from :func:`key_of`.
+            about: model and version, for people who inspect the file.
             value: the answer.
 
         Raises:
-            CacheError: it cannot be written just now.
+            CacheError: the cache cannot be written at this moment.
         """
         text = json.dumps(value, allow_nan=False)
         with self._lock:
@@ -110,13 +111,13 @@ class Cache:
         version = run("PRAGMA user_version").fetchone()[0]
         tables = {row[0] for row in run("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if version not in (0, VERSION) or (version == 0 and tables):
-            raise sqlite3.DatabaseError(f"it is another program's, or of version {version}, not {VERSION}")
+            raise sqlite3.DatabaseError(f"it belongs to another program, or has version {version}, not {VERSION}")
         run(_TABLE)
         run(f"PRAGMA user_version = {VERSION}")
         run("COMMIT")
 
     def _patiently(self, statement: str) -> None:
-        """While another process sets the file up, SQLite may refuse at once instead of waiting."""
+        """Retries a statement, because SQLite may refuse it at once while another process sets up the file."""
         deadline = time.monotonic() + BUSY
         while True:
             try:

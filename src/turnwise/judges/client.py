@@ -1,4 +1,4 @@
-"""One client for any OpenAI-compatible chat endpoint: a vLLM or llama.cpp server, or a hosted model."""
+"""A client for OpenAI-compatible chat endpoints: a vLLM or llama.cpp server, or a hosted model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from turnwise.text import parse_json, said
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 4 * 2**20  # bytes of an answer
-_SAID, _SHOWN = 4096, 300  # bytes of a refusal that are read, and characters of them in a message
-_REACH = 5.0  # s
-_MOST_TOKENS = 2**40  # of one answer; a count above it is none
-_FINAL = ("rejected", "skipped", "budget")  # asking again would not help
+_SAID, _SHOWN = 4096, 300  # bytes of an error response that are read, and characters of it in a message
+_REACH = 5.0  # seconds
+_MOST_TOKENS = 2**40  # in one answer; a larger count is ignored
+_FINAL = ("rejected", "skipped", "budget")  # faults for which a retry is useless
 
 
 class ChatFault(Exception):
-    """A question without an answer. ``after``: a pause in seconds that the server asked for; ``said``: its words, masked."""
+    """A question got no answer. ``after`` is the pause in seconds that the server requested, ``said`` its masked message."""
 
     def __init__(self, kind: Fault, detail: str, after: float | None = None, said: str = "") -> None:
         super().__init__(f"{kind}: {detail}")
@@ -36,7 +36,7 @@ class ChatFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model wrote, and why it stopped."""
+    """The text that the model wrote, and why it stopped."""
 
     text: str
     finish: str
@@ -44,20 +44,20 @@ class Reply:
 
 @dataclass(slots=True)
 class ChatClient:
-    """Asks ``url``/chat/completions; used by one event loop.
+    """Sends requests to ``url``/chat/completions. One event loop uses it.
 
-    A question holds one of ``concurrency`` places for at most ``time_limit`` seconds, all its attempts and pauses included.
-    Between attempts it waits ``backoff`` seconds, twice as long each time, with jitter; where the server names a time
-    (Retry-After), all questions wait for it. After ``give_up_after`` failed questions in a row nothing is asked for
-    ``cooldown`` seconds, so that a dead endpoint does not hold up a run.
+    At most ``concurrency`` questions run at once, each for at most ``time_limit`` seconds including all attempts and pauses.
+    Before a retry it waits ``backoff`` seconds, doubled each time, with jitter. If the server sends Retry-After, all questions
+    wait for that time. After ``give_up_after`` failed questions in a row no request is sent for ``cooldown`` seconds, so that a
+    dead endpoint does not block a run.
 
     Args:
-        url: base of the API, as ``http://127.0.0.1:8000/v1``.
-        key_variable: environment variable that holds the API key; unset, no key is sent. The key is kept in no field.
-        attempts: requests a question, the first included.
-        attempt_limit: s of one request.
-        price_in, price_out: money a million tokens, for the report and the budget.
-        budget: money after which nothing is asked; null: no limit.
+        url: base of the API, such as ``http://127.0.0.1:8000/v1``.
+        key_variable: environment variable with the API key. If it is unset, no key is sent. No field stores the key.
+        attempts: requests for one question, including the first.
+        attempt_limit: seconds for one request.
+        price_in, price_out: price per million tokens, for the report and the budget.
+        budget: spend after which no request is sent. None: no limit.
     """
 
     url: str
@@ -75,8 +75,9 @@ class ChatClient:
     tally: Tally = field(default_factory=Tally, init=False, repr=False)
     _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
     _places: asyncio.Semaphore | None = field(default=None, init=False, repr=False)
-    _random: random.Random = field(default_factory=random.Random, init=False, repr=False)  # draws of a run are seeded
-    _failed: int = field(default=0, init=False, repr=False)  # questions in a row
+    # a generator of its own, so that jitter does not change the seeded draws of a run
+    _random: random.Random = field(default_factory=random.Random, init=False, repr=False)
+    _failed: int = field(default=0, init=False, repr=False)  # failed questions in a row
     _shut_until: float = field(default=0.0, init=False, repr=False)
     _quiet_until: float = field(default=0.0, init=False, repr=False)
     _told: set[str] = field(default_factory=set, init=False, repr=False)
@@ -95,15 +96,15 @@ class ChatClient:
 
     @property
     def cost(self) -> float:
-        """Money spent so far."""
+        """Returns the spend so far."""
         return self.tally.cost(self.price_in, self.price_out)
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[float]:
-        """Wait for a place; gives the time (of :func:`time.monotonic`) by which the question must be done.
+        """Waits for a free slot and yields the deadline of the question (a time of :func:`time.monotonic`).
 
         Raises:
-            ChatFault: nothing is asked now: the endpoint has failed too often, or the budget is spent.
+            ChatFault: no request may be sent, because the endpoint has failed too often or the budget is spent.
         """
         if self._places is None:
             self._places = asyncio.Semaphore(self.concurrency)
@@ -117,14 +118,14 @@ class ChatClient:
             yield time.monotonic() + self.time_limit
 
     async def ask(self, request: Mapping[str, Any], deadline: float) -> Reply:
-        """Post one chat completion request.
+        """Sends one chat completion request, with retries.
 
         Args:
-            request: the body, ``model`` and ``messages`` among its keys.
-            deadline: of :meth:`place`.
+            request: the body, with ``model`` and ``messages`` among its keys.
+            deadline: from :meth:`place`.
 
         Raises:
-            ChatFault: the last fault, when no attempt is left or the time is up.
+            ChatFault: the last fault, if no attempt or no time is left.
         """
         attempt = 0
         while True:
@@ -147,7 +148,7 @@ class ChatClient:
                 return reply
 
     async def away(self) -> str | None:
-        """Why the server cannot be reached, without a question to its model; None where it answers, whatever it says."""
+        """Returns why the server cannot be reached, or None if it responds in any way. No question is sent to its model."""
         try:
             async with self._open().get(
                 f"{self.url.rstrip('/')}/models", timeout=aiohttp.ClientTimeout(total=_REACH), allow_redirects=False
@@ -170,7 +171,7 @@ class ChatClient:
                 f"{self.url.rstrip('/')}/chat/completions",
                 json=request,
                 timeout=aiohttp.ClientTimeout(total=limit),
-                allow_redirects=False,  # a redirect would carry the key elsewhere
+                allow_redirects=False,  # a redirect would send the key to another server
             ) as response:
                 if response.status != 200:
                     raise await self._refusal(response)
@@ -181,7 +182,7 @@ class ChatClient:
             raise ChatFault("unreachable", type(error).__name__) from None
         except TooLargeError as error:
             raise ChatFault("garbage", str(error)) from None
-        except aiohttp.ClientError as error:  # broken chunks, a broken status line
+        except aiohttp.ClientError as error:  # malformed chunks or status line
             raise ChatFault("garbage", type(error).__name__) from None
         finally:
             self.tally.ended(began)
@@ -239,7 +240,7 @@ class ChatClient:
             self._shut_until = time.monotonic() + self.cooldown
 
     def _fault(self, fault: ChatFault) -> ChatFault:
-        """Count a fault; the first of each kind is told, without anything that the server or the request said."""
+        """Counts a fault and logs the first of each kind, without any text of the request or the response."""
         self.tally.faults[fault.kind] += 1
         if fault.kind not in self._told:
             self._told.add(fault.kind)

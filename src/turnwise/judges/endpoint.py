@@ -1,4 +1,4 @@
-"""The judge that asks a model behind an OpenAI-compatible endpoint."""
+"""A judge that asks a model behind an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _OURS = ("model", "messages", "temperature", "max_tokens", "response_format", "s
 class EndpointJudge:
     """Scores from a judging model (AWPO, arXiv:2512.19126, App. B.2), cached by content.
 
-    Questions run in a thread of their own and overlap with whatever the caller does next. An answer that is no score gets
-    one repair attempt. A candidate without a score is None, counted by its reason, and never stored: a later run asks again.
+    Questions run in a separate thread while the caller continues. An answer without a valid score gets one repair attempt. If
+    that fails too, the score is None; it is counted by its reason and not cached, so that a later run asks again.
 
     Args:
-        client: where and how to ask.
-        model: its name there; part of every question's address, so give different models different names.
+        client: sends the requests.
+        model: the model's name at the endpoint. It is part of the cache key, so different models need different names.
         rubric: a file of ``judges/rubrics``.
-        cache: the file that keeps answers; null: none, and every run asks again.
-        structured: how the server is made to answer in JSON; ``none`` for one that refuses ``response_format``.
-        temperature, max_tokens: of the answer; a model that reasons before it answers needs many tokens.
+        cache: the file that caches answers. None: nothing is cached.
+        structured: how the server is asked for JSON; ``none`` for a server that refuses ``response_format``.
+        temperature, max_tokens: of the answer; a model that reasons first needs many tokens.
         extra: further keys of the request, such as ``chat_template_kwargs`` or ``seed``.
     """
 
@@ -70,10 +70,10 @@ class EndpointJudge:
         self._rubric = load_rubric(self.rubric)
 
     def submit(self, candidate: Candidate) -> Future[float | None]:
-        """Ask, and return at once.
+        """Starts a question and returns at once.
 
         Raises:
-            InputError: at the first candidate, where the cache cannot be opened.
+            InputError: at the first candidate, if the cache cannot be opened.
         """
         if self._background is None:
             self._store = Cache(self.cache) if self.cache else None
@@ -84,13 +84,13 @@ class EndpointJudge:
         return gather(self, candidates)
 
     def prove(self, candidate: Candidate) -> str | None:
-        """Ask one question before a run rests on the answers; it is counted in the spend and not in the candidates.
+        """Tests the endpoint with one question before a run depends on it. It counts in the spend but not as a candidate.
 
         Returns:
-            What a person should know although the question has an answer: a cached one says nothing of the server.
+            A warning if the answer came from the cache and the server does not respond, else None.
 
         Raises:
-            InputError: there is no score; the message has the server's own words, masked.
+            InputError: there is no score; the message holds the server's masked message.
         """
         score = self.submit(candidate).result()
         known = self._counts["cached"]
@@ -116,7 +116,7 @@ class EndpointJudge:
         return {**counts, **reasons, **self.client.tally.report(), "cost": self.client.cost}
 
     def close(self) -> None:
-        """Cancel what is running: its futures give None. The judge can be used again afterwards."""
+        """Cancels running questions, whose futures return None. The judge can be used again afterwards."""
         if self._background is not None:
             self._background.close(self.client.close())
             self._background = None
@@ -143,7 +143,7 @@ class EndpointJudge:
         return score
 
     async def _answer(self, key: str, candidate: Candidate) -> tuple[float | None, str]:
-        """The score, and in its absence the reason."""
+        """Returns the score and, if there is none, the reason."""
         stored = self._cached(key)
         if stored is not None:
             self._counts["cached"] += 1
@@ -167,7 +167,7 @@ class EndpointJudge:
         return snap(self._keep(key, {"score": raw})["score"]), ""
 
     def _request(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """The body of a request; with an empty code in its messages, the content that a question is addressed by."""
+        """Returns the body of a request. With an empty code in the messages it is the content that the cache key is made of."""
         return {
             "model": self.model,
             "messages": messages,
@@ -197,5 +197,5 @@ class EndpointJudge:
 
     def _tell(self, error: CacheError) -> None:
         if not self._counts["cache_errors"]:
-            logger.warning("judge: the cache fails (%s); scores are used and not kept", error)
+            logger.warning("judge: the cache fails (%s); scores are used but not cached", error)
         self._counts["cache_errors"] += 1

@@ -1,9 +1,8 @@
-"""Text of others inside a prompt, so that it is read and not obeyed.
+"""Marks untrusted text inside a prompt, so that a model treats it as data and not as instructions.
 
-Three lines of defence, none of which asks the model to be clever: sections open and close with a code that is drawn after
-the text was written, every line of the text carries a prefix that no line of ours carries, and what a chat template or an
-eye would take for structure (control tokens, invisible characters, exotic line ends) is made plain. Marking each line of
-data follows the idea of spotlighting (arXiv:2403.14720).
+There are three defences. Sections open and close with a code that is drawn after the text was written. Every line of the text
+has a prefix that no instruction has. Control tokens, invisible characters and unusual line ends are made plain text. Marking
+each line of data follows the idea of spotlighting (arXiv:2403.14720).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import unicodedata
 
 PREFIX = "| "
 _LINE_ENDS = re.compile("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")
-# what chat templates write around turns, and our own markers
+# control tokens of chat templates, and our own markers
 _CONTROL = re.compile(
     r"<\||\|>|<\uff5c|\uff5c>|<<+|>>+|</?s>|<[be]os>|</?(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|\[/?SYSTEM_PROMPT\]",
     re.IGNORECASE,
@@ -23,12 +22,12 @@ _HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs"}  # control, format, unassigned, private
 
 
 def new_code() -> str:
-    """A code that the fenced text cannot know: 64 random bits as hex digits."""
+    """Returns a code that the fenced text cannot know: 64 random bits as hex digits."""
     return secrets.token_hex(8)
 
 
 def neutral(text: str) -> str:
-    """``text`` with plain line ends, control tokens pulled apart, and invisible characters as escapes. Idempotent."""
+    """Returns ``text`` with plain line ends, broken-up control tokens, and invisible characters as escapes. Idempotent."""
     shown = _CONTROL.sub(lambda found: " ".join(found[0]), _LINE_ENDS.sub("\n", text))
     return "".join(
         _escape(char) if char not in "\n\t" and unicodedata.category(char) in _HIDDEN else char for char in shown
@@ -36,7 +35,7 @@ def neutral(text: str) -> str:
 
 
 def fenced(name: str, text: str, code: str) -> str:
-    """A section of a prompt: ``text`` between markers that carry ``code``, a prefix before each of its lines."""
+    """Returns a section of a prompt: ``text`` between markers that hold ``code``, with a prefix before each line."""
     lines = "\n".join(PREFIX + line for line in neutral(text).split("\n"))
     return f"<<<BEGIN {name} {code}>>>\n{lines}\n<<<END {name} {code}>>>"
 

@@ -1,4 +1,4 @@
-"""What a judge is asked, and the interface by which it answers while rollouts are still running."""
+"""Defines the interface of a judge, which scores replies while rollouts are still running, and the candidates it scores."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from turnwise.types import Message, ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One reply to grade, with what it is held against.
+    """One reply to score, with its context and reference.
 
-    ``id`` is for people: scores depend on the content alone, and two candidates that differ in nothing else share one call.
+    ``id`` is only a label: scores depend on the content, and two candidates that differ only in ``id`` share one call.
     """
 
     id: str
     prompt: tuple[Message, ...]  # the conversation up to the reply
     text: str  # the reply as the policy wrote it, thinking and calls included
     thinking: str  # the reply without its calls, as its parser split it
-    calls: tuple[ToolCall, ...] | None  # the reply's calls; None where it does not parse
-    reference: str | None  # a good rationale for this step; None where there is none
-    reference_calls: tuple[ToolCall, ...]  # the true calls
-    tools: tuple[Mapping[str, Any], ...] = ()  # definitions that the policy was shown
+    calls: tuple[ToolCall, ...] | None  # the reply's calls; None if it does not parse
+    reference: str | None  # a good rationale for this step, if there is one
+    reference_calls: tuple[ToolCall, ...]  # the correct calls
+    tools: tuple[Mapping[str, Any], ...] = ()  # tool definitions that the policy saw
 
 
 class Judge(Protocol):
-    """Scores in [0, 1], the tiers of :mod:`turnwise.judges.rubric`. None means that no score could be had: never a zero."""
+    """Returns scores in [0, 1], the tiers of :mod:`turnwise.judges.rubric`. None, never 0, means that there is no score."""
 
     def submit(self, candidate: Candidate) -> Future[float | None]:
-        """Ask, and return at once. The future never raises for a failing endpoint."""
+        """Starts scoring and returns at once. The future does not raise if the endpoint fails."""
         ...
 
     def __call__(self, candidates: Iterable[Candidate]) -> list[float | None]:
-        """Scores in the order of ``candidates``; waits for all of them."""
+        """Waits for all scores and returns them in the order of ``candidates``."""
         ...
 
     def report(self) -> dict[str, float]:
-        """Counts, spend and rates so far (docs/judges.md)."""
+        """Returns counts, spend and rates so far (docs/judges.md)."""
         ...
 
     def close(self) -> None:
-        """End what is running; questions without an answer become None."""
+        """Cancels running questions; their scores are None."""
         ...
 
 
 def gather(judge: Judge, candidates: Iterable[Candidate]) -> list[float | None]:
-    """Submit all, then wait for all."""
+    """Submits all candidates, then waits for all scores."""
     return [future.result() for future in [judge.submit(candidate) for candidate in candidates]]

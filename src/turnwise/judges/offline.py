@@ -1,4 +1,4 @@
-"""The judge that needs no server: the rubric's dimensions, measured by rule, with bias and noise on request."""
+"""A judge that needs no server: it measures the rubric's dimensions by rules, optionally with bias and noise."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(slots=True)
 class OfflineJudge:
-    """The rubric of App. B.2 (AWPO, arXiv:2512.19126) as arithmetic: what stands in for a model in the embedded default.
+    """Computes the rubric of App. B.2 (AWPO, arXiv:2512.19126) by rules, as the default in place of a judging model.
 
-    The score is snap(clip(s + ``bias`` + ``noise`` z)), s as :func:`grade` gives it and z a standard normal draw seeded by
-    ``seed`` and the candidate's content: the same reply to the same prompt has the same score in every run.
+    The score is snap(clip(s + ``bias`` + ``noise`` z)), where s is :func:`grade` and z is a standard normal draw seeded by
+    ``seed`` and the candidate's content. The same reply to the same prompt has the same score in every run.
 
-    A reasoning that says the same in other words scores too low here, one that recites the reference's words too high.
+    Reasoning that paraphrases the reference scores too low, and reasoning that repeats its words scores too high.
     """
 
     bias: float = 0.0
@@ -57,10 +57,10 @@ class OfflineJudge:
         return {"asked": self._asked, "scored": self._asked, "failed": 0}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: the judge holds no resources."""
 
     def score(self, candidate: Candidate) -> float:
-        """One of the tiers."""
+        """Returns the score, one of the rubric's tiers."""
         score = grade(candidate) + self.bias
         if self.noise:
             score += self.noise * random.Random(self._seed_of(candidate)).gauss()
@@ -79,7 +79,7 @@ class OfflineJudge:
 
 @dataclass(frozen=True, slots=True)
 class Grades:
-    """Each dimension in [0, 1]; ``reasoning`` is None where there is no reference rationale."""
+    """The four dimensions, each in [0, 1]; ``reasoning`` is None without a reference rationale."""
 
     reasoning: float | None
     tools: float
@@ -88,10 +88,10 @@ class Grades:
 
 
 def grade(candidate: Candidate) -> float:
-    """The weighted mean of the dimensions under the rubric's caps, in [0, 1], before tiers.
+    """Returns the weighted mean of the dimensions under the rubric's caps, in [0, 1], before it is rounded to a tier.
 
-    Without a reference rationale its weight is shared among the other dimensions. A reply that does not parse has no grade
-    but for its reasoning, and counts as one that misses every tool.
+    Without a reference rationale, the weight of the reasoning goes to the other dimensions. A reply that does not parse is
+    graded only for its reasoning and counts as one that misses every tool.
     """
     grades = {name: value for name, value in asdict(dimensions(candidate)).items() if value is not None}
     score = sum(WEIGHTS[name] * value for name, value in grades.items()) / sum(WEIGHTS[name] for name in grades)
@@ -99,12 +99,12 @@ def grade(candidate: Candidate) -> float:
 
 
 def dimensions(candidate: Candidate) -> Grades:
-    """The four dimensions.
+    """Computes the four dimensions.
 
     - reasoning: 2 L / (m + n), L the longest common subsequence of the words of thinking (m) and reference (n);
     - tools: 2 L / (m + n) over the sequences of tool names;
-    - parameters: over the best one-to-one match of calls of the same tool, 2 e / (a + b), with e equal parameters, a and b
-      all parameters of either side;
+    - parameters: 2 e / (a + b) over the best one-to-one match of calls of the same tool, with e equal parameters, and a and b
+      parameters in all on the two sides;
     - conduct: the share of the reply's calls that are neither repeated nor beyond the number of true calls.
     """
     reasoning = None
@@ -120,7 +120,7 @@ def dimensions(candidate: Candidate) -> Grades:
 
 
 def cap(candidate: Candidate) -> float:
-    """The best score that the rubric's rules leave: for missing tools, invented ones, and parameters that differ."""
+    """Returns the highest score that the rubric allows a reply with missing tools, invented tools or different parameters."""
     calls, true = candidate.calls or (), candidate.reference_calls
     caps = [1.0]
     wanted, used = Counter(call.name for call in true), Counter(call.name for call in calls)
@@ -139,7 +139,7 @@ def _words(text: str) -> list[str]:
 
 
 def _overlap(a: Sequence[str], b: Sequence[str]) -> float:
-    """The Dice coefficient of two sequences by their longest common subsequence; 1 where both are empty."""
+    """Returns the Dice coefficient of two sequences by their longest common subsequence; 1 if both are empty."""
     return 2 * LCSseq.similarity(a, b) / (len(a) + len(b)) if a or b else 1.0
 
 
@@ -164,5 +164,5 @@ def _parameters(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
 
 
 def _same(a: object, b: object) -> bool:
-    """Equal as JSON: true is not 1."""
+    """Returns whether two values are equal as JSON, where true is not 1."""
     return calls_text([ToolCall("", {"": a})]) == calls_text([ToolCall("", {"": b})])

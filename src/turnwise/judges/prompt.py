@@ -1,4 +1,4 @@
-"""The question to a judging model, and its answer read strictly."""
+"""Writes the question to a judging model and parses its answer strictly."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ SCHEMA = {
     "required": ["score"],
     "additionalProperties": False,
 }
-_CODE_BLOCK = re.compile(r"\A```(?:json)?(.*)```\Z", re.DOTALL)  # one repeat: more of them are cubic in blank text
-_QUOTED = 500  # characters of an unusable answer that are shown back
+_CODE_BLOCK = re.compile(
+    r"\A```(?:json)?(.*)```\Z", re.DOTALL
+)  # one repeat only: several take cubic time on blank text
+_QUOTED = 500  # characters of an unusable answer that are quoted in the repair question
 
 
 class AnswerError(ValueError):
-    """The model's answer is no score. ``kind`` is ``invalid`` or ``out_of_range``."""
+    """The model's answer holds no valid score. ``kind`` is ``invalid`` or ``out_of_range``."""
 
     def __init__(self, kind: Literal["invalid", "out_of_range"], what: str) -> None:
         super().__init__(what)
@@ -43,7 +45,7 @@ class _Verdict(BaseModel):
 def question(
     rubric: Rubric, candidate: Candidate, code: str, section: Callable[[str, str, str], str] = fenced
 ) -> list[dict[str, str]]:
-    """The chat messages. The rubric alone is the system message, so that a server computes it once for all candidates.
+    """Returns the chat messages. The system message holds only the rubric, so that a server can cache it for all candidates.
 
     ``section`` is the fence: (name, text, code) -> the part of the prompt that holds the text.
     """
@@ -64,14 +66,14 @@ def question(
 
 
 def repair(messages: Sequence[dict[str, str]], answer: str, error: AnswerError) -> list[dict[str, str]]:
-    """The second and last question, after an answer that was no score."""
+    """Returns the messages of the second and last question, after an answer without a valid score."""
     ask = f'That is not an answer: {error}. Reply with one JSON object and nothing else: {{"score": ...}}'
     shown = answer.strip()[:_QUOTED] or "(empty)"
     return [*messages, {"role": "assistant", "content": shown}, {"role": "user", "content": ask}]
 
 
 def response_format(structured: Structured) -> dict[str, Any]:
-    """The part of the request that asks the server itself to keep to the schema."""
+    """Returns the part of the request that makes the server enforce the schema."""
     if structured == "json_schema":
         schema = {"name": "verdict", "strict": True, "schema": SCHEMA}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
@@ -79,12 +81,12 @@ def response_format(structured: Structured) -> dict[str, Any]:
 
 
 def read_score(answer: str) -> float:
-    """The score of an answer that is one JSON object, maybe in a code block, maybe after reasoning up to ``</think>``.
+    """Returns the score of an answer: one JSON object, optionally in a code block or after reasoning that ends in ``</think>``.
 
-    Nothing is searched for inside prose: a score that stands there may be one that the judge was told to repeat.
+    Prose is not searched for a score, because the judge may only repeat what the reply told it to write.
 
     Raises:
-        AnswerError: the answer is anything else, or its score is not in [0, 1].
+        AnswerError: the answer has another form, or its score is not in [0, 1].
     """
     text = answer.rpartition("</think>")[2].strip()
     if block := _CODE_BLOCK.match(text):
@@ -104,7 +106,7 @@ def read_score(answer: str) -> float:
 
 
 def transcript(messages: Iterable[Message]) -> str:
-    """A conversation as text, a heading before each message."""
+    """Returns a conversation as text, with a heading before each message."""
     parts = []
     for message in messages:
         calls = [_json(call) for call in message.get("tool_calls") or ()]
@@ -113,12 +115,12 @@ def transcript(messages: Iterable[Message]) -> str:
 
 
 def calls_text(calls: Iterable[ToolCall]) -> str:
-    """Tool calls, one JSON object a line."""
+    """Returns tool calls as text, one JSON object per line."""
     return "\n".join(_json({"name": call.name, "arguments": call.arguments}) for call in calls) or "(no call)"
 
 
 def tools_text(tools: Iterable[Mapping[str, Any]]) -> str:
-    """Tool definitions, one JSON object a line."""
+    """Returns tool definitions as text, one JSON object per line."""
     return "\n".join(_json(tool) for tool in tools) or "(not listed)"
 
 

@@ -1,6 +1,6 @@
-"""Reference rationales: why a demonstrated step is right, in the words of any model behind an endpoint.
+"""Asks a model behind an endpoint for reference rationales: why each demonstrated step is right.
 
-AWPO (arXiv:2512.19126, App. B.2) holds a reply's reasoning against a reference that a strong model wrote beforehand.
+AWPO (arXiv:2512.19126, App. B.2) compares a reply's reasoning with a reference that a strong model wrote beforehand.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DemonstratedTurn:
 
 @dataclass(slots=True)
 class Written:
-    """Rationales by (trajectory, turn), and why the others are missing."""
+    """Rationales by (trajectory, turn), and the reasons why others are missing."""
 
     rationales: dict[tuple[str, int], str] = field(default_factory=dict)
     missing: Counter[str] = field(default_factory=Counter)
@@ -51,7 +51,7 @@ class Written:
 
 
 def steps(trajectories: Iterable[Trajectory]) -> Iterator[DemonstratedTurn]:
-    """Every assistant turn with the whole conversation before it."""
+    """Yields every assistant turn with the whole conversation before it."""
     for trajectory in trajectories:
         turn = 0
         for place, message in enumerate(trajectory.messages):
@@ -69,7 +69,7 @@ async def write_rationales(
     max_tokens: int = 1024,
     advance: Callable[[], object] = lambda: None,
 ) -> Written:
-    """Ask for each step's rationale. What the cache holds is not asked again, so an interrupted call goes on where it was.
+    """Asks for each step's rationale. Cached answers are not requested again, so an interrupted call can be continued.
 
     Raises:
         CacheError: an answer could not be stored.
@@ -112,9 +112,9 @@ async def write_rationales(
 
 
 def write_reasoned(path: Path, trajectories: Iterable[Trajectory], written: Written) -> None:
-    """Write the trajectories with their rationales as ``reasoning_content``, whole or not at all.
+    """Writes the trajectories with their rationales as ``reasoning_content``, atomically.
 
-    A message that has reasoning of its own, or got no rationale, stays as it is.
+    A message that already has reasoning, or got no rationale, is unchanged.
 
     Raises:
         InputError: the file cannot be written.

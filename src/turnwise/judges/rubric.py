@@ -1,6 +1,6 @@
-"""The scale that every judge shares: weights, tiers and caps (AWPO, arXiv:2512.19126, App. B.2), and the text for models.
+"""Defines the scale of all judges: weights, tiers and caps (AWPO, arXiv:2512.19126, App. B.2), and loads rubric texts.
 
-The text lies in ``rubrics/<name>.txt``. A changed text is another version, so no score given under the old one is reused.
+The texts are ``rubrics/<name>.txt``. A changed text is a new version, so that cached scores of the old text are not reused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turnwise.errors import InputError
 TIERS = (1.00, 0.90, 0.75, 0.50, 0.25, 0.00)
 WEIGHTS = {"reasoning": 0.35, "tools": 0.30, "parameters": 0.25, "conduct": 0.10}
 
-# The best score that a flaw leaves.
+# The highest score that a flaw allows.
 PARAMETER_DIFFERS = 0.75
 TOOL_MISSING = 0.50
 TOOL_INVENTED = 0.25
@@ -24,7 +24,7 @@ TOOL_INVENTED = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """The instructions of a judging model. ``version`` is the name with eight hex digits of the text."""
+    """The instructions for a judging model. ``version`` is the name and eight hex digits of the text's hash."""
 
     name: str
     text: str
@@ -33,10 +33,10 @@ class Rubric:
 
 @cache
 def load_rubric(name: str) -> Rubric:
-    """A rubric of the package.
+    """Loads a rubric of the package.
 
     Raises:
-        InputError: there is none of this name; the message lists those that there are.
+        InputError: there is no rubric of this name; the message lists the available ones.
     """
     folder = files("turnwise.judges") / "rubrics"
     texts = {item.name.removesuffix(".txt"): item for item in folder.iterdir() if item.name.endswith(".txt")}
@@ -47,12 +47,12 @@ def load_rubric(name: str) -> Rubric:
 
 
 def snap(score: float) -> float:
-    """The nearest tier; half-way, the lower one.
+    """Returns the nearest tier; half-way between two tiers, the lower one.
 
     Raises:
         ValueError: ``score`` is not in [0, 1].
     """
     if not (math.isfinite(score) and 0 <= score <= 1):
         raise ValueError(f"score must be in [0, 1], got {score}")
-    # rounded, for in floating point 0.95 lies nearer to 0.90 than to 1.00
+    # rounded, because in floating point 0.95 is nearer to 0.90 than to 1.00
     return min(TIERS, key=lambda tier: (round(abs(tier - score), 9), tier))

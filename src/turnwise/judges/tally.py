@@ -1,4 +1,4 @@
-"""What questions to an endpoint came to: every fault by its kind, spend, and rates."""
+"""Counts questions to an endpoint: faults by kind, tokens, spend, latencies and rates."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Literal
 
 Fault = Literal[
     "unreachable",  # refused, reset, no such host
-    "timeout",  # no whole answer within the limit
+    "timeout",  # no complete answer within the limit
     "rate_limited",  # 429
     "server_error",  # 5xx
-    "rejected",  # any other status: asking again would not help
+    "rejected",  # any other status; a retry is useless
     "garbage",  # not a chat completion
-    "skipped",  # not asked: the endpoint has failed too often just now
-    "budget",  # not asked: the money is spent
+    "skipped",  # not sent, because the endpoint has just failed too often
+    "budget",  # not sent, because the budget is spent
 ]
-_KEPT = 4096  # latest latencies, for the percentiles
+_KEPT = 4096  # latest latencies that are kept for the percentiles
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counted by one thread, read by any."""
+    """The counts. One thread writes them; any thread may read them."""
 
     calls: int = 0  # HTTP requests begun
     answered: int = 0
-    faults: Counter[str] = field(default_factory=Counter)  # by kind, one a request (or a question that was not asked)
+    faults: Counter[str] = field(default_factory=Counter)  # by kind, one per request or per question that was not sent
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    unmetered: int = 0  # answers that did not say their tokens
-    busy: float = 0.0  # s during which at least one request was under way
+    unmetered: int = 0  # answers without a token count
+    busy: float = 0.0  # seconds during which at least one request was running
     _latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     _open: int = 0
     _since: float = 0.0
 
     def began(self) -> float:
-        """A request starts; answers the time, for :meth:`ended`."""
+        """Records the start of a request and returns the time, which :meth:`ended` takes."""
         now = time.monotonic()
         self.calls += 1
         if not self._open:
@@ -52,11 +52,11 @@ class Tally:
             self.busy += now - self._since
 
     def cost(self, price_in: float, price_out: float) -> float:
-        """Spend so far, from prices per million tokens."""
+        """Returns the spend so far, from prices per million tokens."""
         return (self.prompt_tokens * price_in + self.completion_tokens * price_out) / 1e6
 
     def report(self) -> dict[str, float]:
-        """Everything as flat numbers; percentiles and rates are absent until there is something to tell."""
+        """Returns all counts by name. Percentiles and rates are absent until there is data."""
         busy = self.busy + (time.monotonic() - self._since if self._open else 0.0)
         found: dict[str, float] = {
             "calls": self.calls,

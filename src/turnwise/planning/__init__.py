@@ -1,1 +1,1 @@
-"""What a run will take, before it is started: memory, tokens, FLOPs, GPU-hours, and what is missing."""
+"""Estimates what a run needs before it is started: memory, tokens, FLOPs, GPU-hours, and what is missing."""

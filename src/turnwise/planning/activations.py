@@ -1,4 +1,4 @@
-"""What one training pass keeps for its backward pass, counted on tensors that have a shape and no memory."""
+"""Counts what a training pass keeps for its backward pass, on tensors that have a shape but no memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turnwise.planning.shape import blank
 
 @dataclass(slots=True)
 class _Rows:
-    """A packed micro-batch of which only the shapes matter (``models.score.PackedTokens``)."""
+    """A packed micro-batch (``models.score.PackedTokens``) of which only the shapes are used."""
 
     ids_BS: Tensor
     position_BS: Tensor
@@ -38,19 +38,18 @@ def activation_bytes(
     recompute: bool = False,
     offload: bool = False,
 ) -> int:
-    """Bytes that autograd keeps of one packed micro-batch, parameters not counted.
+    """Returns the bytes that autograd keeps of one packed micro-batch, without parameters.
 
-    The forward pass of a run (``models.score.score``) is traced with one layer and with two; every further layer keeps what
-    the second one added. Tensors that share memory count once. Kernels of a GPU keep what those of a CPU do, but for
-    workspaces of their own.
+    The forward pass of a run (``models.score.score``) is traced with one layer and with two; every further layer keeps as much as
+    the second one added. Tensors that share memory count once. GPU kernels keep as much as CPU kernels, apart from workspaces.
 
     Args:
         source, dtype, lora: the policy.
         rows, tokens: B and S of the micro-batch.
-        scored: predicted tokens of it, U.
-        autocast: matrix products in bfloat16, as ``trainer.precision=bf16-mixed`` takes them.
-        recompute: of every layer its input alone is kept, and one layer is computed again at a time.
-        offload: those inputs are in the memory of the CPU, but for the one that is computed again.
+        scored: its predicted tokens, U.
+        autocast: whether matrix products are in bfloat16, as with ``trainer.precision=bf16-mixed``.
+        recompute: whether only each layer's input is kept, and one layer at a time is computed again.
+        offload: whether these inputs are in CPU memory, except the one of the layer that is computed again.
     """
     layers = int(source.config.num_hidden_layers)
     first, second = (_kept(source, dtype, lora, n, rows, tokens, scored, autocast) for n in (1, 2))
@@ -77,7 +76,7 @@ def _kept(
         flat = torch.zeros(scored, dtype=torch.long)
         own = {p.untyped_storage()._cdata for p in model.parameters()}
         kept: dict[int, int] = {}
-        alive: list[Tensor] = []  # or a freed tensor's place would be counted as another's
+        alive: list[Tensor] = []  # otherwise the address of a freed tensor could be reused and counted once for both
 
         def keep(x: Tensor) -> Tensor:
             storage = x.untyped_storage()
@@ -92,7 +91,7 @@ def _kept(
 
 
 def _give_memory(model: Any) -> None:
-    """Parameters and buffers of the meta device as tensors of the surrounding mode, which pretend to lie on a CPU."""
+    """Replaces parameters and buffers on the meta device by fake tensors of the surrounding mode, as if on a CPU."""
     for module in model.modules():
         for name, p in module._parameters.items():
             if p is not None:

@@ -1,4 +1,4 @@
-"""Which shape a configured model has, from a folder, from the hub's cache, or from the facts that are shipped."""
+"""Finds the shape of a configured model in a folder, in the hub's cache, or in the shipped facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYERS = 10_000  # of a model that is planned, at most
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model's configuration; ``folder`` is where its weights lie, None where they are not on this machine."""
+    """A model's configuration. ``folder`` holds its weights; None if they are not on this machine."""
 
     model: str
     config: PretrainedConfig
@@ -30,10 +30,10 @@ class Architecture:
 
 
 def architecture(model: str) -> Architecture:
-    """The architecture of a ``policy.model``: the name of a tiny base, a folder, or a Hugging Face id. Asks no server.
+    """Returns the architecture of a ``policy.model``: a tiny base, a folder, or a Hugging Face id. It contacts no server.
 
     Raises:
-        InputError: a folder without a ``config.json``, or an id that is neither in the cache nor among the shipped facts.
+        InputError: the folder has no ``config.json``, or the id is neither in the cache nor in the shipped facts.
     """
     folder = Path(weights_of(model))
     if folder.is_dir():

@@ -1,6 +1,6 @@
-"""Floating-point operations of a transformer's passes: a multiplication and an addition are two.
+"""Counts floating-point operations of a transformer's passes; a multiplication and an addition count as two.
 
-Norms, activation functions, softmax and rotary positions are left out: together a few parts in a thousand of the matrices.
+Norms, activation functions, softmax and rotary positions are not counted: together they are a few thousandths of the matrices.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from turnwise.planning.shape import Shape
 
 
 def attention(shape: Shape, tokens: float, context: float) -> float:
-    """Scores and weighted values of ``tokens`` queries that see ``context`` keys each: 4 x layers x H x D x tokens x context."""
+    """Returns the FLOPs of attention for ``tokens`` queries with ``context`` keys each: 4 x layers x H x D x tokens x context."""
     return 4.0 * shape.layers * shape.heads * shape.head_dim * tokens * context
 
 
 def forward(shape: Shape, tokens: float, context: float, scored: float) -> float:
-    """A forward pass: 2 x (matmul + adapter) x tokens + attention + 2 x V x D x scored.
+    """Returns the FLOPs of a forward pass: 2 x (matmul + adapter) x tokens + attention + 2 x V x D x scored.
 
     Args:
-        tokens: that go through the layers.
-        context: keys that each of them is held against, masked ones too.
-        scored: tokens whose next token's logits are computed.
+        tokens: tokens that pass through the layers.
+        context: keys for each of them, including masked ones.
+        scored: tokens for which the logits of the next token are computed.
     """
     layers = 2.0 * (shape.matmul + shape.adapter_matmul) * tokens
     return layers + attention(shape, tokens, context) + 2.0 * shape.head * scored
 
 
 def backward(shape: Shape, tokens: float, context: float, scored: float) -> float:
-    """The backward pass of such a forward pass.
+    """Returns the FLOPs of the backward pass.
 
-    Gradients of inputs cost a matrix as much as its forward pass, gradients of its weights as much again: twice the forward
-    pass where all weights are trained; once for a frozen matrix, twice for its adapter. Attention costs twice its forward
-    pass (a kernel that recomputes the scores does more, and is not credited for it). The head's logits are computed again
-    (``tensors.selected_logprobs``), then come gradients of the hidden states and, where it is trained, of its weights.
+    For each matrix, gradients of inputs cost as much as its forward pass, and gradients of its weights as much again: twice the
+    forward pass if all weights are trained; once for a frozen matrix and twice for its adapter. Attention costs twice its forward
+    pass; the extra work of kernels that recompute scores is not counted. The head's logits are computed again
+    (``tensors.selected_logprobs``), then the gradients of the hidden states and, if the head is trained, of its weights.
     """
     full = shape.adapter == 0
     layers = 2.0 * ((2 if full else 1) * shape.matmul + 2 * shape.adapter_matmul) * tokens
@@ -40,9 +40,9 @@ def backward(shape: Shape, tokens: float, context: float, scored: float) -> floa
 
 
 def decode(shape: Shape, sampled: float, context: float, prefilled: float) -> float:
-    """Sampling: ``sampled`` tokens one by one, each after ``context`` others and with logits, and a prefill of the rest.
+    """Returns the FLOPs of sampling: ``sampled`` tokens, each after ``context`` others and with logits, and ``prefilled`` tokens.
 
-    The engine's copy holds merged weights, so adapters cost nothing. A prefilled token sees half of the context.
+    The engine's copy holds merged weights, so adapters cost nothing. A prefilled token attends to half of the context.
     """
     tokens = sampled + prefilled
     seen = attention(shape, sampled, context) + attention(shape, prefilled, context / 2)

@@ -1,4 +1,4 @@
-"""Work and time of a run on a stated GPU at a stated utilisation."""
+"""Computes the work and time of a run on a given GPU at a given utilisation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnwise.planning.shape import Shape
 from turnwise.planning.tokens import Around, Tokens, collections
 from turnwise.training.profile import SHARD
 
-# memory in 10^9 bytes, dense bfloat16 TFLOP/s, memory bandwidth in TB/s, as the maker's data sheets give them
+# memory in 10^9 bytes, dense bfloat16 TFLOP/s, memory bandwidth in TB/s, from the manufacturer's data sheets
 GPUS = {
     "a100": (80.0, 312.0, 2.04),
     "h100": (80.0, 989.0, 3.35),
@@ -26,18 +26,18 @@ GPUS = {
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU and how much of it a program gets.
+    """A GPU and the share of it that a program uses.
 
     Attributes:
         name: of the GPU.
-        memory_gb: 10^9 bytes.
-        peak_tflops: dense, in bfloat16.
-        bandwidth_tb_s: of its memory.
-        utilisation: of the peak, in prefill and training.
-        bandwidth_utilisation: of the bandwidth, while replies are written.
+        memory_gb: memory in 10^9 bytes.
+        peak_tflops: peak throughput, dense, in bfloat16.
+        bandwidth_tb_s: memory bandwidth in TB/s.
+        utilisation: share of the peak in prefill and training.
+        bandwidth_utilisation: share of the bandwidth in decoding.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a number is out of range.
     """
 
     name: str
@@ -56,14 +56,14 @@ class Gpu:
                 raise ValueError(f"{name} must be in (0, 1], got {getattr(self, name)}")
 
     def seconds(self, operations: float, moved: float = 0.0) -> float:
-        """The longer of computing and of moving bytes through memory (a roofline)."""
+        """Returns the time to compute or to move the bytes through memory, whichever is longer (a roofline)."""
         computing = operations / (self.peak_tflops * 1e12 * self.utilisation)
         return max(computing, moved / (self.bandwidth_tb_s * 1e12 * self.bandwidth_utilisation))
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """FLOPs and GPU-hours of a whole run, by part."""
+    """FLOPs and GPU-hours of a run by part."""
 
     flops: Mapping[str, float]
     gpu_hours: Mapping[str, float]
@@ -72,26 +72,26 @@ class Work:
 def work(
     cfg: DictConfig, shape: Shape, tokens: Tokens, around: Around, gpu: Gpu, critic: Shape | None, reply: float
 ) -> Work:
-    """The work of a run.
+    """Returns the work of a run.
 
-    Sampling: every step reads the engine's weights once for all that are written at a time, and the keys and values of what
-    they see; a prefill is bound by computing. Training: forward and backward over the packed rows, in which masked
-    pairs are computed too, and one more forward pass where the loss asks for the reference's log-probs. Not counted: launches
-    of kernels, the worlds, judges, the optimiser's step, diagnostics, loading and saving.
+    Sampling: every step reads the engine's weights once for all replies that are decoded together, and their keys and values;
+    a prefill is limited by computation. Training: forward and backward over the packed rows, including masked pairs, and one more
+    forward pass if the loss needs the reference's log-probs. Not counted: kernel launches, environments, judges, optimiser steps,
+    diagnostics, loading and saving.
     """
     steps = int(cfg.trainer.max_epochs)
     counts: dict[str, float] = {}
     seconds: dict[str, float] = {}
 
     def sampling(part: str, sampled: float, prefilled: float, context: float, samples: float, rounds: float) -> None:
-        """``rounds``: passes that each write a token of every reply that is written at a time."""
+        """Adds a sampling part; ``rounds`` is the number of passes, each of which decodes one token of every running reply."""
         prefill = flops.decode(shape, 0.0, context, prefilled)
         counts[part] = flops.decode(shape, sampled, context, 0.0) + prefill
         read = sampled / max(1.0, samples) * context + sampled * reply / 2  # a history once for all its samples
         moved = rounds * shape.weight_bytes + read * shape.kv_bytes
         seconds[part] = gpu.seconds(counts[part] - prefill, moved) + gpu.seconds(prefill)
 
-    gpus = gpus_of(cfg)  # each plays its share, and reads the weights for it
+    gpus = gpus_of(cfg)  # each samples its share and reads the weights for it
     share = ceil(tokens.histories / gpus)
     groups = gpus * ceil(share / max(1, at_a_time(cfg, shape, share, tokens.history)))
     played = collections(cfg)
@@ -117,7 +117,7 @@ def work(
 
 
 def _critic(cfg: DictConfig, critic: Shape, tokens: Tokens) -> float:
-    """Asked once of every token that is collected, then taught: ``epochs`` passes over the states and a few prefixes."""
+    """Returns the FLOPs of the critic: one forward pass over all collected tokens, then ``epochs`` of training."""
     seen = tokens.prefilled + tokens.sampled
     asked = flops.forward(critic, seen, tokens.context, 0)
     taught = tokens.states * tokens.before / (1 - float(cfg.predictor.prefix_share))

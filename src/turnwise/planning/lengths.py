@@ -1,4 +1,4 @@
-"""How long histories and replies are: as demonstrated, as given by a person, or at most as the configuration allows."""
+"""Estimates the lengths of histories and replies: from demonstrations, from a person, or as bounds from the configuration."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from turnwise.planning.architectures import Architecture
 from turnwise.planning.nested import settings_of
 from turnwise.types import Trajectory
 
-SAMPLE = 16  # demonstrations that lengths are read from
-AT_MOST = "at most"  # begins the source of a number that is a bound
+SAMPLE = 16  # demonstrations from which lengths are taken
+AT_MOST = "at most"  # start of a source that is only a bound
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Means in tokens, but for the two counts of turns.
+    """Mean lengths, in tokens except for the two counts of turns.
 
     Attributes:
-        opening: what stands before the first turn.
-        reply: what the policy writes in a turn.
-        observation: what the world answers, the chat template's joints included.
+        opening: tokens before the first turn.
+        reply: tokens of a turn of the policy.
+        observation: tokens of the environment's answer, including those of the chat template.
         demonstrated: turns of a demonstration.
         spoken: tokens of a demonstrated action.
         episode: turns of an episode of the policy.
-        source: where each number is from.
+        source: where each number comes from.
     """
 
     opening: float
@@ -55,18 +55,18 @@ class Lengths:
 
 
 def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, float | None]) -> tuple[Lengths, str]:
-    """The lengths of a run, and why demonstrations could not be read (empty where they could).
+    """Returns the lengths of a run, and why demonstrations could not be read (empty if they could).
 
-    A reply is as long as the demonstrated actions for the shipped policy, which writes commands as its experts do. Of any other
-    model nobody knows before it has run: then ``rollout.sampling.max_tokens`` is the reply's, until ``given`` says better.
-    An episode has the world's ``horizon``: a policy that fails plays on to it.
+    For the shipped policy, a reply is as long as the demonstrated actions. For other models the length is unknown before a run,
+    so it is ``rollout.sampling.max_tokens`` unless ``given`` has a value. An episode has the environment's ``horizon`` turns,
+    because a policy that fails continues to it.
     """
     limit, longest = int(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
     folder = policy.folder if policy is not None else None
     own = folder is not None and (folder / "tokenizer_config.json").is_file()
     seen, why = _demonstrations(cfg, folder if folder is not None and own else tiny_path())
     counted = "demonstrations" if cfg.data.file else "demonstrations of the world"
-    # the shipped vocabulary is of a thousand pieces: a text is fewer tokens of any larger one
+    # the shipped vocabulary has only a thousand entries, so a text has fewer tokens under any larger one
     source = dict.fromkeys(seen, counted if own else f"{AT_MOST}, by {counted} in the shipped tokenizer's tokens")
     shipped = policy is not None and policy.model in WORLDS
     found: dict[str, float] = dict(seen)
@@ -98,8 +98,8 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
 
 
 def _bounded(found: dict[str, float], source: dict[str, str], longest: int) -> None:
-    """What is unknown of a world without demonstrations: of the longest history there may be, replies take half at most, and
-    the opening and the world's answers share what those leave, as long as one another."""
+    """Fills in bounds for an environment without demonstrations: replies take at most half of the longest history, and the
+    opening and the observations share the rest equally."""
     bound = f"{AT_MOST} rollout.max_length"
     found["spoken"] = found["reply"]
     turns = max(1.0, longest // (2 * found["reply"]))
@@ -114,7 +114,7 @@ def _bounded(found: dict[str, float], source: dict[str, str], longest: int) -> N
 
 
 def trajectories(cfg: DictConfig) -> int:
-    """Demonstrations that a run reads: those of ``data.file`` where it is there, else as many as the experts play."""
+    """Returns how many demonstrations a run reads: those of ``data.file`` if it exists, else those of the experts."""
     path = Path(cfg.data.file) if cfg.data.file else None
     if path is None or not path.is_file():
         return int(cfg.data.trajectories)
@@ -166,7 +166,7 @@ def _played(env: Any, good: float) -> tuple[Trajectory, ...]:
 
 
 def _of_file(path: Path) -> tuple[Trajectory, ...]:
-    """The first trajectories of a file of JSON lines, or all of another: what is read is only as long as it has to be."""
+    """Returns the first trajectories of a file of JSON lines, or all trajectories of another file."""
     if path.suffix not in (".jsonl", ".ndjson", ".json"):
         return read_trajectories(path).trajectories[:SAMPLE]
     with TemporaryDirectory() as folder, path.open(encoding="utf-8") as stream:

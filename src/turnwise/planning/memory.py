@@ -1,4 +1,4 @@
-"""Memory of one GPU by part, in bytes. Every GPU holds all of the policy, unless ``trainer=fsdp`` puts it into shards."""
+"""Estimates the memory of one GPU by part, in bytes. Every GPU holds the whole policy, unless ``trainer=fsdp`` shards it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from turnwise.planning.architectures import Architecture
 from turnwise.planning.shape import Shape
 from turnwise.planning.tokens import Around, Tokens
 
-CHUNK = 1024  # positions whose logits stand at once in the update (tensors.selected_logprobs)
-TRAINED_LOGIT = 20  # bytes an entry: product, float32 logits; in the backward pass logs, probabilities and gradient too
-DRAWN_LOGIT = 34  # bytes an entry in engines.draw: product, four float32 copies, two float64 ones
+CHUNK = 1024  # positions whose logits are in memory at once in the update (tensors.selected_logprobs)
+TRAINED_LOGIT = (
+    20  # bytes per entry: product, float32 logits, and in the backward pass logs, probabilities and gradient
+)
+DRAWN_LOGIT = 34  # bytes per entry in engines.draw: product, four float32 copies, two float64 copies
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes.
+    """Memory by part, in bytes.
 
     Attributes:
-        weights: of the base model and its adapter; in shards one GPU's part, and what is gathered at a time.
-        gradients: as wide as the trained weights; likewise.
-        optimiser: AdamW's two moments, each as wide as the trained weights; in shards one GPU's part.
+        weights: of the base model and its adapter. If sharded, one GPU's shard and the layers that are gathered at a time.
+        gradients: in the dtype of the trained weights; if sharded, as for weights.
+        optimiser: AdamW's two moments in the dtype of the trained weights; if sharded, one GPU's shard.
         copy: the engine's own weights with the adapter merged (``engine.copy``).
         predictor: weights, gradients and moments of a critic.
-        cache: keys and values that the engine keeps, ``engine.memory_gb`` at most unless a single history needs more.
-        drawing: keys and values of replies while they are written, room for ``max_tokens`` each.
+        cache: keys and values that the engine keeps, at most ``engine.memory_gb`` unless a single history needs more.
+        drawing: keys and values of replies during decoding, with room for ``max_tokens`` each.
         activations: what a training pass keeps of the largest micro-batch.
-        logits: of a training chunk or a sampling step, whichever is larger; of both where one runs beside the other.
-        earlier: the trained weights of an update ago, which a collection ahead is begun with again.
-        overlapped: whether sampling runs beside training (``rollout.staleness``), and not in turns with it.
+        logits: of a training chunk or a sampling step, whichever is larger; of both if they run at the same time.
+        earlier: the trained weights of the previous update, with which an interrupted collection ahead is repeated.
+        overlapped: whether sampling runs at the same time as training (``rollout.staleness``).
     """
 
     weights: int
@@ -52,40 +54,40 @@ class Memory:
 
     @property
     def resident(self) -> int:
-        """What stands in memory all the time."""
+        """Memory that is in use all the time."""
         return self.weights + self.earlier + self.gradients + self.optimiser + self.copy + self.predictor + self.cache
 
     @property
     def peak(self) -> int:
-        """Resident, and what sampling and training add: the larger, or both where they do not take turns."""
+        """Resident memory, and what sampling or training adds, whichever is more; both if they overlap."""
         added = (self.drawing, self.activations)
         return self.resident + (sum(added) if self.overlapped else max(added)) + self.logits
 
     def parts(self) -> dict[str, int]:
-        """Every part by name, and the peak."""
+        """Returns every part by name, and the peak."""
         return {**{name: size for name, size in asdict(self).items() if name != "overlapped"}, "peak": self.peak}
 
 
 def cached(shape: Shape, history: float) -> int:
-    """Bytes of one history's keys and values, in the engine's steps of growth."""
+    """Returns the bytes of one history's keys and values, rounded up to the engine's allocation steps."""
     return -(-max(1, round(history)) // GROW) * GROW * shape.kv_bytes
 
 
 def at_a_time(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
-    """How many of the histories the engine holds at a time (``engines.rows.Rows``); at least one, if there is any."""
+    """Returns how many of the histories the engine holds at a time (``engines.rows.Rows``); at least one, if there is any."""
     budget = cfg.engine.get("memory_gb")
     return histories if budget is None else min(histories, max(1, int(budget * 1e9) // cached(shape, history)))
 
 
 def gpus_of(cfg: DictConfig) -> int:
-    """GPUs of one run: ``trainer.devices`` times ``trainer.num_nodes``; what is no number counts as one."""
+    """Returns the GPUs of a run: ``trainer.devices`` times ``trainer.num_nodes``; values that are not numbers count as one."""
     devices, nodes = cfg.trainer.get("devices", 1), cfg.trainer.get("num_nodes", 1)
     each = len(devices) if not isinstance(devices, int | str) else int(devices) if str(devices).isdigit() else 1
     return max(1, each) * int(nodes)
 
 
 def sharding(cfg: DictConfig) -> tuple[int, bool]:
-    """Into how many shards the policy is put, and whether they stand in the memory of the CPU."""
+    """Returns the number of shards of the policy, and whether they are in CPU memory."""
     strategy = cfg.trainer.get("strategy")
     if not OmegaConf.is_config(strategy) or not str(strategy.get("_target_")).endswith("FullySharded"):
         return 1, False
@@ -93,7 +95,7 @@ def sharding(cfg: DictConfig) -> tuple[int, bool]:
 
 
 def micro_batch(cfg: DictConfig, tokens: Tokens) -> tuple[int, int, int]:
-    """(rows, tokens of a row, scored tokens) of the largest micro-batch of an update."""
+    """Returns (rows, tokens of a row, scored tokens) of the largest micro-batch of an update."""
     row = max(1, round(tokens.row))
     rows = max(1, int(cfg["update"].batch_tokens) // row)
     rows = min(rows, max(1, round(tokens.stored / row)))
@@ -103,11 +105,11 @@ def micro_batch(cfg: DictConfig, tokens: Tokens) -> tuple[int, int, int]:
 def memory(
     cfg: DictConfig, source: Architecture, shape: Shape, tokens: Tokens, around: Around, predictor: Shape | None
 ) -> Memory:
-    """Memory of a run; no part of training where there is none (``trainer.max_epochs=0``)."""
+    """Returns the memory of a run; without training (``trainer.max_epochs=0``) its parts are 0."""
     trains = int(cfg.trainer.max_epochs) > 0
-    inside = "vllm" not in str(cfg.engine.get("_target_"))  # servers have GPUs of their own
+    inside = "vllm" not in str(cfg.engine.get("_target_"))  # vLLM servers use other GPUs
     shards, offload = sharding(cfg)
-    beside = 0 if offload else 1  # what stays on the GPU
+    beside = 0 if offload else 1  # whether a part stays on the GPU
     layers, outside = shape.layers, shape.head * shape.item * (1 if source.config.tie_word_embeddings else 2)
     gathered = outside + 2 * (shape.weight_bytes - outside) // layers if shards > 1 else 0  # a layer, and the next one
     lora = LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))

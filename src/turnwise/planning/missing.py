@@ -1,4 +1,4 @@
-"""What a run would stop at: files, checkpoints, credentials, programs, memory; each with the way out and its step."""
+"""Finds what a run lacks: files, checkpoints, credentials, programs, memory; each with a remedy and a step of docs/cluster.md."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from turnwise.planning.nested import settings_of
 from turnwise.planning.shape import Shape
 from turnwise.planning.steps import at_step
 
-_FILES = {"files", "corpus", "games", "data"}  # keys of environments: a file, or one for each split
-SMALLEST_STEP = 2.0**-9  # relative; a smaller one is rounded away in a bfloat16 weight
+_FILES = {"files", "corpus", "games", "data"}  # keys of environments that name a file, or one for each split
+SMALLEST_STEP = 2.0**-9  # relative step; a smaller one is lost when a bfloat16 weight is rounded
 
 
 def missing(
@@ -30,12 +30,12 @@ def missing(
     gpu: Gpu,
     world: str,
 ) -> list[str]:
-    """Reasons, each with its remedy and the step of docs/cluster.md that it belongs to.
+    """Returns the reasons why the run cannot start, each with its remedy and its step of docs/cluster.md.
 
     Args:
-        models: by the key that names them.
-        lengths: that the run is reckoned with.
-        world: why no demonstration of the world could be had; empty where they could.
+        models: architectures by configuration key.
+        lengths: the estimated lengths.
+        world: why the environment gave no demonstrations; empty if it did.
     """
     found = [at_step(reason, "data-sets") for reason in _files(cfg)]
     if world and not found:
@@ -58,7 +58,7 @@ def _files(cfg: DictConfig) -> Iterator[str]:
 
 
 def _room(cfg: DictConfig, lengths: Lengths) -> Iterator[str]:
-    """A history and the longest reply have to fit; else its state is left out, and an episode ends before its first turn."""
+    """Reports openings that leave no room for the longest reply: such states are left out, and such episodes end at once."""
     limit, reply = int(cfg.rollout.max_length), int(cfg.rollout.sampling.max_tokens)
     needed = ceil(lengths.opening) + reply
     if needed > limit:

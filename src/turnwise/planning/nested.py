@@ -1,4 +1,4 @@
-"""The settings of an environment, which may hold other worlds with settings of their own."""
+"""Lists the settings of an environment, which may contain other environments with their own settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 
 def settings_of(cfg: DictConfig) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every plain value below ``env``, with the keys that lead to it."""
+    """Yields every plain value below ``env`` with the keys that lead to it."""
     yield from _below(OmegaConf.to_container(cfg.env, resolve=True), ("env",))
 
 

@@ -1,4 +1,4 @@
-"""The plan of one configuration: what ``scripts/plan.py`` prints of a row."""
+"""Makes the plan of one configuration, which ``scripts/plan.py`` prints as a row."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from turnwise.planning.tokens import Around, Tokens, around, collections, iterat
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What one run will take. Parts that need the policy's shape are None where nobody knows it."""
+    """What one run needs. Parts that depend on the policy's shape are None if the shape is unknown."""
 
     model: str
     steps: int
-    played: float  # iterations whose rollouts it plays; see `collections`
+    played: float  # iterations for which rollouts are sampled; see `collections`
     gpus: int
     lengths: Lengths
     tokens: Tokens
@@ -37,7 +37,7 @@ class RunPlan:
     missing: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """As JSON: memory in 10^9 bytes, FLOPs, GPU-hours, tokens."""
+        """Returns the plan for JSON: memory in 10^9 bytes, FLOPs, GPU-hours, tokens."""
         shape, taken = self.shape, self.work
         everything = {
             "sampled": self.played * self.tokens.sampled,
@@ -65,12 +65,12 @@ class RunPlan:
 
 
 def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = None) -> RunPlan:
-    """The plan of a checked configuration. Nothing is trained, sampled from a model or downloaded.
+    """Returns the plan of a checked configuration. Nothing is trained, sampled from a model or downloaded.
 
     Args:
-        cfg: of the run (``turnwise.config.schema.compose_config``).
-        gpu: what it would run on, and how well.
-        given: lengths that a person knows better (fields of :class:`turnwise.planning.lengths.Lengths`).
+        cfg: the run's configuration (``turnwise.config.schema.compose_config``).
+        gpu: the GPU and its utilisation.
+        given: lengths that a person provides (fields of :class:`turnwise.planning.lengths.Lengths`).
     """
     unknown: list[str] = []
     models: dict[str, Architecture] = {}
@@ -101,7 +101,7 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
 
 
 def _critic(cfg: DictConfig, source: Architecture) -> Shape:
-    """The predictor's backbone is counted with a head that it does not have; ``layers`` keeps the lowest alone."""
+    """Returns the shape of the predictor with its lowest ``layers``. It counts a language-model head that the predictor lacks."""
     layers = cfg.predictor.layers
     if layers is not None:
         kept = {"num_hidden_layers": int(layers)}

@@ -1,6 +1,6 @@
-"""A policy on the meta device: its parameters by part, in numbers and bytes, without its weights.
+"""Counts a policy's parameters by part, in numbers and bytes, on the meta device without its weights.
 
-The model is built by transformers and adapted by the code that a run uses, so that what is counted is what a run would load.
+transformers builds the model, and the same code as in a run adds the adapter, so that the counts are those of a run.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from turnwise.planning.architectures import Architecture
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Counts of parameters, and sizes that formulae of memory and work need.
+    """Counts of parameters, and sizes for the formulas of memory and work.
 
     Attributes:
-        parameters: of the base model, tied weights once.
-        active: of those, what one token's forward pass uses: all but the experts that are not chosen for it.
+        parameters: of the base model; tied weights count once.
+        active: parameters used in one token's forward pass: all except experts that are not chosen.
         matmul: weights that a token is multiplied with below the head: matrices of ``active`` without the embedding.
-        adapter: LoRA's parameters; 0 where all weights are trained.
-        adapter_matmul: of those, what a token is multiplied with (experts' adapters are merged once a pass instead).
+        adapter: parameters of LoRA; 0 if all weights are trained.
+        adapter_matmul: adapter parameters that a token is multiplied with (experts' adapters are merged once per pass instead).
         head: entries of the output embedding, (V, D).
         experts: parameters of all experts; 0 for a dense model.
         trained: parameters that receive gradients.
-        weight_bytes, adapter_bytes, trained_bytes: at the dtypes in which they are held.
+        weight_bytes, adapter_bytes, trained_bytes: in their dtypes.
         layers, heads, kv_heads, head_dim, hidden, vocabulary: sizes.
-        item: bytes of a number of the policy's dtype.
+        item: bytes of a number in the policy's dtype.
     """
 
     parameters: int
@@ -58,12 +58,12 @@ class Shape:
 
     @property
     def kv_bytes(self) -> int:
-        """Keys and values of one token: 2 x layers x H_kv x D numbers."""
+        """Bytes of the keys and values of one token: 2 x layers x H_kv x D numbers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.item
 
 
 def blank(source: Architecture, dtype: str, lora: LoraSettings, layers: int | None = None) -> Any:
-    """The policy on the meta device, adapted as a run adapts it; ``layers`` cuts it short."""
+    """Returns the policy on the meta device with its adapter; ``layers`` limits its depth."""
     config = type(source.config)(**{**source.config.to_dict(), **({} if layers is None else _cut(source, layers))})
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a patch of peft names layers that a dense block does not have
@@ -79,11 +79,11 @@ def _cut(source: Architecture, layers: int) -> dict[str, Any]:
 
 
 def shape_of(source: Architecture, dtype: str = "bfloat16", lora: LoraSettings | None = None) -> Shape:
-    """Counts of a model, all of its weights trained unless ``lora`` says otherwise."""
+    """Returns the counts of a model; all its weights are trained unless ``lora`` is given."""
     model = blank(source, dtype, lora or LoraSettings(r=0))
     config: Any = source.config
     chosen = getattr(config, "num_experts_per_tok", 0) / getattr(config, "num_experts", 1)
-    named: list[tuple[str, nn.Parameter]] = list(model.named_parameters())  # tied weights come once
+    named: list[tuple[str, nn.Parameter]] = list(model.named_parameters())  # tied weights appear once
     base = {name: p for name, p in named if "lora_" not in name}
     adapter = {name: p for name, p in named if "lora_" in name}
     experts = {name: p for name, p in base.items() if ".experts." in name}

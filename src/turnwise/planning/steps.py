@@ -1,4 +1,4 @@
-"""Steps that prepare a run: what is missing names the section of docs/cluster.md that brings it."""
+"""Links what a run lacks to the section of docs/cluster.md that explains how to get it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _LINK = re.compile(rf"{re.escape(PAGE)}#([\w-]+)")
 
 
 def at_step(reason: str, name: str) -> str:
-    """The reason with the section that says how to bring what is missing."""
+    """Returns the reason with the section that explains how to get what is missing."""
     return f"{reason} ({PAGE}#{name})"
 
 
 def steps_in(reasons: Iterable[str]) -> list[str]:
-    """The sections that the reasons name, each once, in their order."""
+    """Returns the sections that the reasons name, each once, in order."""
     return list(dict.fromkeys(name for reason in reasons for name in _LINK.findall(reason)))

@@ -1,4 +1,4 @@
-"""Plans as tables of text."""
+"""Renders plans as tables of text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOURS = ("sampling", "training", "predictor", "profile", "evaluation", "in all")
 
 
 def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Table]:
-    """Memory, then tokens, then work; a line a row."""
+    """Returns tables of memory, tokens and work, with one line for each row of the sweep."""
     memory = Table(f"{title}: GB on a GPU", ["row", "model", "parameters, B", "trained, M", *PARTS], [])
     tokens = Table(
         "Tokens",
@@ -66,7 +66,7 @@ def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Tabl
 
 
 def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> list[str]:
-    """Where the lengths are from, what is missing, and which steps bring it; what several rows share is told once."""
+    """Returns notes on the sources of lengths, on what is missing, and on the steps to get it; rows share equal notes."""
     told: dict[str, list[str]] = {}
     for name, one in plans.items():
         known = one.lengths
@@ -90,7 +90,7 @@ def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> 
 
 
 def steps_of(row: str, plans: Mapping[str, RunPlan], cannot: Mapping[str, str]) -> list[str]:
-    """The sections of docs/cluster.md that a row still lacks."""
+    """Returns the sections of docs/cluster.md that a row still needs."""
     own = plans[row].missing if row in plans else ()
     return steps_in((cannot.get(row, ""), *own))
 

@@ -1,7 +1,6 @@
-"""How much a run samples and trains on, before it has run.
+"""Estimates how many tokens a run samples and trains on.
 
-What the allocator would do is asked of the allocator itself: it is shown states and finished rollouts of the expected length,
-all as likely to succeed as to fail.
+The run's own allocator is called with states and finished rollouts of the expected length, half of which succeed.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ ANSWER = 24  # tokens of an answer to an out-of-domain item (evaluation.suites.a
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Of one iteration; no rule that leaves groups out of the update is counted on.
+    """Counts of one iteration, as if no group were left out of the update.
 
     Attributes:
-        states: that are played.
-        rollouts: begun at states and at turns of other rollouts.
-        turns: replies that are sampled.
-        sampled: tokens of them.
-        prefilled: tokens whose keys and values the engine computes beside those: histories once, observations.
-        before: tokens that stand before the first action at a state, mean.
-        context: tokens that a sampled token sees, mean.
-        histories: that the engine holds at a time.
-        history: tokens of one of them at the end.
-        samples: drawn at a time from one history.
+        states: sampled states.
+        rollouts: rollouts that start at states or at turns of other rollouts.
+        turns: sampled replies.
+        sampled: tokens of the sampled replies.
+        prefilled: other tokens whose keys and values the engine computes: histories once, and observations.
+        before: mean tokens before the first action at a state.
+        context: mean tokens that a sampled token attends to.
+        histories: histories that the engine holds at a time.
+        history: tokens of one of them at its end.
+        samples: samples drawn at a time from one history.
         depth: turns of a rollout.
         trained: tokens in the loss.
-        stored: tokens that stand in the packed rows of the update.
+        stored: tokens in the packed rows of the update.
         row: tokens of such a row.
     """
 
@@ -60,10 +59,15 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Sampled beside training: ``profiled`` tokens (states=pivots; ``demonstrated`` turns a trajectory) once, or with
-    ``states.refresh`` by as many profiles as there may be, ``evaluated`` by all ``evaluations`` together.
+    """Tokens that are sampled outside of training.
 
-    ``context``: tokens that a token of an evaluated episode sees, mean; ``history``: those of such an episode at its end.
+    Attributes:
+        profiled: tokens of the profile (states=pivots), or with ``states.refresh`` of the largest number of profiles.
+        demonstrated: turns of a trajectory.
+        evaluated: tokens of all evaluations together.
+        evaluations: number of evaluations.
+        context: mean tokens that a token of an evaluated episode attends to.
+        history: tokens of an evaluated episode at its end.
     """
 
     profiled: float
@@ -77,11 +81,11 @@ class Around:
 
 
 def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
-    """Tokens of one iteration."""
+    """Returns the token counts of one iteration."""
     states = int(cfg.rollout.states)
     from_experts = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
     spoken = lengths.spoken + lengths.observation
-    if cfg.allocator is None:  # demonstrations: whole trajectories
+    if cfg.allocator is None:  # imitation trains on whole demonstrated trajectories
         spine = lengths.opening + lengths.demonstrated * spoken - lengths.observation
         turns = lengths.demonstrated * states
         return Tokens(states, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, turns * lengths.spoken, states * spine, spine)
@@ -91,7 +95,7 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
     rollouts, turns = roots + len(continued), roots * depth + sum(continued)
     sampled = turns * lengths.reply
     grown = (depth - 1) / 2 * (lengths.reply + lengths.observation)
-    answered = max(0.0, turns - rollouts) * lengths.observation  # nothing is answered after the last turn
+    answered = max(0.0, turns - rollouts) * lengths.observation  # no observation follows the last turn
     if depth == 1:
         spines = min(states, int(cfg.rollout.trajectories or ceil(states / lengths.demonstrated)))
         spines = spines if from_experts else states
@@ -123,19 +127,19 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
 
 
 def collections(cfg: DictConfig) -> float:
-    """How many iterations' rollouts a run plays: every one's, or those of a buffer that they draw from (``rollout.frozen``)."""
+    """Returns how many iterations of rollouts a run samples: all, or those of the frozen buffer (``rollout.frozen``)."""
     frozen = cfg.rollout.frozen
     return int(cfg.trainer.max_epochs) if frozen is None else int(frozen) / int(cfg.rollout.states)
 
 
 def _packed(trees: int, shared: float, own: float, pieces: float, longest: float) -> tuple[float, float]:
-    """Stored tokens and the length of a row: a row that is full is closed, and what its tree shares stands in the next again."""
+    """Returns the stored tokens and the length of a row. A tree that needs several rows repeats its shared tokens in each."""
     rows = max(1, ceil(own / max(row_limit(shared, longest) - shared, own / max(pieces, 1))))
     return trees * (rows * shared + own), shared + own / rows
 
 
 def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[float]]:
-    """Rollouts from roots, and the turns of each continuation, as the run's allocator would spend them."""
+    """Returns the rollouts from roots, and the turns of each continuation, that the run's allocator chooses."""
     allocator = build(cfg, "allocator", value=_even, reward=_alternating)
     shown = [State(f"planned/{i}", Task("", str(i), "train"), (0,)) for i in range(states)]
     counts = allocator(shown)
@@ -165,7 +169,7 @@ def _alternating(tree: RolloutTree) -> Rewards:
 
 
 def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
-    """Sampled by the profiles of ``trajectories`` demonstrations and by the evaluations before, during and after training."""
+    """Returns what profiles of ``trajectories`` demonstrations and evaluations before, during and after training sample."""
     k = int(OmegaConf.select(cfg, "states.k", default=0) or 0)
     again = OmegaConf.select(cfg, "states.refresh", default=None) is not None
     profiles = int(cfg.states.refresh_most) if again else 1

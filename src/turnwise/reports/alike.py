@@ -1,4 +1,4 @@
-"""Whether runs that stand side by side were measured on the same tasks; else their numbers must not be compared."""
+"""Checks whether compared runs were measured on the same tasks; otherwise their numbers must not be compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 4  # keys that are named
 
 
 def task_notes(collection: FinishedRuns) -> list[str]:
-    """A sentence for each way in which the tasks of the runs differ; empty where all runs have the same."""
+    """Returns a sentence for each difference between the tasks of the runs; empty if all runs have the same tasks."""
     notes = []
     worlds = sorted({env for env, _ in collection.sections})
     if len(worlds) > 1:
@@ -36,7 +36,7 @@ def task_notes(collection: FinishedRuns) -> list[str]:
 
 
 def _differing(rows: Sequence[RunRow]) -> list[str]:
-    """Keys that decide the tasks and have several values, with the rows of each value."""
+    """Returns the keys that decide the tasks and have several values, with the rows of each value."""
     known = [row for row in rows if row.config]
     keys = sorted({key for row in known for key in row.config if key.startswith(TASKS)})
     found = []

@@ -1,4 +1,4 @@
-"""The command line of ``scripts/report.py``: folders of runs, or the words of a sweep."""
+"""Parses the command line of ``scripts/report.py``: folders of runs, or the words of a sweep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from turnwise.errors import InputError
 
 EXAMPLES = """\
-Compare finished runs, or hold them against a paper: tables on the terminal, in Markdown, LaTeX and HTML.
+Compare finished runs with each other or with a paper: tables on the terminal, in Markdown, LaTeX and HTML.
 
   report.py FOLDER ...                    runs side by side
   report.py sweep=NAME [KEY=VALUE ...]    a table or figure of a paper (conf/sweep/NAME.yaml), and its claims
@@ -19,22 +19,22 @@ Compare finished runs, or hold them against a paper: tables on the terminal, in 
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
 python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.yaml --markdown docs/results.md
-python scripts/report.py outputs/pivotrl/seed0 --watch     a run that is under way, until it ends
+python scripts/report.py outputs/pivotrl/seed0 --watch     follow a running run until it ends
 python scripts/report.py outputs/pivotrl/seed0 --rebuild
 python scripts/report.py outputs/awpo/noise --against judge.noise --figure noise.svg
-python scripts/report.py sweep=pivotrl_tab4            what `python train.py sweep=pivotrl_tab4` left, and the paper's claims
+python scripts/report.py sweep=pivotrl_tab4            the runs of `python train.py sweep=pivotrl_tab4`, and the paper's claims
 python scripts/report.py sweep=pivotrl_tab4 --latex table4.tex --markdown table4.md --html table4.html --figure table4.svg
 python scripts/report.py sweep=pivotrl_tab4 rows=full,sft seed=0 outputs=results
 python scripts/report.py sweep=selective_tab7 data=outputs/gate/never gated=outputs/gate/divergence
-python scripts/report.py summary --json                a line of JSON an entry; the last one counts the verdicts by paper
+python scripts/report.py summary --json                one line of JSON for each entry, then the verdicts by paper
 
-words of the two latter forms:
+words of the last two forms:
   scale=tiny|paper   the runs of that scale (default tiny)
-  rows=A,B           those rows alone; sweep= only
-  seed=0,1           those seeds alone (default: the sweep's)
-  outputs=A,B        folders of runs; a row is read from the first that has one of it (default outputs,results)
+  rows=A,B           only these rows; sweep= only
+  seed=0,1           only these seeds (default: the sweep's)
+  outputs=A,B        folders of runs; a row is read from the first folder that has a run of it (default outputs,results)
   data=PATH          recorded groups for the entries that scripts/gate_report.py computes (default: the sweep's own)
-  gated=PATH         what the same runs recorded with a gate
+  gated=PATH         recorded groups of the same runs with a gate
   KEY=VALUE          overrides that the runs were started with, as for train.py
 """
 _WORDS = ("sweep", "scale", "rows", "seed", "outputs", "data", "gated")
@@ -43,9 +43,9 @@ _DEFAULT = "outputs,results"
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What is asked of sweeps: ``rest`` is as of ``train.py`` (``turnwise.experiments.jobs.ask``)."""
+    """What the command line requests of sweeps; ``rest`` has the words of ``train.py`` (``turnwise.experiments.jobs.ask``)."""
 
-    whole: bool  # a summary
+    whole: bool  # whether it requests a summary
     places: tuple[Path, ...]
     data: Path | None
     gated: Path | None
@@ -53,20 +53,20 @@ class Words:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of all forms; what one of them alone takes is refused by :func:`refuse_strangers`."""
+    """Returns the parser of all forms. :func:`refuse_strangers` refuses options that belong to another form."""
     parser = argparse.ArgumentParser(
         description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("words", nargs="+", metavar="FOLDER | KEY=VALUE", help="as above")
     add = parser.add_argument_group("files to write").add_argument
     add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE as Markdown")
-    section = "replace only what stands between <!-- table:NAME --> and <!-- /table:NAME --> in the Markdown FILE"
+    section = "replace only the text between <!-- table:NAME --> and <!-- /table:NAME --> in the Markdown FILE"
     add("--section", metavar="NAME", help=section)
     add("--latex", type=Path, metavar="FILE", help="write the tables to FILE as LaTeX (booktabs)")
     add("--html", type=Path, metavar="FILE", help="write one self-contained page to FILE")
     figure = (
-        "write the drawing to FILE as SVG, which --markdown then shows. Of folders it is the held-out change; with --against it "
-        "is FILE-<world>-<scale> for several worlds; further ones of a sweep are FILE-2, ..."
+        "write the drawing to FILE as SVG, which --markdown then shows. For folders it shows the held-out change; with --against "
+        "and several environments the files are FILE-<environment>-<scale>; further drawings of a sweep are FILE-2, ..."
     )
     add("--figure", type=Path, metavar="FILE", help=figure)
     add = parser.add_argument_group("folders").add_argument
@@ -74,21 +74,23 @@ def parser() -> argparse.ArgumentParser:
     add("--paper", action="append", default=[], type=Path, metavar="SWEEP", help=paper)
     against = "draw success against this number of the configuration first, such as judge.noise"
     add("--against", metavar="KEY", help=against)
-    add("--watch", action="store_true", help="follow runs that are under way until they end")
-    add("--machine", metavar="TEXT", help="what the runs ran on, where their results do not say")
+    add("--watch", action="store_true", help="follow running runs until they end")
+    add("--machine", metavar="TEXT", help="the machine of the runs, if their results do not name it")
     add(
         "--rebuild",
         action="store_true",
-        help="also draw each run's own report.html again, that of an unfinished one too",
+        help="also write each run's report.html again, even if the run is not finished",
     )
     add = parser.add_argument_group("sweep=NAME and summary").add_argument
-    add("--brief", action="store_true", help="summary: no table of single entries in the files")
-    add("--json", action="store_true", help="a line of JSON an entry, and as the last line the verdicts by paper")
+    add("--brief", action="store_true", help="summary: leave out the tables of single entries in the files")
+    add(
+        "--json", action="store_true", help="print one line of JSON for each entry, then one with the verdicts by paper"
+    )
     return parser
 
 
 def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) -> None:
-    """Refuse options that ``form`` does not read.
+    """Refuses options that ``form`` does not take.
 
     Raises:
         InputError: one of ``names`` was given.
@@ -98,13 +100,13 @@ def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) 
 
 
 def read_words(words: Sequence[str], home: Path) -> Words:
-    """The words of a sweep or a summary.
+    """Parses the words of a sweep or a summary.
 
     Args:
-        home: of the checkout, to be told to who calls from elsewhere.
+        home: the checkout's folder, for the message if the command is called from another folder.
 
     Raises:
-        InputError: a folder of runs is not there.
+        InputError: a folder of runs does not exist.
     """
     options, rest = {"outputs": "", "data": "", "gated": ""}, []
     for word in words:
@@ -127,7 +129,7 @@ def read_words(words: Sequence[str], home: Path) -> Words:
 
 
 def meant(rest: Sequence[str], error: InputError) -> InputError:
-    """The refusal of an override; where the report's own word is near, that one is told."""
+    """Returns the error for an override, with the most similar word of the report if there is one."""
     for word in rest:
         key = word.partition("=")[0]
         near = get_close_matches(key, _WORDS, n=1, cutoff=0.75)

@@ -1,4 +1,4 @@
-"""Tables as a page shows them: verdicts as words with a colour early in the row, and seeds that lead to their runs."""
+"""Prepares tables for a page: coloured verdicts near the start of a row, and links from seeds to their runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnwise.reports.tables import Table
 from turnwise.reports.verdict import VERDICTS
 
 Runs = Mapping[str, Mapping[int, Path]]
-"""What a row is called -> seed -> the folder of its run."""
+"""Label of a row -> seed -> the folder of its run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text; before it a verdict as a word of its own, or instead of it links."""
+    """Text, optionally after a verdict, or links in place of the text."""
 
     text: str
     word: str = ""
@@ -42,7 +42,7 @@ class Box:
 
 
 def box(table: Table, runs: Runs, page: Path | None) -> Box:
-    """A table with its verdict, if it has one, after what it is on, and links from ``page`` to the runs of its rows."""
+    """Returns a table for ``page``, with its verdict column moved forward and links to the runs of its rows."""
     order = list(range(len(table.headers)))
     if "verdict" in table.headers:
         order.insert(1, order.pop(table.headers.index("verdict")))
@@ -62,13 +62,13 @@ def _cell(header: str, text: str, row: str, runs: Runs, page: Path | None) -> Ce
 
 
 def _href(folder: Path, page: Path) -> str:
-    """A run's report, or its result where it has no report, as seen from the page."""
+    """Returns the relative link from the page to a run's report, or to its result if it has no report."""
     target = next((folder / name for name in ("report.html", "result.json") if (folder / name).exists()), folder)
     return quote(Path(os.path.relpath(target.resolve(), page.resolve().parent)).as_posix())
 
 
 def tally(table: Table | None) -> list[tuple[str, int]]:
-    """How many of a table's rows have each verdict, of those that are the paper's own; nothing where it has none."""
+    """Returns how many of the paper's own claims in a table have each verdict; empty for a table without verdicts."""
     if table is None:
         return []
     said = [row[table.headers.index("verdict")] for row in table.rows]
@@ -79,5 +79,5 @@ def tally(table: Table | None) -> list[tuple[str, int]]:
 
 
 def with_verdicts(tables: Sequence[Table]) -> Table | None:
-    """The first table that has verdicts."""
+    """Returns the first table that has verdicts."""
     return next((table for table in tables if "verdict" in table.headers), None)

@@ -1,4 +1,4 @@
-"""``rollouts.html``: every recorded tree of a run on one self-contained page, to search, sort and walk through."""
+"""Writes ``rollouts.html``: all recorded trees of a run on one self-contained page with search and sorting."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from turnwise.reports.run import line_counts, spaced_trees
 from turnwise.reports.views import clip, goal
 from turnwise.runs.result import ResultError, read_result
 
-CHARACTERS = 64_000_000  # of all trees before compression; what is more stays in the run's folder
-TURNS = 2_000  # of one tree
+CHARACTERS = 64_000_000  # most characters of all shown trees before compression
+TURNS = 2_000  # most turns of one tree
 
 
 def write_browser(folder: Path | str) -> Path | None:
-    """Render ``<folder>/rollouts.html``, and return its path; None where the run recorded no tree.
+    """Writes ``<folder>/rollouts.html`` and returns its path, or None if the run recorded no tree.
 
     Raises:
-        OSError: when the page cannot be written; the previous one stays.
+        OSError: the page cannot be written; the previous one stays.
     """
     folder = Path(folder)
     found, total = packed(folder)
@@ -51,9 +51,9 @@ def _title(folder: Path) -> str:
 
 
 def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Trees as the page's script reads them, in the order of training, and how many were recorded.
+    """Returns trees in the form of the page's script, in the order of training, and the number of recorded trees.
 
-    Where they are more than a page should hold, those shown are evenly spaced; unreadable ones are left out.
+    If there are too many for a page, evenly spaced ones are returned. Unreadable trees are left out.
     """
     paths = sorted((folder / "rollouts").glob("*.jsonl"))
     counts, size = line_counts(paths), sum(path.stat().st_size for path in paths)
@@ -63,7 +63,7 @@ def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
     for tree in spaced_trees(counts, most, []):
         try:
             found.append(_tree(tree))
-        except (AttributeError, KeyError, TypeError):  # of another shape than a run records
+        except (AttributeError, KeyError, TypeError):  # not in the form that a run records
             continue
     return found, total
 
@@ -106,5 +106,5 @@ def _turn(turn: Mapping[str, Any], place: int) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> float | None:
-    """A number that JSON can hold; None for everything else."""
+    """Returns a finite number, or None for any other value, because JSON holds no other numbers."""
     return value if isinstance(value, int | float) and abs(value) < float("inf") else None

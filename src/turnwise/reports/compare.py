@@ -1,4 +1,4 @@
-"""Runs side by side: found on disk, put into rows of one name with several seeds, and read off metric by metric."""
+"""Finds finished runs on disk, groups the seeds of each name into rows, and reads their metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from turnwise.runs.result import Result, ResultError, read_result
 
 
 class Estimate(Protocol):
-    """A mean over seeds with its interval, which a single seed does not have."""
+    """A mean over seeds with its interval; a single seed has no interval."""
 
     @property
     def mean(self) -> float: ...
@@ -28,12 +28,12 @@ class Estimate(Protocol):
 
 
 Interval = Callable[[Sequence[float]], Estimate]
-"""Mean and interval over seeds; the caller says which, e.g. ``turnwise.evaluation.stats.mean_interval``."""
+"""A function of values over seeds, such as ``turnwise.evaluation.stats.mean_interval``."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """Runs of one configuration that differ in the seed only."""
+    """Runs of one configuration that differ only in the seed."""
 
     name: str
     results: dict[int, Result]  # by seed
@@ -49,14 +49,14 @@ class RunRow:
         return self.results[self.seeds[0]]
 
     def values(self, metric: str) -> dict[int, float]:
-        """One number a seed, by a dotted path into ``result.json``; seeds that lack it are left out."""
+        """Returns one number for each seed, by a dotted path into ``result.json``, without seeds that lack it."""
         found = {seed: read_metric(self.results[seed], metric) for seed in self.seeds}
         return {seed: value for seed, value in found.items() if value is not None}
 
 
 @dataclass(slots=True)
 class FinishedRuns:
-    """Every finished run under some folders, as rows by (environment, scale), and what is to be said about them."""
+    """All finished runs under some folders, as rows by (environment, scale), with notes about them."""
 
     sections: dict[tuple[str, str], list[RunRow]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -64,10 +64,10 @@ class FinishedRuns:
 
 
 def collect(paths: Iterable[Path | str]) -> FinishedRuns:
-    """Find every run under ``paths`` (run folders, or folders of them) and put the seeds of one name together.
+    """Finds every run under ``paths`` (run folders or their parents) and groups the seeds of one name.
 
     Raises:
-        InputError: when a path is no folder, or there is no finished run under any.
+        InputError: a path is not a folder, or there is no finished run.
     """
     roots = [Path(path) for path in paths]
     if missing := [path for path in roots if not path.is_dir()]:
@@ -117,12 +117,12 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
 
 
 def read_metric(result: Result, metric: str) -> float | None:
-    """A number of a result by its dotted path, e.g. ``in_domain.after`` or ``ood.after.algebra``.
+    """Returns a number of a result by its dotted path, such as ``in_domain.after`` or ``ood.after.algebra``.
 
-    ``seconds`` alone is their sum, ``ood.base`` and ``ood.after`` alone are means over suites.
+    ``seconds`` without a phase is the sum; ``ood.base`` and ``ood.after`` without a suite are means over suites.
 
     Raises:
-        InputError: when a result can have no such number.
+        InputError: no result can have such a number.
     """
     node: Any = result
     for part in metric.split("."):
@@ -155,7 +155,7 @@ def _decides(config: dict[str, Any]) -> dict[str, object]:
 
 
 def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
-    """A note where runs of one name had other settings: their mean is of no one configuration."""
+    """Returns a note if runs of one name have different settings, so that their mean mixes configurations."""
     keys = sorted({key for config in configs for key in config} - {"seed"})
     odd = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
     return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}; their mean mixes configurations."] if odd else []

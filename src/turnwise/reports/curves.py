@@ -1,4 +1,4 @@
-"""Held-out success against what was spent to get there, a line for each row of a sweep with ``reach``."""
+"""Draws held-out success against its cost, with a line for each row of a sweep with ``reach``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ from turnwise.reports.reach import Curve
 from turnwise.reports.svg import GRID, INK, NARROW, SERIES, Drawing, Figure, canvas, label, to_svg
 
 COSTS = {"cpu": "CPU seconds, profiles included", "turns": "turns played, profiles included"}
-STROKES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))  # of each, a round of the colours
-MARKS = "osD^vPXp*<>"  # eleven, so that no two rounds of the colours share one
-LABEL_INCHES = 0.185  # from one label to the next
-LETTERS = 40  # of a line of a label
+STROKES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 2)),
+    (0, (1.2, 1.6)),
+    (0, (6, 2, 1.2, 2)),
+)  # each is used with all colours in turn
+MARKS = "osD^vPXp*<>"  # eleven, so that lines of the same colour have different marks
+LABEL_INCHES = 0.185  # between two labels
+LETTERS = 40  # most letters in a line of a label
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Success (percent) over the seeds of a row, at rising costs."""
+    """Success (percent) over the seeds of a row at increasing costs."""
 
     cost: list[float]
     mean: list[float]
@@ -31,14 +36,14 @@ class Band:
 
 
 def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
-    """The mean, lowest and highest seed wherever any seed was measured, as far as all seeds went.
+    """Returns the mean, lowest and highest seed at all costs where a seed was measured, up to the smallest final cost.
 
-    Each seed starts at no cost with the success of its base, stays there while it is profiled, and is a straight line between
-    evaluations; so the mean is exact between the grid's points too, and the band there is never narrower than the seeds.
+    Each seed starts at cost 0 with the success of its base policy, stays there during its profile, and is linear between
+    evaluations. So the mean is also exact between the grid's points, and the band is never narrower than the seeds.
 
     Args:
-        seeds: at least one.
-        cost: a field of what stands before each success, such as :class:`turnwise.reports.reach.Cost`.
+        seeds: (cost, success) points of at least one seed.
+        cost: the field of the cost to use, such as one of :class:`turnwise.reports.reach.Cost`.
     """
     lines = [[(0.0, points[0][1]), *((getattr(spent, cost), success) for spent, success in points)] for points in seeds]
     end = min(line[-1][0] for line in lines)
@@ -50,20 +55,20 @@ def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
 
 
 def _at(line: Sequence[tuple[float, float]], cost: float) -> float:
-    """Where a line stands; of several points at one cost, which no turn parts, the last."""
+    """Returns the value of a line at a cost; of several points at the same cost, the last."""
     after = bisect_right(line, cost, key=lambda point: point[0])
     (before, low), (beyond, high) = line[after - 1], line[min(after, len(line) - 1)]
     return low if beyond <= before else low + (high - low) * (cost - before) / (beyond - before)
 
 
 def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places for labels, as near to where they are wanted as can be (least squares) at ``gap`` from one to the next or more.
+    """Returns places for labels as close as possible (least squares) to the wanted ones, at least ``gap`` apart.
 
     Args:
-        wanted: rising.
-        low, high: no place is outside, where there is room for all.
+        wanted: in ascending order.
+        low, high: bounds of the places if there is room for all labels.
     """
-    pools: list[list[float]] = []  # of labels that touch: where each would put the lowest label of all
+    pools: list[list[float]] = []  # for labels that touch: the place of the lowest label that each of them wants
     for number, at in enumerate(wanted):
         pools.append([at - number * gap])
         while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
@@ -74,15 +79,15 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
 
 
 def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labels: Mapping[str, str]) -> Figure | None:
-    """A panel for CPU seconds and one for turns: a row's mean over its seeds, in a band from its lowest to its highest.
+    """Draws a panel for CPU seconds and one for turns, with each row's mean in a band from its lowest to its highest seed.
 
     Args:
-        key: of the drawing's ids on its page.
-        rows: the curves of their seeds; a row without any is left out.
-        labels: what the rows are called.
+        key: prefix of the drawing's ids on its page.
+        rows: the curves of the seeds of each row; rows without curves are left out.
+        labels: labels of the rows.
 
     Returns:
-        None where no row has a curve.
+        None if no row has a curve.
     """
     drawn = {name: seeds for name, seeds in rows.items() if seeds}
     if not drawn:
@@ -100,11 +105,11 @@ class Panel:
     """Rows in one pair of axes."""
 
     bands: Mapping[str, Band]  # of its rows, at least one
-    axis: str  # what the cost is called
+    axis: str  # label of the cost
     title: str = ""
 
     def ends(self, labels: Mapping[str, str], unit: str) -> str:
-        """Where its lines end, in words, the highest first."""
+        """Returns the ends of the lines in words, highest first."""
         ends = sorted(self.bands.items(), key=lambda end: -end[1].mean[-1])
         return "; ".join(
             f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} {unit}" for name, end in ends
@@ -112,9 +117,9 @@ class Panel:
 
 
 def lines_figure(title: str, key: str, panels: Sequence[Panel], labels: Mapping[str, str], alt: str) -> Figure:
-    """Panels below each other, at least one, each with colours of its own in the order of its rows.
+    """Draws at least one panel, one below the other, each with its own colours in the order of its rows.
 
-    Labels stand to the right in the order in which the lines end; on a phone below their panel, in the same order.
+    Labels are to the right in the order in which the lines end; on a phone they are below their panel in the same order.
     """
     gap = LABEL_INCHES * max(
         label(labels.get(name, name), LETTERS).count("\n") + 1 for panel in panels for name in panel.bands
@@ -141,11 +146,11 @@ def lines_figure(title: str, key: str, panels: Sequence[Panel], labels: Mapping[
 def _draw(
     figure: Drawing, axes: Any, names: Any, panel: Panel, labels: Mapping[str, str], gap: float, height: float | None
 ) -> None:
-    """Lines in ``axes``, and labels in ``names``: beside the ends where a ``height`` is given, else in a list.
+    """Draws lines in ``axes`` and labels in ``names``: beside the ends of lines if ``height`` is given, else as a list.
 
     Args:
-        gap: inches from one label to the next.
-        height: inches of the panel.
+        gap: inches between two labels.
+        height: height of the panel in inches.
     """
     bands, axis = panel.bands, panel.axis
     right = 1.02 * max(one.cost[-1] for one in bands.values()) or 1.0

@@ -1,4 +1,4 @@
-"""Rows of numbers as dots: every seed, the mean with its interval, and beside them the same rows from elsewhere."""
+"""Draws rows of numbers as dots: every seed, the mean with its interval, and beside them the same rows of another source."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from turnwise.reports.svg import MUTED, NARROW, SERIES, Drawing, Figure, canvas,
 from turnwise.reports.tables import plain
 
 MARKS = "oDs^vP"
-LINE = 0.17  # inches of a line of a row's name
-LETTERS = 44  # of a line of a row's name, where it stands over its row
+LINE = 0.17  # height in inches of a line of a row's name
+LETTERS = 44  # most letters in a line of a row's name if it is above its row
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A row's number of one series, what is said of it, and the seeds behind it where they are several."""
+    """A row's number in one series, its description, and its seeds if there are several."""
 
     row: int
     at: float
@@ -29,23 +29,23 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A panel with a scale of its own."""
+    """A panel with its own scale."""
 
     title: str
     spots: Sequence[Spot]
     axis: str = ""
-    zero: bool = False  # whether zero is a place to measure from
+    zero: bool = False  # whether to draw a line at zero
     colours: Sequence[str] = SERIES[:1]
     legend: bool = False
 
 
 def dots(title: str, key: str, alt: str, names: Sequence[str], sides: Sequence[Side]) -> Figure:
-    """The panels side by side, with the rows' names at the left; and for a phone one under the other, the names over their rows.
+    """Draws the panels side by side with the rows' names at the left; for a phone below each other, with names above rows.
 
     Args:
-        key: of the drawing's ids on its page.
-        names: of the rows, from the top.
-        sides: their spots tell the row by its place in ``names``.
+        key: prefix of the drawing's ids on its page.
+        names: names of the rows, from the top.
+        sides: the panels, whose spots give the row by its index in ``names``.
     """
     lines = max(label(name).count("\n") + 1 for name in names)
     row = max(0.32, LINE * lines + 0.08)

@@ -1,4 +1,4 @@
-"""Held-out success during training: a line a row against the updates made, wherever it was looked at (``eval.every``)."""
+"""Draws held-out success during training against the number of updates, with a line for each row (``eval.every``)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from turnwise.reports.svg import Figure
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far training had come."""
+    """The progress of training."""
 
     updates: float
 
 
 def by_update(run: Measured) -> list[tuple[Progress, float]]:
-    """The evaluations of a run in order, as success in percent under the decoding of ``in_domain``, the mean over its splits; of
-    a run on dialogues, as accepted replies in percent.
+    """Returns the evaluations of a run in order: success in percent, as the mean over splits with the decoding of ``in_domain``;
+    for a run on dialogues, accepted replies in percent.
 
-    Empty where there is none, or training is not in what the run left.
+    The list is empty if there are no evaluations, or the run's files do not hold its training.
     """
     greedy = "_greedy" if getattr(run.result.in_domain, "decoding", None) == "greedy" else ""
     keys = [f"eval/{split}/success{greedy}" for split in ("seen", "unseen")]
@@ -41,13 +41,13 @@ def during_figure(
     labels: Mapping[str, str],
     panels: Mapping[str, Sequence[str]],
 ) -> Figure | None:
-    """A row's mean over its seeds in a band from its lowest to its highest; None where no run was looked at twice.
+    """Draws each row's mean in a band from its lowest to its highest seed. Returns None if no run was evaluated twice.
 
     Args:
-        key: of the drawing's ids on its page.
-        rows: the runs of each row by seed; one that was not looked at before training and after is left out.
-        labels: what the rows are called.
-        panels: the rows of each, by its title; none: all in one without a title.
+        key: prefix of the drawing's ids on its page.
+        rows: the runs of each row by seed; a run without evaluations before and after training is left out.
+        labels: labels of the rows.
+        panels: the rows of each panel by its title. Empty: one panel without a title.
     """
     found = {name: [by_update(run) for run in runs.values()] for name, runs in rows.items()}
     drawn = {name: [one for one in seeds if len(one) > 1 and one[0][0].updates == 0] for name, seeds in found.items()}

@@ -1,4 +1,4 @@
-"""A paper's table or figure as a picture: our runs beside the paper's numbers, row by row."""
+"""Draws a paper's table or figure: our runs beside the paper's numbers, row by row."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from turnwise.reports.verdict import recorded
 
 
 def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
-    """A drawing for each metric of the entry that runs have: every seed, the mean with its interval over seeds, and beside them
-    what the paper has in the columns of this metric. The two sides have scales of their own: sizes are not to be compared.
-    Of an entry that is computed from recorded groups each number stands alone, with the interval that was computed for it.
-    Before them, of a sweep with ``reach``, success against what it cost; of one with ``curve``, success during training."""
+    """Draws each metric of the entry that runs have: every seed, the mean with its interval over seeds, and beside them the
+    paper's columns of this metric. The two sides have their own scales, so sizes must not be compared.
+
+    For an entry that is computed from recorded groups, each number is drawn with the interval computed for it. A sweep with
+    ``reach`` first gets a drawing of success against its cost, and one with ``curve`` of success during training.
+    """
     sweep = entry.asked.sweep
     metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
     drawn = (_figure(entry, metric, number, over_seeds) for number, metric in enumerate(metrics))
@@ -33,7 +35,7 @@ def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
 
 
 def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
-    """The folders of an entry's runs by seed, under what its tables call their row; rows of one name are left out."""
+    """Returns the folders of an entry's runs by row label and seed; rows with the same label are left out."""
     labels = _labels(entry)
     names = Counter(labels[name] for name in entry.rows)
     return {
@@ -98,7 +100,7 @@ Found = tuple[float, str, str, float | None, float | None, Mapping[int, float]]
 
 
 def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found | None:
-    """All of a row's spot but its place; None where there is no number."""
+    """Returns a row's number, interval, description and seeds, or None if there is no number."""
     said = _labels(entry)[name]
     if entry.asked.sweep.gate_report:
         found = recorded(entry.gates, metric.replace("{}", name))
@@ -117,7 +119,7 @@ def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found |
 
 
 def _key(spots: Sequence[Spot], groups: bool) -> str:
-    """What the signs of our side are, of those that are drawn."""
+    """Returns the explanation of the signs that are drawn on our side."""
     if groups:
         ends = [spot.low is not None for spot in spots]
         if not any(ends):

@@ -1,4 +1,4 @@
-"""Tables of entries: a line each; and of one our numbers beside the paper's, its claims, and what training cost."""
+"""Makes the tables of entries: a summary with one line for each, and for one entry its numbers, claims and training costs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SIGN_NOTE = "ours: the side that the claim says is greater minus the other one, 
 
 
 def summary_table(entries: Sequence[Entry]) -> Table:
-    """A line an entry: its verdict, and how many of its claims went which way."""
+    """Returns a table with a line for each entry: its verdict and the counts of its claims by verdict."""
     scale = entries[0].asked.scale if entries else "tiny"
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
@@ -65,7 +65,7 @@ def _tally(decisions: Sequence[Decision]) -> str:
 
 
 def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
-    """Our numbers beside the paper's, row by row, then each claim with what became of it."""
+    """Returns a table of our numbers beside the paper's, row by row, then one of the claims with their verdicts."""
     sweep = entry.asked.sweep
     metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
     printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
@@ -113,7 +113,7 @@ def _claims(entry: Entry) -> Table:
 
 
 def _sides(decision: Decision) -> str:
-    """The seeds that were compared; those of each side where one has others too."""
+    """Returns the seeds that were compared; the seeds of each side if one side has more."""
     if all(seeds == decision.seeds for seeds in decision.sides.values()):
         return _listed(decision.seeds)
     return "; ".join(f"{row} {_listed(seeds)}" for row, seeds in decision.sides.items())
@@ -130,7 +130,7 @@ def _reach(entry: Entry) -> Table:
 
 
 def _costs(entry: Entry) -> Table:
-    """What training cost each row, means over its seeds; its profiles stand apart, where a row made some."""
+    """Returns a table of training costs, as means over the seeds of each row, with separate columns for profiles."""
     metrics = {
         "turns": "rollout_turns",
         "tokens": "rollout_tokens",
@@ -173,7 +173,7 @@ def _costs(entry: Entry) -> Table:
 
 
 def _refills(runs: Runs) -> bool:
-    """Whether groups that agree are thrown away and others played in their place."""
+    """Returns whether groups with equal rewards are discarded and replaced by new ones."""
     for run in runs.values():
         try:
             advantage = read_yaml(run.folder / "config.yaml").get("advantage") or {}
@@ -213,7 +213,7 @@ def _hashes_note(hashes: Mapping[str, str]) -> list[str]:
 
 
 def _changed_notes(changed: Iterable[Changed]) -> list[str]:
-    """A note for each row: its numbers are not those of the row as it stands."""
+    """Returns a note for each row whose runs have another configuration than the row has now."""
     rows: dict[str, list[Changed]] = {}
     for one in changed:
         rows.setdefault(str(one.folder.parent), []).append(one)

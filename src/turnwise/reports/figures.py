@@ -1,4 +1,4 @@
-"""The figures of a run's report; each is None where the run has nothing to draw."""
+"""Draws the figures of a run's report. A function returns None if the run has no data for its figure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIAGNOSTICS = (
 
 
 def run_figures(run: ReportedRun) -> list[Figure]:
-    """Every figure that this run has the data for, in reading order."""
+    """Returns every figure that this run has data for, in reading order."""
     figures = [success(run), reward(run), diagnostics(run)]
     if run.profile is not None:
         figures += [pivot_yield(run.profile, _threshold(run.config)), state_means(run.profile)]
@@ -33,7 +33,7 @@ _REPLIES = {"eval/held_out/functional": "accepted replies", "eval/held_out/stric
 
 
 def success(run: ReportedRun) -> Figure | None:
-    """Held-out success during training, a line for each split; of held-out dialogues, a line for each verifier."""
+    """Draws held-out success during training, with a line for each split; for dialogues, a line for each verifier."""
     keys = [key for key in sorted(run.metrics) if key.startswith("eval/") and key.endswith("/success")]
     named = {key.split("/")[1]: key for key in keys} | {name: key for key, name in _REPLIES.items()}
     lines = {name: run.series(key) for name, key in named.items()}
@@ -57,7 +57,7 @@ def success(run: ReportedRun) -> Figure | None:
 
 
 def reward(run: ReportedRun) -> Figure | None:
-    """Mean reward of the sampled actions, with the spread inside its groups as a band."""
+    """Draws the mean reward of the sampled actions, with the standard deviation inside groups as a band."""
     x, mean = run.series("train/reward_mean")
     if len(x) < 2:
         return None
@@ -80,7 +80,7 @@ def reward(run: ReportedRun) -> Figure | None:
 
 
 def diagnostics(run: ReportedRun) -> Figure | None:
-    """Small multiples of what to watch while the reward rises: KL, entropy, repeats and the health of the update."""
+    """Draws small multiples of diagnostics: KL, entropy, repeats and the health of the update."""
     logged = {words(key): run.series(key) for key in DIAGNOSTICS if len(run.series(key)[0]) > 1}
     drawn = {name: points for name, points in logged.items() if points[1].any()}
     silent = [name for name in logged if name not in drawn]
@@ -108,7 +108,7 @@ def _multiples(drawn: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int, al
 
 
 def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
-    """How many turns the rule keeps (variance above 0, mean below lambda) against lambda."""
+    """Draws how many turns the rule keeps (variance above 0, mean below lambda) against lambda."""
     means = np.sort(profile.mean[profile.mixed])
     grid = np.linspace(0, 1, 201)
     share = 100 * np.searchsorted(means, grid - 1e-9) / len(profile.mean)
@@ -137,7 +137,7 @@ def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
 
 
 def state_means(profile: Profile) -> Figure:
-    """Histogram of the states' mean rewards; states without any disagreement are set apart."""
+    """Draws a histogram of the states' mean rewards; states whose samples all have the same reward are shown separately."""
     edges = np.linspace(-0.5, profile.samples + 0.5, profile.samples + 2) / profile.samples
     width = 0.86 / profile.samples
     mixed, flat = (np.histogram(profile.mean[m], edges)[0] for m in (profile.mixed, ~profile.mixed))
@@ -163,7 +163,7 @@ def state_means(profile: Profile) -> Figure:
 
 
 def ood_changes(ood: OutOfDomain) -> Figure | None:
-    """Change of each out-of-domain suite with its interval, and their mean."""
+    """Draws the change of each out-of-domain suite with its interval, and their mean."""
     rows = [
         (suite, change, ood.change_ci95.get(suite)) for suite in ood.suites if (change := ood.change(suite)) is not None
     ]
@@ -192,7 +192,7 @@ def ood_changes(ood: OutOfDomain) -> Figure | None:
 
 
 def seconds(phases: Mapping[str, float]) -> Figure | None:
-    """Time spent by phase, longest first."""
+    """Draws the time spent in each phase, longest first."""
     rows = sorted(((phase, s) for phase, s in phases.items() if s > 0), key=lambda row: row[1])
     if not rows:
         return None
@@ -215,7 +215,7 @@ def seconds(phases: Mapping[str, float]) -> Figure | None:
 
 
 def comparison(rows: list[tuple[str, float, tuple[float, float] | None]], title: str, key: str) -> Figure:
-    """Changes of several rows with their intervals, one under the other; the drawing of a comparison page."""
+    """Draws the changes of several rows with their intervals, for a comparison page."""
     spots = [
         Spot(row, value, f"{name}: {signed(value)} points{within(bounds)}", "change", *(bounds or ()))
         for row, (name, value, bounds) in enumerate(rows)

@@ -1,4 +1,4 @@
-"""What a run showed, in words: the same sentences for the terminal, the HTML report and the docs."""
+"""Writes the results of a run in words, with the same sentences for the terminal, the HTML report and the docs."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ SCALE_NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class ChangeVerdict:
-    """What the interval says of a change: ``better``, ``worse``, ``unclear`` (zero is inside) or ``unfinished``."""
+    """Returns the verdict on a change from its interval: ``better``, ``worse``, ``unclear`` (contains zero) or ``unfinished``."""
 
     kind: Literal["better", "worse", "unclear", "unfinished"]
     sentence: str
 
 
 def percent(value: float | None) -> str:
-    """Points as text, ``33.3 %``; a dash where there is none."""
+    """Returns points as text, ``33.3 %``, or a dash for None."""
     return "-" if value is None else f"{value:.1f} %"
 
 
 def signed(value: float | None) -> str:
-    """A change in points with its sign, ``+20.8``; zero has none."""
+    """Returns a change in points with its sign, ``+20.8``; zero has no sign."""
     if value is None:
         return "-"
     return "0.0" if abs(value) < 0.05 else f"{value:+.1f}"
 
 
 def interval(bounds: tuple[float, float] | None) -> str:
-    """An interval as text, ``[+14.1, +27.6]``; a dash where there is none."""
+    """Returns an interval as text, ``[+14.1, +27.6]``, or a dash for None."""
     return "-" if bounds is None else f"[{signed(bounds[0])}, {signed(bounds[1])}]"
 
 
 def count(value: int | float | None) -> str:
-    """A whole number with thousands separated by commas."""
+    """Returns a whole number with commas between thousands."""
     return "-" if value is None else f"{value:,.0f}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: ``8.4 s``, ``7 min 05 s``, ``2 h 03 min``."""
+    """Returns seconds in words: ``8.4 s``, ``7 min 05 s``, ``2 h 03 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -53,7 +53,7 @@ def duration(seconds: float) -> str:
 
 
 def verdict(change: Comparison, subject: str = "Held-out success", units: str = "tasks") -> ChangeVerdict:
-    """The headline: what changed, by how much, with which interval, over how many tasks or other units."""
+    """Returns the headline: what changed, by how much, with which interval, over how many tasks or other units."""
     over = f" over {count(change.tasks)} {units}" if change.tasks else ""
     if change.after is None:
         at = f"; before training it was {percent(change.base)}" if change.base is not None else ""
@@ -78,7 +78,7 @@ def verdict(change: Comparison, subject: str = "Held-out success", units: str = 
 
 
 def result_verdict(result: Result) -> ChangeVerdict:
-    """The headline of a run: success at held-out tasks, or accepted replies where it learned from dialogues of a file."""
+    """Returns the headline of a run: success in held-out tasks, or accepted replies if it learned from dialogues of a file."""
     if not judged_on_dialogues(result):
         return verdict(result.in_domain)
     dialogues = result.held_out.dialogues if result.held_out else None
@@ -87,23 +87,23 @@ def result_verdict(result: Result) -> ChangeVerdict:
 
 
 def judged_on_dialogues(result: Result) -> bool:
-    """Whether the headline is about held-out dialogues and not about tasks of an environment."""
+    """Returns whether the headline is about held-out dialogues and not about tasks of an environment."""
     return result.held_out is not None and not result.in_domain.by_split
 
 
 def all_on_dialogues(results: Iterable[Result]) -> bool:
-    """Whether every one of some results, of which there are any, is headed by held-out dialogues."""
+    """Returns whether there are results and the headlines of all of them are about held-out dialogues."""
     found = [judged_on_dialogues(result) for result in results]
     return bool(found) and all(found)
 
 
 def nats(value: float | None, sign: bool = False) -> str:
-    """Nats a token as text, ``1.234``, with a sign where it is a change."""
+    """Returns nats per token as text, ``1.234``, with a sign for a change."""
     return "-" if value is None else f"{value:+.3f}" if sign else f"{value:.3f}"
 
 
 def held_out_sentence(result: Result) -> str:
-    """Likelihood and exact replies of held-out dialogues; empty where a run has none."""
+    """Returns a sentence on likelihood and exact replies in held-out dialogues; empty if a run has none."""
     found = result.held_out
     if found is None:
         return ""
@@ -123,7 +123,7 @@ def _moved(figure: Nats) -> str:
 
 
 def ood_sentence(result: Result) -> str:
-    """The mean change outside the trained domain, and the suites that moved most either way."""
+    """Returns a sentence on the mean out-of-domain change and the suites that changed most in either direction."""
     ood = result.ood
     if ood.mean_change is None:
         return "Out-of-domain suites were not measured."
@@ -139,7 +139,7 @@ def ood_sentence(result: Result) -> str:
 
 
 def cost_sentence(result: Result) -> str:
-    """What training spent: turns, tokens and time."""
+    """Returns a sentence on the cost of training: turns, tokens and time."""
     spent = (
         f"{count(result.rollout_turns)} rollout turns and {count(result.rollout_tokens)} tokens sampled for training"
     )
@@ -157,7 +157,8 @@ def cost_sentence(result: Result) -> str:
 
 
 def verifier_sentence(result: Result) -> str:
-    """How many actions each domain's verifier accepted, and what an exact match would have missed; empty where none judged."""
+    """Returns a sentence on the actions that each domain's verifier accepted and that an exact match would have missed; empty
+    without a verifier."""
     parts = []
     for domain, found in result.verifier.items():
         for of, counts in (("", found), (" (profile)", found.get("profile", {}))):
@@ -170,7 +171,7 @@ def verifier_sentence(result: Result) -> str:
 
 
 def judge_sentence(result: Result) -> str:
-    """How many questions the judge was asked, and why it had no score for some; empty where a run has no judge."""
+    """Returns a sentence on the judge's questions and the reasons for missing scores; empty without a judge."""
     judge = result.judge
     if not judge:
         return ""
@@ -187,9 +188,9 @@ def judge_sentence(result: Result) -> str:
 
 
 def gate_sentence(result: Result) -> str:
-    """How many groups the gate stopped and about what that saved; empty where no gate was in force.
+    """Returns a sentence on the groups that the gate stopped and the approximate saving; empty without a gate.
 
-    A frozen buffer is played to its end: there the sentence says what the gate would have stopped and saved.
+    The groups of a frozen buffer run to their end, so there the sentence reports what the gate would have stopped and saved.
     """
     gate = result.gate
     if not gate:
@@ -213,5 +214,5 @@ def gate_sentence(result: Result) -> str:
 
 
 def scale_sentence(result: Result) -> str:
-    """Names the scale a number is from."""
+    """Returns the name of the scale that a number comes from."""
     return f"Scale: {result.scale}. {SCALE_NOTES.get(result.scale, '')}".strip()

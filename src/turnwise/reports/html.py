@@ -1,4 +1,4 @@
-"""``report.html``: one self-contained page a run, with inline style, drawings and script and nothing fetched from anywhere."""
+"""Writes ``report.html``: one self-contained page for a run, with inline style, drawings and script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_vie
 from turnwise.runs.status import Status, progress, remaining
 
 BROWSER = "rollouts.html"  # of turnwise.reports.browser
-CONFIG_LIMIT = 120_000  # characters of the configuration shown
+CONFIG_LIMIT = 120_000  # most characters of the configuration on the page
 KINDS = {
     "solved": "failed before, solved after",
     "lost": "solved before, failed after",
@@ -40,14 +40,14 @@ KINDS = {
 
 
 def write_report(folder: Path | str, status: Status | None = None) -> Path:
-    """Render ``<folder>/report.html`` from whatever the run folder holds, and return its path.
+    """Writes ``<folder>/report.html`` from the files that the run folder holds, and returns its path.
 
     Args:
-        status: of the run that calls this while it is under way; None: as its ``status.json`` says.
+        status: status of a running run. None: it is read from ``status.json``.
 
     Raises:
-        FileNotFoundError: when ``folder`` is no folder.
-        OSError: when the page cannot be written; the previous one stays.
+        FileNotFoundError: ``folder`` is not a folder.
+        OSError: the page cannot be written; the previous one stays.
     """
     path = Path(folder) / "report.html"
     run = read_run(folder)
@@ -57,13 +57,13 @@ def write_report(folder: Path | str, status: Status | None = None) -> Path:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write a page so that a reader sees the old one or the new, never a half."""
+    """Writes a page atomically."""
     with atomic_write(path) as part:
         part.write_text(page, encoding="utf-8")
 
 
 def render(run: ReportedRun) -> str:
-    """The report of one run as HTML text."""
+    """Returns the report of one run as HTML text."""
     result, status = run.result, None if run.result else run.status
     trees = tree_views(run.rollouts.shown)
     return environment().get_template("report.html.jinja").render(
@@ -90,7 +90,7 @@ def render(run: ReportedRun) -> str:
 
 
 def title(run: ReportedRun) -> str:
-    """What a run is, from its result or its configuration."""
+    """Returns the facts that identify a run, from its result or its configuration."""
     if result := run.result:
         return f"{result.method} on {result.env}, seed {result.seed}"
     domain = _domain(run.config)
@@ -99,7 +99,7 @@ def title(run: ReportedRun) -> str:
 
 
 def _domain(config: Mapping[str, Any]) -> str:
-    """The file that a run without a result reads, or else its environment; empty where the configuration names neither."""
+    """Returns the data file of a run without a result, or else its environment; empty if the configuration has neither."""
     data, env, states = (part if isinstance(part := config.get(key), dict) else {} for key in ("data", "env", "states"))
     if data.get("file") and not str(states.get("_target_", "")).endswith("TaskStarts"):
         return Path(str(data["file"])).name
@@ -115,10 +115,10 @@ def comparison_page(
     first: Sequence[Figure] = (),
     page: Path | None = None,
 ) -> str:
-    """Runs side by side as HTML text: the tables, and the changes of every row with their intervals drawn, after ``first``.
+    """Returns a comparison of runs as HTML text: ``first``, the tables, and drawings of the change of every row.
 
     Args:
-        page: where the text will lie, for links to the runs; None: no links.
+        page: path of the page, for links to the runs. None: no links.
     """
     rows = [row for found in collection.sections.values() for row in found]
     names = Counter(row.name for row in rows)
@@ -137,10 +137,10 @@ def tables_page(
     page: Path | None = None,
     warnings: Sequence[str] = (),
 ) -> str:
-    """Tables, drawings and closing lines as HTML text: verdicts first, then drawings, then what they are drawn from.
+    """Returns tables, drawings and closing lines as HTML text: first verdicts, then drawings, then the other tables.
 
     Args:
-        runs: the folders of the runs by row and seed; ``page`` is where the text will lie, for links to them.
+        runs: the folders of the runs by row and seed; ``page`` is the path of the page, for links to them.
     """
     first = with_verdicts(tables)
     return environment().get_template("comparison.html.jinja").render(
@@ -155,7 +155,7 @@ def tables_page(
 
 
 def comparison_figures(collection: FinishedRuns, interval: Interval) -> list[Figure]:
-    """Held-out and out-of-domain change of every row, a drawing each."""
+    """Draws the held-out change and the out-of-domain change of every row."""
     figures = []
     for index, ((env, scale), rows) in enumerate(collection.sections.items()):
         for metric, title in (("in_domain.delta", "Held-out change"), ("ood.mean_change", "Out-of-domain change")):
@@ -166,7 +166,7 @@ def comparison_figures(collection: FinishedRuns, interval: Interval) -> list[Fig
 
 
 def comparison_curves(collection: FinishedRuns, interval: Interval) -> list[Figure]:
-    """The training curves of the rows of each environment and scale, in the same axes."""
+    """Draws the training curves of all rows of each environment and scale in the same axes."""
     drawn = (
         overlays(rows, interval, f"Training curves: {env}, {scale}", f"curves-{index}")
         for index, ((env, scale), rows) in enumerate(collection.sections.items())
@@ -181,14 +181,14 @@ def _drawn(row: RunRow, metric: str, interval: Interval) -> tuple[str, float, tu
 
 
 def script(*names: str) -> dict[str, str]:
-    """Scripts of ``templates/`` as a page carries them, with the hash by which its policy lets this very text run."""
+    """Returns scripts of ``templates/`` for a page, with the hash that allows them in its content security policy."""
     text = "".join((files("turnwise.reports") / "templates" / name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"script": Markup(text), "script_hash": f"sha256-{digest}"}
 
 
 def environment() -> Environment:
-    """Templates with autoescaping on: what a model wrote is text on the page, never markup."""
+    """Returns the templates with autoescaping, so that a model's text never becomes markup."""
     folder = files("turnwise.reports") / "templates"
     sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.name.endswith(".jinja")}
     env = Environment(
@@ -196,7 +196,7 @@ def environment() -> Environment:
     )
     for name in ("percent", "signed", "interval", "count", "duration", "nats"):
         env.filters[name] = getattr(headline, name)
-    env.filters["drawing"] = Markup  # only ever given SVG drawn by reports.svg, whose text is escaped there
+    env.filters["drawing"] = Markup  # only for SVG of reports.svg, which escapes its text
     env.globals.update(
         **script("figures.js"),
         progress=progress,
@@ -214,7 +214,7 @@ def environment() -> Environment:
 
 
 def _command(run: ReportedRun) -> str:
-    """The command that starts this run again, from its result, its Hydra overrides or its own fields."""
+    """Returns the command that repeats this run, from its result, its Hydra overrides or its own fields."""
     result = run.result
     if result is not None and result.command:
         return result.command

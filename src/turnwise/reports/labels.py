@@ -1,6 +1,6 @@
-"""What metrics are called in tables, figures and pages: one glossary for all of them.
+"""Defines the labels of metrics in tables, figures and pages.
 
-A metric is a path into ``result.json`` or a key of ``metrics.jsonl``, as docs/metrics.md lists them.
+A metric is a path into ``result.json`` or a key of ``metrics.jsonl`` (docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _SUITE = re.compile(r"ood\.after\.(\w+)$")
 
 
 def words(metric: str, dialogues: bool = False) -> str:
-    """A metric in words. One that the glossary does not know stays as it is: its name is better than a guess.
+    """Returns a metric in words, or its name if it has no label.
 
     Args:
-        dialogues: whether the numbers are of runs that are judged on held-out dialogues and not on tasks of an environment.
+        dialogues: whether the runs are evaluated on held-out dialogues and not on tasks of an environment.
     """
     if dialogues:
         return words(metric).replace(SUCCESS, ACCEPTED)

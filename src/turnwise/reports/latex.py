@@ -1,4 +1,4 @@
-"""Tables as LaTeX: ``table`` environments with booktabs rules, to be read in by a paper's own file."""
+"""Writes tables as LaTeX: ``table`` environments with booktabs rules, for inclusion in a paper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from turnwise.reports.tables import Table
 
-WIDE = 6  # columns from which a table is scaled to the width of the line
+WIDE = 6  # a table with this many columns or more is scaled to the line width
 _PREAMBLE = "% \\usepackage{booktabs} and \\usepackage{graphicx} in the preamble."
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -25,20 +25,17 @@ _SPECIAL = {
     "|": "$|$",
     '"': r"\textquotedbl{}",
 }
-_MINUS = re.compile(r"(?<![\w.)\]])-(?=\d)")  # a sign, not a hyphen
+_MINUS = re.compile(r"(?<![\w.)\]])-(?=\d)")  # a minus sign, not a hyphen
 
 
 def to_latex(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
-    """Tables one after the other, their notes below each, and ``lines`` at the end as comments.
-
-    Cells are those of the other formats, escaped: a number is written down once, in the table that is handed in.
-    """
+    """Returns the tables with their notes below each, and ``lines`` at the end as comments. Cells are only escaped."""
     parts = [_PREAMBLE, *map(_table, tables)]
     return "\n\n".join(parts) + "\n" + "".join(f"% {line}\n" for line in lines)
 
 
 def escape(text: str) -> str:
-    r"""Text as LaTeX shows it: special characters escaped, signs of numbers in math mode, ``+-`` as $\pm$, `code` as \texttt."""
+    r"""Escapes text for LaTeX: special characters, signs of numbers in math mode, ``+-`` as $\pm$, `code` as \texttt."""
     pieces = re.split(r"`([^`]*)`", text)
     told = [f"\\texttt{{{_plain(piece)}}}" if code % 2 else _signed(piece) for code, piece in enumerate(pieces)]
     return "".join(told)

@@ -1,4 +1,4 @@
-"""Generated Markdown put into a file, whole or between two marks of a page that people write."""
+"""Writes generated Markdown to a file, or between two marks of a page that people write."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from turnwise.files import atomic_write
 def write_section(
     path: Path, text: str, section: str | None = None, pictures: Mapping[Path, str] | None = None
 ) -> None:
-    """Write ``text`` to ``path``, or only between ``<!-- table:section -->`` and ``<!-- /table:section -->`` there.
+    """Writes ``text`` to ``path``, or only between ``<!-- table:section -->`` and ``<!-- /table:section -->`` there.
 
     Args:
-        pictures: files to show above the text, with their titles; one that the rest of the page shows is not shown twice.
+        pictures: files to show above the text, with their titles; a picture that the page already shows is left out.
 
     Raises:
-        InputError: when the page does not hold the two marks, each once and in this order.
+        InputError: the page does not hold the two marks, each once and in this order.
     """
     above, below = "", ""
     if section is not None:

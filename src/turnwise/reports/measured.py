@@ -1,8 +1,7 @@
-"""What a run's folder says of a metric: one number, and, where it holds them, the outcomes of single tasks."""
+"""Reads a metric from a run's folder: one number, and the outcomes of single tasks if the folder holds them."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,18 +12,18 @@ from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.reports.compare import read_metric
-from turnwise.runs.keep import each_line
+from turnwise.runs.lines import checked_lines
 from turnwise.runs.result import Result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
-"""Suite -> task -> the scores of every attempt, shares; the held-out episodes are one suite without a name."""
+"""Suite -> task -> the scores of every attempt as shares. Held-out episodes are one suite with an empty name."""
 
 _EPISODES = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?(?:by_split\.(\w+)\.|by_subset\.([\w-]+)\.)?(after|delta)")
 _ANSWERS = re.compile(r"ood\.(?:(mean_change)|after(?:\.(\w+))?)")
 
 
 class Damaged(InputError):
-    """A file of a run cannot be read; ``folder`` is the run's."""
+    """A file of a run cannot be read; ``folder`` is the run's folder."""
 
     def __init__(self, folder: Path, said: str) -> None:
         super().__init__(said)
@@ -33,23 +32,25 @@ class Damaged(InputError):
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished run, or what was kept of one (:mod:`turnwise.runs.keep`).
+    """A finished run, or its kept form (:mod:`turnwise.runs.keep`).
 
-    A metric is a path into ``result.json`` (``in_domain.after``), a key of ``metrics.jsonl`` as its mean over the training
-    rows (``train/reward_std``; ``late train/...``: over the later half; ``spread train/...``: its standard deviation;
-    ``last rollout/...``: of the last row; ``sum train/...``: over all), or one such divided by another (``in_domain.delta /
-    rollout_turns``). Three are put together of what the result tells: ``profile_turns``, also of versions that wrote down only
-    how many actions of the profile were judged, ``sampled_turns`` (rollouts and profiles) and ``sampling_seconds`` (the same).
+    A metric is one of
+
+    - a path into ``result.json`` (``in_domain.after``);
+    - the mean of a key of ``metrics.jsonl`` over the training rows (``train/reward_std``), or with a prefix another statistic:
+      ``late`` (mean over the later half), ``spread`` (standard deviation), ``last`` (last row), ``sum``;
+    - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
+    - ``profile_turns``, ``sampled_turns`` or ``sampling_seconds`` (of rollouts and profiles), which are computed from the result.
     """
 
     folder: Path
     result: Result
 
     def value(self, metric: str) -> float | None:
-        """The number; None where the run has none.
+        """Returns the number, or None if the run has none.
 
         Raises:
-            InputError: no run could have such a number.
+            InputError: no run can have such a number.
         """
         first, sign, second = metric.partition(" / ")
         if sign:
@@ -74,7 +75,7 @@ class Measured:
         return fmean(found[len(found) // 2 :] if how == "late" else found)
 
     def outcomes(self, metric: str, when: str = "after") -> Outcomes | None:
-        """The single outcomes behind ``metric``, ``when`` is ``base`` or ``after``; None where it has none, or they are lost."""
+        """Returns the single outcomes of ``metric``, or None if there are none. ``when`` is ``base`` or ``after``."""
         episodes, answers = _EPISODES.fullmatch(metric), _ANSWERS.fullmatch(metric)
         found: dict[str, dict[str, list[float]]] = {}
         for row in self._evaluation(when) if episodes or answers else ():
@@ -90,44 +91,34 @@ class Measured:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of ``metrics.jsonl``; empty where there is no such file.
+        """The rows of ``metrics.jsonl``; empty if there is no such file.
 
         Raises:
-            Damaged: it cannot be read, here and wherever single outcomes are.
+            Damaged: the file cannot be read.
         """
         return list(self._lines("metrics.jsonl"))
 
     @cached_property
     def training(self) -> list[dict[str, Any]]:
-        """Those of training."""
+        """The training rows of ``metrics.jsonl``."""
         return [row for row in self.rows if row.get("phase") == "train"]
 
     def _evaluation(self, when: str) -> Iterator[dict[str, Any]]:
         return self._lines(f"evaluation/{when}.jsonl")
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
-        path = self.folder / name
         try:
-            for number, line in enumerate(each_line(path), 1):
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise InputError(
-                        f"{path}:{number}: not JSON ({error}); start the run again to rewrite it"
-                    ) from error
-                if isinstance(row, dict):
-                    yield row
+            for _, row in checked_lines(self.folder / name):
+                yield row
         except InputError as error:
             raise Damaged(self.folder, str(error)) from error
-        except (OSError, ValueError) as error:  # ValueError: not UTF-8
-            raise Damaged(self.folder, f"{path}: cannot be read ({error}); restore the file") from error
 
 
 def _profile_turns(run: Measured) -> float | None:
-    """Actions that the profiles of a run sampled; None where it made none, or nothing that is kept tells.
+    """Returns how many actions the profiles of a run sampled, or None if there was no profile or the number is unknown.
 
-    Where ``profile_turns`` was not written yet, every action of the base policy's profile was counted where it was judged. Of a
-    run that profiled again later that is a part, so nothing is said of it.
+    Older results lack ``profile_turns``, but count the judged actions of the base policy's profile. If such a run re-profiled
+    later, the total is unknown.
     """
     if run.result.profile_turns is not None:
         return float(run.result.profile_turns)
@@ -141,13 +132,13 @@ def _profiled(run: Measured) -> bool:
 
 
 def _sampled_turns(run: Measured) -> float | None:
-    """Of rollouts and profiles; None where there was a profile of which nothing tells."""
+    """Returns the sampled turns of rollouts and profiles, or None if the turns of a profile are unknown."""
     turns = _profile_turns(run)
     return None if turns is None and _profiled(run) else run.result.rollout_turns + (turns or 0.0)
 
 
 def _sampling_seconds(run: Measured) -> float | None:
-    """The same in seconds of wall-clock; None where an earlier start made the profile, or another run."""
+    """Returns wall-clock seconds of rollouts and profiles, or None if an earlier start or another run made the profile."""
     rollouts = run.result.seconds.get("rollouts")
     made = _profiled(run) or _profile_turns(run) is not None
     profile = run.result.seconds.get("profile", None if made else 0.0)
@@ -162,5 +153,5 @@ _WITH_PROFILES: Mapping[str, Callable[[Measured], float | None]] = {
 
 
 def is_change(metric: str) -> bool:
-    """Whether a metric is a change since the base policy, so that single outcomes can be held against the run's own base."""
+    """Returns whether a metric is a change since the base policy, so that outcomes are compared with the run's own base."""
     return metric.endswith((".delta", ".mean_change"))

@@ -1,4 +1,4 @@
-"""What a run that has no result yet shows: its newest numbers."""
+"""Selects the newest numbers of a run that has no result yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEWEST = {
 
 
 def so_far(run: ReportedRun) -> list[tuple[str, str]]:
-    """(number, what it is) of a run that has no result yet: what its newest metrics say."""
+    """Returns pairs of a number and its label from the newest metrics of a run that has no result yet."""
     tiles = []
     solved = {
         key: f"{key.split('/')[1]} tasks solved"

@@ -1,6 +1,6 @@
-"""What the notebooks show: a paper's entries, runs by name, one metric of several runs, a rollout tree as lines.
+"""Functions for the notebooks: a paper's entries, runs by name, one metric of several runs, a rollout tree as lines.
 
-Everything is read from the folders that runs left; nothing is run.
+Everything is read from the folders of runs; nothing is run.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Drawing:
 
 
 def shown(*tables: Table) -> Text:
-    """Tables with their notes."""
+    """Returns tables with their notes for display."""
     return Text(to_markdown(tables))
 
 
 def drawn(figure: Figure | None) -> Drawing | Text:
-    """A figure, or the line that there is none."""
+    """Returns a figure for display, or a line that says there is none."""
     return Text("*No run has logged this yet.*") if figure is None else Drawing(figure)
 
 
@@ -64,13 +64,13 @@ def paper_entries(
     scale: str = "tiny",
     gates: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Every table and figure of a paper, with the runs that are there (:func:`turnwise.reports.summary.read_entry`).
+    """Returns every table and figure of a paper with its existing runs (:func:`turnwise.reports.summary.read_entry`).
 
     Args:
-        places: folders of runs; a row is read from the first that has one of it, as in reports.
+        places: folders of runs; a row is read from the first folder that has a run of it.
 
     Raises:
-        InputError: no sweep file is of that paper.
+        InputError: no sweep file belongs to that paper.
     """
     papers = {name: find_sweep(name, conf).paper for name in sweep_names(conf)}
     names = [name for name, of in papers.items() if of == paper]
@@ -81,7 +81,7 @@ def paper_entries(
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
-    """Finished runs below ``name`` in each place by their path in it, e.g. ``pivotrl/tab4/full/seed0``; the first one counts."""
+    """Returns finished runs below ``name`` by their path, such as ``pivotrl/tab4/full/seed0``; the first place has priority."""
     found: dict[str, Path] = {}
     for place in places:
         for folder in finished([place / name]):
@@ -90,7 +90,7 @@ def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
 
 
 def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure | None:
-    """A metric of ``metrics.jsonl`` over training, a line a run; None where no run logged it twice."""
+    """Draws a metric of ``metrics.jsonl`` over training with a line for each run. Returns None if no run logged it twice."""
     lines = {name: run.series(metric) for name, run in runs.items()}
     lines = {name: points for name, points in lines.items() if len(points[0]) > 1}
     if not lines:
@@ -109,7 +109,7 @@ def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure |
 
 
 def tree_lines(view: TreeView) -> list[str]:
-    """A rollout tree as text: a line a turn, indented by its depth, with its reward and its advantage."""
+    """Returns a rollout tree as text: one line per turn, indented by depth, with reward and advantage."""
     head = f"{view.title}: {view.samples} samples"
     lines = [head + (f", mean reward {view.mean:.2f}" if view.mean is not None else "")]
     if view.expert is not None:
@@ -141,7 +141,7 @@ def _one_line(text: str, limit: int = 100) -> str:
 
 
 def changes(runs: Mapping[str, ReportedRun]) -> Table:
-    """What each run won in its world and what it kept outside, in points."""
+    """Returns a table of each run's in-domain and out-of-domain change in points."""
     rows = [
         [name, signed(run.result.in_domain.delta), signed(run.result.ood.mean_change)]
         for name, run in runs.items()
@@ -151,7 +151,7 @@ def changes(runs: Mapping[str, ReportedRun]) -> Table:
 
 
 def judged(runs: Mapping[str, ReportedRun]) -> Table:
-    """What the judge of each run was asked."""
+    """Returns a table of the questions to the judge of each run."""
     counts = {name: run.result.judge for name, run in runs.items() if run.result is not None and run.result.judge}
     keys = ("asked", "failed", "cached")
     rows = [[name, *(f"{judge.get(key, 0):,.0f}" for key in keys)] for name, judge in counts.items()]

@@ -1,8 +1,7 @@
-"""Training curves of several rows in the same axes: the mean over a row's seeds, with its interval where there are several."""
+"""Draws training curves of several rows in the same axes: the mean over a row's seeds, with its interval if there are several."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,31 +14,28 @@ from turnwise.reports.compare import Interval, RunRow
 from turnwise.reports.curves import MARKS, STROKES
 from turnwise.reports.labels import words
 from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
-from turnwise.runs.keep import each_line
+from turnwise.runs.lines import json_object, text_lines
 
 SUCCESS, ACCEPTED = f"{labels.SUCCESS}, %", f"{labels.ACCEPTED}, %"
 SHOWN = ("train/reward_mean", "train/kl_ref", "train/entropy", "rollout/turns", "cpu/iteration")
 SUMMED = {"cpu/iteration": "CPU seconds so far"}
-TOLD = 50  # points of a line that say what they stand for
-MOST = 12  # rows: more lines than these cannot be told apart
+TOLD = 50  # most points of a line that have a text
+MOST = 12  # most rows; more lines cannot be distinguished
 
 Points = dict[int, float]  # by iteration
 Line = list[tuple[int, float, float | None, float | None]]  # iteration, mean, and the interval over seeds
 
 
 def logged(folder: Path) -> dict[str, Points]:
-    """The curves of a run, whole or kept, by what they are called; what cannot be read is left out."""
+    """Returns the curves of a run or its kept form by label; unreadable lines are left out."""
     found: dict[str, Points] = {}
     try:
-        for text in each_line(folder / "metrics.jsonl"):
-            try:
-                row: Any = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and isinstance(row.get("iteration"), int):
+        for text in text_lines(folder / "metrics.jsonl"):
+            row = json_object(text)
+            if row is not None and isinstance(row.get("iteration"), int):
                 for name, value in _values(row).items():
                     found.setdefault(name, {})[row["iteration"]] = value
-    except (InputError, OSError, ValueError):
+    except InputError:
         return {}
     for key, name in SUMMED.items():
         total, so_far = 0.0, {}
@@ -57,7 +53,7 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
         if _is_number(row.get(key)):
             named[ACCEPTED] = row[key]
             break
-    for ending in ("success", "success_greedy"):  # greedy where nothing was sampled
+    for ending in ("success", "success_greedy"):  # greedy decoding if nothing was sampled
         solved = [
             row[f"eval/{split}/{ending}"]
             for split in ("seen", "unseen")
@@ -73,7 +69,7 @@ def _is_number(value: object) -> bool:
 
 
 def over_seeds(seeds: Sequence[Points], interval: Interval) -> Line:
-    """The mean at each iteration that all seeds have, with the interval over them."""
+    """Returns the mean and the interval over seeds at each iteration that all seeds have."""
     line: Line = []
     for at in sorted(set.intersection(*map(set, seeds))):
         estimate = interval([points[at] for points in seeds])
@@ -82,10 +78,13 @@ def over_seeds(seeds: Sequence[Points], interval: Interval) -> Line:
 
 
 def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -> Figure | None:
-    """Success, reward, KL, entropy and cost by iteration, a line a row; None where no run logged any of them twice.
+    """Draws success, reward, KL, entropy and cost by iteration with a line for each row.
 
     Args:
-        key: of the drawing's ids on its page.
+        key: prefix of the drawing's ids on its page.
+
+    Returns:
+        None if no run logged any of them twice.
     """
     runs = {row.name: [logged(folder) for folder in row.folders.values()] for row in rows[:MOST]}
     names = [SUCCESS, ACCEPTED, *(SUMMED.get(key) or words(key) for key in SHOWN)]
@@ -153,7 +152,7 @@ def short(value: float) -> str:
 
 
 def _limit(axes: Any, means: Sequence[float], percent: bool) -> None:
-    """Room for the lines and for about as much of wide bands: of two seeds they would else press the lines flat."""
+    """Limits the y axis, because the wide bands of two seeds would otherwise flatten the lines."""
     axes.margins(y=0.1)
     (least, most), (bottom, top) = (min(means), max(means)), axes.get_ylim()
     room = 0.8 * (most - least) or 0.1 * abs(most) or 0.1

@@ -1,4 +1,4 @@
-"""The pages of a run's folder: its report, and the browser of its recorded trees."""
+"""Writes the pages of a run's folder: its report, and the browser of its recorded trees."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from turnwise.reports.html import write_report
 
 
 def write_pages(folder: Path | str) -> Path:
-    """Write ``rollouts.html`` where there are trees, and ``report.html``, whose path is returned.
+    """Writes ``rollouts.html`` if there are trees, and ``report.html``, and returns the path of the report.
 
     Raises:
-        FileNotFoundError: when ``folder`` is no folder.
-        OSError: when a page cannot be written; the previous one stays.
+        FileNotFoundError: ``folder`` is not a folder.
+        OSError: a page cannot be written; the previous one stays.
     """
-    write_browser(folder)  # first: the report links to it
+    write_browser(folder)  # first, because the report links to it
     return write_report(folder)

@@ -1,4 +1,4 @@
-"""Methods against each other over a number of the configuration: held-out success, seed by seed."""
+"""Compares the held-out success of methods seed by seed at each value of a number of the configuration."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from turnwise.reports.tables import Table, estimate_text
 
 
 def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[Table]:
-    """A table for each environment and scale: at every value of ``key``, and over all of them, who is ahead by how many points.
+    """Returns a table of differences between methods for each environment and scale, at every value of ``key`` and over all.
 
-    Runs of one seed share their data and draws, so a seed is what is counted: over all values, a seed's differences are first
-    averaged. A method without the key is the same at every value.
+    Runs with the same seed share data and draws, so seeds are the independent units: over all values, the differences of a seed
+    are averaged first. A method without the key has the same result at every value.
 
     Args:
-        key: dotted, of ``config.yaml``.
+        key: a dotted key of ``config.yaml``.
 
     Raises:
-        InputError: a method has two rows of one value.
+        InputError: a method has two rows with the same value.
     """
     tables = []
     for (env, scale), rows in collection.sections.items():

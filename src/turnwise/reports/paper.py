@@ -1,4 +1,4 @@
-"""A sweep file's paper numbers, and whether our runs point the same way."""
+"""Reads a paper's numbers from a sweep file, and compares the direction of its differences with our runs."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Direction = Literal["holds", "opposite", "open", "-"]
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """What a sweep file says of the paper: rows with their labels, and metric -> paper's column -> row -> number."""
+    """The paper's part of a sweep file: rows with their labels, and metric -> paper's column -> row -> number."""
 
     title: str
     rows: dict[str, str]
     columns: dict[str, dict[str, dict[str, float]]]
-    runs: dict[str, str]  # row -> the name of its runs, e.g. pivotrl/tab4/full
+    runs: dict[str, str]  # row -> the name of its runs, such as pivotrl/tab4/full
 
     def row_of(self, name: str) -> str | None:
-        """The table's row that a run's name stands for, e.g. ``full`` of ``pivotrl/tab4/full``; or None."""
+        """Returns the table's row for a run's name, such as ``full`` for ``pivotrl/tab4/full``, or None."""
         return next((row for row, run in self.runs.items() if f"{name}/".startswith(f"{run}/")), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two rows compared: our difference over common seeds, and the paper's in each of its columns."""
+    """A comparison of two rows: our difference over common seeds, and the paper's in each of its columns."""
 
     first: str
     second: str
@@ -39,7 +39,7 @@ class Pair:
     paper: dict[str, float]
 
     def direction(self, column: str) -> Direction:
-        """Whether ours has the paper's sign with an interval clear of zero; ``open`` where it holds zero."""
+        """Returns whether our difference has the paper's sign and an interval without zero; ``open`` if it contains zero."""
         theirs = self.paper.get(column)
         if theirs is None or theirs == 0 or self.ours is None:
             return "-"
@@ -49,16 +49,16 @@ class Pair:
 
 
 def read_paper(path: Path | str) -> PaperTable:
-    """The paper's table of a sweep file.
+    """Reads the paper's table from a sweep file.
 
     Raises:
-        InputError: when the file is missing, not YAML, or no sweep; every mistake is named.
+        InputError: the file is missing, is not YAML, or is not a sweep; the message lists every mistake.
     """
     return paper_table(read_sweep(path), Path(path).parents[1])
 
 
 def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
-    """The same of a sweep that was read; ``folder`` is ``conf``, where the sweeps are that its rows may refer to."""
+    """Returns the paper's table of a sweep. ``folder`` is ``conf``, with the sweeps that its rows may refer to."""
     columns: dict[str, dict[str, dict[str, float]]] = {}
     for column, metric in sweep.columns.items():
         if metric is None:
@@ -71,7 +71,7 @@ def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
 
 
 def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow], interval: Interval) -> list[Pair]:
-    """Every two rows of one metric that we have runs of; differences are taken seed by seed."""
+    """Returns all pairs of rows that have runs for a metric; differences are taken seed by seed."""
     columns = table.columns[metric]
     found = []
     for first, second in combinations([row for row in table.rows if row in rows], 2):

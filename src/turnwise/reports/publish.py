@@ -1,8 +1,7 @@
-"""Finished runs as one run of Weights & Biases: tables, rollouts and files, offline first."""
+"""Publishes finished runs as one run of Weights & Biases: tables, rollouts and files, first offline."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,14 +13,15 @@ import wandb
 
 from turnwise.reports.compare import FinishedRuns
 from turnwise.reports.tables import Table
+from turnwise.runs.lines import json_object
 
-KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # of each run, in the artifact
+KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # files of each run in the artifact
 ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Where a W&B run lies on this disk, and on the server, where it went there."""
+    """The place of a W&B run on this disk, and on the server if it was uploaded."""
 
     folder: Path
     entity: str
@@ -30,7 +30,7 @@ class Published:
 
 
 def logged_in() -> bool:
-    """Whether W&B has a key for its server (``wandb login``, WANDB_API_KEY or a netrc file); nobody is asked for one."""
+    """Returns whether W&B has a key for its server (``wandb login``, WANDB_API_KEY or a netrc file), without a prompt."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:
@@ -50,14 +50,14 @@ def publish(
     offline: bool,
     rollouts: int = 200,
 ) -> Published:
-    """Write one W&B run that holds the tables, the page, rollouts and the files of every finished run.
+    """Writes one W&B run with the tables, the page, rollouts and the files of every finished run.
 
     Args:
         collection: the runs.
-        tables: as ``scripts/report.py`` prints them; each becomes a W&B table of the same name and cells.
-        page: the self-contained comparison page, shown as it is.
+        tables: the tables of ``scripts/report.py``; each becomes a W&B table with the same name and cells.
+        page: the self-contained comparison page.
         folder: where W&B writes; an offline bundle stays there until ``wandb sync`` uploads it.
-        rollouts: leaves of each run in the table of rollouts, the latest ones.
+        rollouts: number of the latest leaves of each run in the table of rollouts.
 
     Raises:
         wandb.errors.Error: W&B refused it.
@@ -90,18 +90,17 @@ def publish(
         return Published(Path(run.dir).parent, run.entity, run.project, None if offline else run.url)
     finally:
         run.finish()
-        wandb.teardown()  # ends W&B's own process, and with it the writing of the bundle
+        wandb.teardown()  # ends W&B's own process, which completes the bundle
 
 
 def rollout_rows(folder: Path) -> Iterator[list[Any]]:
-    """Leaves of a run's recorded trees, the latest iteration first: a row of ``ROLLOUT_COLUMNS`` each."""
+    """Yields the leaves of a run's recorded trees as rows of ``ROLLOUT_COLUMNS``, the latest iteration first."""
     files = sorted((folder / "rollouts").glob("*.jsonl"))
     lines = (line for file in reversed(files) for line in reversed(file.read_text(encoding="utf-8").splitlines()))
     for line in lines:
-        try:
-            tree = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the last line of a run that was killed
+        tree = json_object(line)
+        if tree is None:
+            continue
         turns = tree["turns"]
         parents = {turn["parent"] for turn in turns}
         leaves = [i for i in range(len(turns)) if i not in parents]
@@ -118,7 +117,9 @@ def rollout_rows(folder: Path) -> Iterator[list[Any]]:
 
 
 def write_report(published: Published, title: str, markdown: str) -> str | None:
-    """A W&B report over a published run: the tables as text, then its panels. None without the package wandb-workspaces.
+    """Saves a W&B report on a published run and returns its address: the tables as text, then its panels.
+
+    Returns None without the package wandb-workspaces.
 
     Raises:
         wandb.errors.Error: the server refused it.
@@ -131,7 +132,7 @@ def write_report(published: Published, title: str, markdown: str) -> str | None:
 
 
 def report_of(published: Published, title: str, markdown: str) -> Any:
-    """The report before it is saved; None without the package wandb-workspaces."""
+    """Returns the report before it is saved, or None without the package wandb-workspaces."""
     try:
         import wandb_workspaces.reports.v2 as wr  # an extra
     except ImportError:

@@ -1,4 +1,4 @@
-"""What it took to get somewhere: turns, tokens and CPU seconds until held-out success first reached a level."""
+"""Computes the cost of reaching a level of held-out success: turns, tokens and CPU seconds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PROFILED = ("profile_turns", "profile_tokens", "profile_cpu_seconds")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What was spent since a run began, its profiles included, its evaluations not."""
+    """The cost since the start of a run, with profiles and without evaluations."""
 
     turns: float
     tokens: float
-    cpu: float  # s of the training process
+    cpu: float  # CPU seconds of the training process
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.turns + other.turns, self.tokens + other.tokens, self.cpu + other.cpu)
@@ -30,23 +30,23 @@ class Cost:
 
 
 Curve = Sequence[tuple[Cost, float]]
-"""What was spent, and the held-out success (percent) that was measured then; in order, at least one."""
+"""Costs and the held-out success (percent) measured at them, in order; at least one."""
 
 
 def curve(run: Measured) -> Curve:
-    """The evaluations of a run, ``eval.every`` and at both ends: the mean over its splits of sampled success.
+    """Returns the evaluations of a run before, during and after training: the mean of sampled success over its splits.
 
-    A profile is spent before the iteration that it precedes; the profiles of a run cost alike, for each samples every candidate.
+    The cost of a profile counts before its iteration. All profiles of a run cost the same, because each samples every candidate.
 
     Raises:
-        InputError: what was spent, or success, cannot be told from what the run left.
+        InputError: the run's files do not hold its costs or its success.
     """
     profile = _profile(run)
     spent, done, profiles = Cost(0, 0, 0), 0, 0.0
     trained = {row["iteration"]: row for row in run.training}
     evaluations = sorted((row for row in run.rows if row.get("phase") == "eval"), key=lambda row: row["iteration"])
     points = []
-    before = (0.0, 0.0)  # turns and tokens, which the rows tell as sums
+    before = (0.0, 0.0)  # turns and tokens, which the rows hold as running sums
     for row in evaluations:
         for iteration in range(done, row["iteration"]):
             here = trained.get(iteration, {})
@@ -66,7 +66,7 @@ def curve(run: Measured) -> Curve:
 
 
 def _profile(run: Measured) -> Cost:
-    """What one profile of a run cost; nothing where it made none."""
+    """Returns the cost of one profile of a run, or no cost if it made none."""
     costs = [run.value(name) for name in _PROFILED]
     if all(cost is None for cost in costs) and "profile" not in run.result.seconds:
         return Cost(0, 0, 0)
@@ -77,7 +77,7 @@ def _profile(run: Measured) -> Cost:
 
 
 def reached(points: Curve, level: float) -> Cost | None:
-    """What was spent when success first stood at ``level``, on straight lines between evaluations; None where it never did."""
+    """Returns the cost at which success first reached ``level``, interpolated linearly between evaluations, or None."""
     if points[0][1] >= level:
         return points[0][0]
     for (before, low), (after, high) in pairwise(points):
@@ -88,7 +88,7 @@ def reached(points: Curve, level: float) -> Cost | None:
 
 
 def curves(rows: Mapping[str, Sequence[Measured]]) -> tuple[dict[str, list[Curve]], list[str]]:
-    """The curves of each row's runs, and a note for each run of which none can be told."""
+    """Returns the curves of each row's runs, and a note for each run without a curve."""
     found: dict[str, list[Curve]] = {}
     notes = []
     for name, runs in rows.items():
@@ -104,14 +104,15 @@ def curves(rows: Mapping[str, Sequence[Measured]]) -> tuple[dict[str, list[Curve
 def reach_table(
     levels: Sequence[float | str], rows: Mapping[str, Sequence[Measured]], labels: Mapping[str, str]
 ) -> Table:
-    """For each level what each row took to reach it, means over seeds, and its CPU seconds by those of the first row.
+    """Returns a table with the cost of each row to reach each level, as means over seeds, and CPU seconds relative to the first
+    row.
 
-    A row of which a seed did not get there has at least the mean of what the others took and what this one spent in all.
+    For a seed that did not reach the level, its whole cost is used, and the mean is marked as a lower bound.
 
     Args:
-        levels: percent; or a row, for the mean that its seeds ended with.
-        rows: the sweep's, in its order, with the runs that are there.
-        labels: what the rows are called.
+        levels: percentages; or rows, for the mean success at the end of their runs.
+        rows: the rows of the sweep in order, with their existing runs.
+        labels: labels of the rows.
     """
     yardstick = next(iter(rows), "")
     headers = ["row", "level, %", "seeds", "turns", "tokens", "CPU s", "ratio"]
@@ -155,7 +156,7 @@ def reach_table(
 
 
 def _ratio(cpu: float, whole: bool, first: float, first_whole: bool) -> str:
-    """A quotient, of which either part may be a lower bound; with both it says nothing."""
+    """Returns a quotient of two costs. If both are lower bounds, it is undefined."""
     if not first or not (whole or first_whole):
         return "-"
     return f"{'' if whole == first_whole else '> ' if first_whole else '< '}{cpu / first:.2f}"

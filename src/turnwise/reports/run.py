@@ -1,7 +1,7 @@
-"""A run folder read back for people: whatever is there, with a note for whatever is not.
+"""Reads a run folder for its report, with a note for everything that is missing.
 
-Reading never fails on a missing or torn file: an interrupted run gives a shorter report, and its notes say what is
-missing. Rollouts and episodes can be larger than memory; only the lines that a report shows are kept.
+Reading never fails on a missing or torn file: an interrupted run gives a shorter report with notes on what is missing. Rollouts
+and episodes can be larger than memory, so only the lines that the report shows are kept.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from turnwise.files import parse_yaml, read_yaml
+from turnwise.runs.lines import json_object
 from turnwise.runs.result import Result, ResultError, read_result
 from turnwise.runs.status import Status, read_status
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The offline profile of every expert turn: mean and population variance of its rewards, and who was kept."""
+    """The offline profile of every expert turn: mean and population variance of its rewards, and whether it was kept."""
 
     mean: np.ndarray  # (states,)
     variance: np.ndarray  # (states,)
     kept: np.ndarray  # (states,) bool
-    samples: int  # actions sampled a state
+    samples: int  # sampled actions at each state
 
     @property
     def mixed(self) -> np.ndarray:
-        """Turns whose sampled outcomes disagree, (states,) bool: only these can teach anything."""
+        """Turns whose sampled rewards differ, (states,) bool. Only these give a gradient."""
         return self.variance > 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class SampledLines:
-    """Some of the JSON lines of a file set, with how many there were."""
+    """Some JSON lines of a set of files, and the number of all lines."""
 
     shown: list[dict[str, Any]]
     total: int
@@ -48,7 +49,7 @@ class SampledLines:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One episode of the same task, decoding mode and attempt before and after training."""
+    """The episodes of one task, decoding mode and attempt before and after training."""
 
     split: str
     task: str
@@ -84,16 +85,16 @@ class ReportedRun:
     warnings: list[str] = field(default_factory=list)  # of the training: what went wrong, with the likely cause
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Iterations and values of one metric, sorted, both (n,); n is 0 where it was never logged."""
+        """Returns the sorted iterations and the values of one metric, both (n,); n is 0 if it was never logged."""
         points = sorted(self.metrics.get(key, {}).items())
         return np.array([i for i, _ in points], dtype=int), np.array([v for _, v in points], dtype=float)
 
 
 def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> ReportedRun:
-    """Read a run folder; show at most ``trees`` rollout trees and ``episodes`` pairs of transcripts.
+    """Reads a run folder, with at most ``trees`` rollout trees and ``episodes`` pairs of transcripts.
 
     Raises:
-        FileNotFoundError: when ``folder`` is no folder.
+        FileNotFoundError: ``folder`` is not a folder.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -104,7 +105,9 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
     except ResultError as error:
         run.status = read_status(folder)
         if run.status is None or (folder / "result.json").exists():
-            run.notes.append(str(error).replace(f"{folder}/", ""))  # a page that is passed on names no machine's paths
+            run.notes.append(
+                str(error).replace(f"{folder}/", "")
+            )  # a page may be passed on, so it shows no local paths
     run.config_text, run.config = _config(folder / "config.yaml", run.notes)
     overrides = folder / ".hydra" / "overrides.yaml"
     if overrides.is_file():
@@ -115,8 +118,8 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
             continue
         for key, value in row.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
-                run.metrics.setdefault(key, {})[iteration] = float(value)  # a resumed run writes again: the last counts
-    told = _json_lines(folder / "warnings.jsonl", run.notes)  # also where a run ended without a result
+                run.metrics.setdefault(key, {})[iteration] = float(value)  # the last value counts
+    told = _json_lines(folder / "warnings.jsonl", run.notes)  # exists also for a run without a result
     run.warnings = [str(row["text"]) for _, row in told if "text" in row]
     run.profile = _profile(folder / "profile.parquet", run.notes)
     run.rollouts = _rollouts(sorted((folder / "rollouts").glob("*.jsonl")), trees, run.notes)
@@ -153,7 +156,7 @@ def _opened(path: Path) -> Any:
 
 
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Byte offset and object of each line; what a kill tore off is counted, not raised."""
+    """Yields the byte offset and the object of each line; unreadable lines become a note."""
     kept = path.with_name(f"{path.name}.gz")  # of a kept run
     if not path.is_file() and not kept.is_file():
         return
@@ -161,7 +164,7 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
     try:
         with _opened(path) as stream:
             for line in stream:
-                row = _object(line)
+                row = json_object(line)
                 if row is not None:
                     yield offset, row
                 torn += row is None and bool(line.strip())
@@ -172,14 +175,6 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
         notes.append(
             f"{path.name}: {torn} unreadable line{'s' * (torn > 1)} left out, as an interrupted run leaves them."
         )
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
 
 
 def _profile(path: Path, notes: list[str]) -> Profile | None:
@@ -199,13 +194,13 @@ def _profile(path: Path, notes: list[str]) -> Profile | None:
 
 
 def _rollouts(paths: list[Path], trees: int, notes: list[str]) -> SampledLines:
-    """Trees evenly spaced over the whole of training."""
+    """Returns trees that are evenly spaced over training."""
     counts = line_counts(paths)
     return SampledLines(list(spaced_trees(counts, trees, notes)), sum(counts.values()))
 
 
 def line_counts(paths: Sequence[Path]) -> dict[Path, int]:
-    """How many lines each file has."""
+    """Returns the number of lines of each file."""
     counts = {}
     for path in paths:
         with path.open("rb") as stream:
@@ -214,7 +209,7 @@ def line_counts(paths: Sequence[Path]) -> dict[Path, int]:
 
 
 def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """At most ``most`` recorded trees, evenly spaced over all lines of the files; no other line is read as JSON."""
+    """Yields at most ``most`` recorded trees, evenly spaced over all lines of the files. Other lines are not parsed."""
     wanted = set(_spread(sum(counts.values()), most))
     start = 0
     for path, count in counts.items():
@@ -223,7 +218,7 @@ def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Ite
             continue
         with path.open("rb") as stream:
             for index, line in enumerate(stream, start):
-                row = _object(line) if index in wanted else None
+                row = json_object(line) if index in wanted else None
                 if row is not None and isinstance(row.get("turns"), list) and isinstance(row.get("state"), dict):
                     yield row
                 elif index in wanted:
@@ -232,7 +227,7 @@ def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Ite
 
 
 def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int], list[Pair]]:
-    """Count how the greedy episodes changed and keep a few transcripts of each kind of change."""
+    """Counts how the greedy episodes changed, and selects a few transcripts of each kind of change."""
     sides: list[Mapping[tuple[Any, ...], tuple[int, bool]]] = []
     for name in ("base", "after"):
         rows: dict[tuple[Any, ...], tuple[int, bool]] = {}
@@ -249,7 +244,7 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
     for key in greedy:
         kind = Pair("", "", "", {"success": base[key][1]}, {"success": after[key][1]}).kind
         by_kind[kind].append(key)
-    shares = {"solved": 3, "lost": 3, "failed": 2, "kept": 1}  # changes are worth more reading than agreement
+    shares = {"solved": 3, "lost": 3, "failed": 2, "kept": 1}  # more of the episodes that changed
     shown = []
     for kind, share in shares.items():
         for at in _spread(len(by_kind[kind]), max(1, episodes * share // sum(shares.values()))):
@@ -262,7 +257,7 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
 
 
 def _spread(total: int, most: int) -> list[int]:
-    """At most ``most`` places evenly spaced over ``range(total)``, first and last included."""
+    """Returns at most ``most`` evenly spaced places in ``range(total)``, including the first and the last."""
     return np.unique(np.linspace(0, total - 1, min(most, total)).astype(int)).tolist() if total else []
 
 

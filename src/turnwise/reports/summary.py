@@ -1,4 +1,4 @@
-"""Every sweep file against the runs that are there: the verdict of each entry, counted by paper."""
+"""Compares every sweep file with the existing runs: the verdict of each entry, and counts by paper."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from turnwise.reports.verdict import (
 from turnwise.runs.result import Result, ResultError, read_result
 
 HashOf = Callable[[Job], str]
-"""What a row's run would be now (``turnwise.runs.identity.config_hash``); raises InputError where its row does not compose."""
+"""Returns the current configuration hash of a row's run; raises InputError if the row does not compose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A finished run that is not of the configuration that its row composes to: its hash, and the row's or why there is none."""
+    """A finished run whose configuration differs from its row's: its hash, and the row's hash or why there is none."""
 
     row: str
     seed: int
@@ -42,9 +42,9 @@ class Changed:
 
 @dataclass(slots=True)
 class Entry:
-    """A table or figure of a paper, the runs of its rows that are there, and the decisions on its claims.
+    """A table or figure of a paper, the existing runs of its rows, and the decisions on its claims.
 
-    ``kept``: a place of runs that is not the first -> the rows that were read there.
+    ``kept`` maps each place of runs except the first to the rows that were read there.
     """
 
     asked: Asked
@@ -52,21 +52,24 @@ class Entry:
     decisions: list[Decision]
     notes: list[str] = field(default_factory=list)
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    gates: Mapping[str, Any] | None = None  # what scripts/gate_report.py finds, where metrics are paths into it
-    groups: Groups | None = None  # the runs that it finds it in, where they are the sweep's own
+    gates: Mapping[str, Any] | None = None  # output of scripts/gate_report.py, if metrics are paths into it
+    groups: Groups | None = None  # the runs of that output, if they are the sweep's own
     changed: Sequence[Changed] = ()
 
     @property
     def results(self) -> list[Result]:
-        """Of every run that the entry's numbers come from."""
+        """The results of every run that the entry's numbers come from."""
         return [
             *(run.result for runs in self.rows.values() for run in runs.values()),
             *(self.groups.results if self.groups else ()),
         ]
 
     def by_seed(self, row: str, metric: str) -> dict[int, float]:
-        """A row's numbers. What no training moved (a base's, or that of a row that is never trained) and is the same whatever
-        the seed has the first alone: all are one measurement, and nothing is known of how seeds differ."""
+        """Returns a row's numbers by seed.
+
+        Numbers that training does not change (those of a base policy) and that are equal for all seeds are one measurement, so
+        only the first seed is returned.
+        """
         runs = self.rows[row]
         found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
         unmoved = metric.endswith(".base") or row in untrained(self.asked, [row])
@@ -74,12 +77,12 @@ class Entry:
 
     @property
     def verdict(self) -> Verdict | None:
-        """None where the entry claims nothing: settings, or a comparison of kinds."""
+        """The verdict; None if the entry has no claims, such as a table of settings."""
         return entry_verdict(self.decisions) if self.asked.sweep.directions else None
 
     @property
     def one_seed(self) -> bool:
-        """Whether that verdict rests on claims that a single seed decided."""
+        """Whether the verdict depends on claims that were decided by a single seed."""
         return bool(self.asked.sweep.directions) and rests_on_one_seed(self.decisions)
 
 
@@ -91,14 +94,14 @@ def read_entry(
     gates: Mapping[str, Any] | None,
     hash_of: HashOf | None = None,
 ) -> Entry:
-    """The entry of a sweep.
+    """Returns the entry of a sweep.
 
     Args:
-        asked: the sweep, its scale, and the overrides that went to every row.
-        places: folders that hold runs by name; a row is read from the first that has a run of it.
-        gates: what ``scripts/gate_report.py`` found, for entries that read it; None: what it finds in the groups that the
+        asked: the sweep, its scale, and the overrides of every row.
+        places: folders with runs by name; a row is read from the first folder that has a run of it.
+        gates: output of ``scripts/gate_report.py`` for entries that use it. None: it is computed from the groups that the
             entry's own sweep recorded.
-        hash_of: tells runs that are of another configuration; None: nobody asks.
+        hash_of: finds runs of another configuration. None: this is not checked.
     """
     sweep = asked.sweep
     notes: list[str] = []
@@ -119,7 +122,7 @@ def read_entry(
             cannot[row] = wanted[0].cannot
         for place in places:
             if runs := _runs(wanted, place, notes):
-                cannot.pop(row, None)  # somebody could
+                cannot.pop(row, None)  # it has runs
                 found_at[row] = place
                 break
         rows[row] = runs
@@ -127,7 +130,7 @@ def read_entry(
         try:
             decisions = _decisions(asked, rows, cannot, over_seeds, over_tasks, gates)
             break
-        except Damaged as error:  # single outcomes are read where a claim asks for them
+        except Damaged as error:  # single outcomes are only read if a claim needs them
             notes.append(f"left out: {error}")
             rows = {
                 row: {seed: run for seed, run in runs.items() if run.folder != error.folder}
@@ -145,7 +148,7 @@ def read_entry(
 
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
-    """Those of the rows that are measured and never trained, here or where their runs are made."""
+    """Returns the rows that are evaluated and never trained, in this sweep or in the sweep that owns their runs."""
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
     return {row for row, (owner, name) in owners.items() if not owner.rows[name].trains}
 
@@ -164,7 +167,7 @@ def _decisions(
     for metric in dict.fromkeys([*sweep.directions, *sweep.also]):
         for claim in sweep.claims(metric):
             if not set(claim.rows) <= rows.keys():
-                continue  # other rows were asked for
+                continue  # its rows were not requested
             if claim.at not in (None, asked.scale):
                 decisions.append(Decision(claim, metric, "not_run", why=f"a claim of scale={claim.at}", cannot=True))
                 continue
@@ -180,14 +183,14 @@ def _decisions(
 
 
 def _runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Measured]:
-    """The finished ones of a row's runs below ``place``, by seed; a note for each that cannot be read."""
+    """Returns a row's finished runs below ``place`` by seed, and adds a note for each that cannot be read."""
     runs = {}
     for job in wanted:
         folder = place / job.name / f"seed{job.seed}"
         if (folder / "result.json").exists():
             try:
                 run = Measured(folder, read_result(folder))
-                _ = run.rows  # read now: a run of which they are damaged is none
+                _ = run.rows  # read now, because a run with damaged rows does not count
                 runs[job.seed] = run
             except (ResultError, Damaged) as error:
                 notes.append(f"left out: {error}")
@@ -195,7 +198,7 @@ def _runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Mea
 
 
 def _read(entry: Entry) -> Iterable[tuple[Job, Path, Result]]:
-    """Every run that the entry's numbers come from, with the row and seed that it is taken for."""
+    """Yields every run that the entry's numbers come from, with its row and seed."""
     asked = entry.asked
     for row, runs in entry.rows.items():
         for seed, run in runs.items():
@@ -224,7 +227,7 @@ def _changed(runs: Iterable[tuple[Job, Path, Result]], hash_of: HashOf) -> list[
 
 
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
-    """paper -> verdict -> how many entries; entries that claim nothing are not counted."""
+    """Returns paper -> verdict -> number of entries, without entries that have no claims."""
     table: dict[str, dict[str, int]] = {}
     for entry in entries:
         if entry.verdict:
@@ -234,7 +237,7 @@ def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
-    """What an entry found, for programs: its verdict, claims, runs by row, and runs that are of another configuration."""
+    """Returns an entry for JSON: its verdict, claims, runs by row, and runs of another configuration."""
     sweep = entry.asked.sweep
     hashes = entry.groups.hashes if entry.groups else {}
     rows = {

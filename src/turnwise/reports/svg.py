@@ -1,10 +1,10 @@
-"""Matplotlib figures as inline SVG that takes its colours and font from the page around it.
+"""Converts matplotlib figures to inline SVG that takes its colours and font from the surrounding page.
 
-Figures are drawn in marker colours; on the way out each marker becomes a CSS variable, so one drawing serves a light
-and a dark page. Ids are prefixed, since several drawings share one document; nothing in the output points outside it.
+Figures are drawn in placeholder colours, each of which becomes a CSS variable in the SVG, so that one drawing works on a light
+and a dark page. Ids have a prefix, because several drawings share one document. The SVG refers to nothing outside of it.
 
-What a mark stands for lies over it as a circle without ink whose ``<title>`` says it: a browser shows it under the mouse
-by itself, ``templates/figures.js`` by touch and keyboard too, and hides and shows the parts that :meth:`Drawing.belongs` named.
+Over each mark lies an invisible circle with a ``<title>``. A browser shows the title under the mouse;
+``templates/figures.js`` also shows it by touch and keyboard, and toggles the parts that :meth:`Drawing.belongs` named.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ VARIABLES = {
     SURFACE: "var(--surface)",
 }
 STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text: it scales, can be searched and takes the page's font
-    "text.parse_math": False,  # a name with dollar signs is a name
+    "svg.fonttype": "none",  # text is kept as text, so that it scales, can be searched and uses the page's font
+    "text.parse_math": False,  # names may contain dollar signs
     "font.size": 10,
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
@@ -69,16 +69,16 @@ STYLE: dict[Any, Any] = {
 }
 
 
-NARROW = 3.6  # inches: a phone's width at the size of its text
-MARKS = 200  # of one line that say what they stand for
-REACH = 7  # page units: the radius around a mark that is the mark's
+NARROW = 3.6  # width of a phone in inches
+MARKS = 200  # most marks of one line that have a title
+REACH = 7  # radius of the circle over a mark in page units
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing ready for the page: inline SVG, and the text that says what it shows.
+    """A drawing for a page: inline SVG, and a text that describes it.
 
-    ``narrow`` is the same drawing for a phone, where ``svg`` would be too wide for one; empty where it is not.
+    ``narrow`` is the same drawing for a phone if ``svg`` is too wide for one, else empty.
     """
 
     title: str
@@ -90,7 +90,7 @@ class Figure:
 
 
 class Drawing(Canvas):
-    """A figure that knows what its marks say, and which of its parts are of which series."""
+    """A figure with titles for its marks, and with the series of its parts."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -98,7 +98,7 @@ class Drawing(Canvas):
         self.colours: dict[str, str] = {}
 
     def tell(self, axes: Any, x: float, y: float, text: str, series: str = "") -> None:
-        """Say what the mark at a point of ``axes``, in its data's units, stands for."""
+        """Sets the title of the mark at a point of ``axes`` in data units."""
         if isfinite(x) and isfinite(y):
             self.told.append((axes, float(x), float(y), text, series))
 
@@ -110,13 +110,13 @@ class Drawing(Canvas):
         said: Callable[[float, float], str],
         series: str = "",
     ) -> None:
-        """Say it of the points of a line; of ``MARKS`` evenly spaced ones, with both ends, where there are more."""
+        """Sets the titles of the points of a line; of ``MARKS`` evenly spaced ones, including both ends, if there are more."""
         step = max(1, -(-(len(x) - 1) // (MARKS - 1)))
         for i in sorted({*range(0, len(x), step), len(x) - 1}):
             self.tell(axes, x[i], y[i], said(x[i], y[i]), series)
 
     def belongs(self, series: str, colour: str, *artists: Any) -> None:
-        """Parts that are hidden and shown together under one name, whose sign is ``colour``."""
+        """Assigns parts to a series of one name and ``colour``, which are hidden and shown together."""
         self.colours.setdefault(series, colour)
         for artist in artists:
             artist.set_gid(f"series:{series}")
@@ -124,24 +124,24 @@ class Drawing(Canvas):
 
 @contextmanager
 def canvas(width: float = 5.2, height: float = 2.9) -> Iterator[Drawing]:
-    """A figure in the report's style; sizes in inches of 72 page units."""
+    """Yields a figure in the report's style; sizes are in inches of 72 page units."""
     with rc_context(STYLE):
         yield Drawing(figsize=(width, height))
 
 
 def label(text: str, limit: int = 28) -> str:
-    """A name in lines short enough to stand beside an axis; nothing of it is left out."""
+    """Returns a name wrapped into lines that are short enough for an axis."""
     return "\n".join(wrap(text, limit)) or text
 
 
 def whole_iterations(axes: object) -> None:
-    """Tick the x axis at whole numbers, and name it."""
+    """Sets ticks of the x axis at whole numbers, and its label."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))  # type: ignore[attr-defined]
     axes.set_xlabel("iteration")  # type: ignore[attr-defined]
 
 
 def to_svg(figure: Drawing, key: str, alt: str) -> str:
-    """The drawing as an accessible ``<svg>`` element whose ids all start with ``key``."""
+    """Returns the drawing as an accessible ``<svg>`` element whose ids all start with ``key``."""
     FigureCanvasSVG(figure)
     buffer = io.StringIO()
     with rc_context({**STYLE, "svg.hashsalt": key}):
@@ -165,7 +165,7 @@ def _series(name: str, colour: str) -> str:
 
 
 def _marks(figure: Drawing, height: float) -> str:
-    """Circles without ink over the marks, in page units, once the layout is done."""
+    """Returns the invisible circles over the marks in page units, after the layout is done."""
     circles = []
     for axes, x, y, text, series in figure.told:
         across, up = axes.transData.transform((x, y)) * 72 / figure.dpi
@@ -182,7 +182,7 @@ ALONE = (
 
 
 def standalone(figure: Figure) -> str:
-    """A drawing as an image file of its own, in the light colours of the page, with its title above and its key below."""
+    """Returns a drawing as a separate image file in the page's light colours, with its title above and its key below."""
     head, rest = figure.svg.split(">", 1)
     width, height = (int(size) for size in re.findall(r'viewBox="0 0 (\d+) (\d+)"', head)[0])
     above, below = wrap(figure.title, width // 8), wrap(figure.key, width // 6)

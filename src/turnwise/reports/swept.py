@@ -1,4 +1,4 @@
-"""Held-out success against a number of the configuration: one line a method, runs that do not have the number as a level."""
+"""Draws held-out success against a number of the configuration: one line per method, and a level for runs without it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from turnwise.reports.svg import SERIES, Figure, canvas, label, to_svg
 
 Points = list[tuple[float, Estimate]]
 Seeds = Mapping[int, float]
-"""Percent after training, by seed."""
+"""Success after training in percent, by seed."""
 
 
 def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, Figure]:
-    """A drawing for each environment and scale, as ``apibank-tiny``: success after training, percent, with its intervals.
+    """Draws success after training in percent with its intervals, for each environment and scale (``apibank-tiny``).
 
     Args:
-        key: dotted, of ``config.yaml``, such as ``judge.noise``. A run whose configuration lacks it stands for every value.
+        key: a dotted key of ``config.yaml``, such as ``judge.noise``. A run without it counts for every value.
 
     Raises:
         InputError: no run has a number there, or all have the same.
@@ -38,10 +38,10 @@ def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, F
 
 
 def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Seeds]], dict[str, Seeds]]:
-    """Held-out success of methods that have a number at ``key``, by that number, and of those that have none.
+    """Returns the held-out success of methods with a number at ``key``, by that number, and of methods without one.
 
     Raises:
-        InputError: a method has two rows of one value.
+        InputError: a method has two rows with the same value.
     """
     lines: dict[str, dict[float, Seeds]] = defaultdict(dict)
     levels: dict[str, Seeds] = {}
@@ -62,7 +62,7 @@ def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Se
 
 
 def _lines(rows: Sequence[RunRow], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
-    """Lines by name, their points in order, and the levels of rows without the key."""
+    """Returns lines by name with their points in order, and the levels of rows without the key."""
     lines, levels = by_value(rows, key)
     points = {
         name: [(at, interval(list(seeds.values()))) for at, seeds in sorted(found.items())]

@@ -1,4 +1,4 @@
-"""Tables across runs, as data and as Markdown or terminal text."""
+"""Makes tables across runs, and writes them as Markdown or for the terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DIRECTIONS = (
 
 @dataclass(slots=True)
 class Table:
-    """A titled table of text cells; the first column is left-aligned, the others right."""
+    """A table of text cells with a title; the first column is left-aligned, the others are right-aligned."""
 
     title: str
     headers: list[str]
@@ -38,7 +38,7 @@ class Table:
 
 
 def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, labels: Mapping[str, str]) -> Table:
-    """One row a configuration: success before, after and changed, what was forgotten, and what it cost."""
+    """Returns a table with a row for each configuration: success before and after, its change, forgetting, and cost."""
     table = Table(
         f"{env}, scale {scale}",
         ["run", "seeds", "before, %", "after, %", "change, points", "OOD change, points", "rollout turns", "time"],
@@ -71,7 +71,7 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, 
 
 
 def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) -> list[Table]:
-    """For each metric of a sweep file: our numbers beside the paper's, then each pair of rows and its direction."""
+    """Returns for each metric of a sweep file our numbers beside the paper's, then each pair of rows and its direction."""
     ours = {key: row for row in rows if (key := paper.row_of(row.name)) is not None}
     dialogues = all_on_dialogues(r for row in ours.values() for r in row.results.values())
     tables: list[Table] = []
@@ -92,7 +92,7 @@ def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) 
             directions.append([f"paper, {name}", *theirs])
         title = f"{paper.title}: does the direction hold? ({said})"
         table = Table(title, ["difference", *differences], directions)
-        # ten pairs read better down the page than across it
+        # many pairs are easier to read as rows
         tables.append(_transposed(table) if len(compared) > len(columns) + 1 else table)
         tables[-1].notes = [DIRECTIONS]
     return tables
@@ -104,13 +104,13 @@ def _transposed(table: Table) -> Table:
 
 
 def footer(collection: FinishedRuns, command: str, machine: str | None) -> list[str]:
-    """Where the numbers are from: command, commits, machines, and what was left out."""
+    """Returns the origin of the numbers: command, commits, machines, and what was left out."""
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
     return [*provenance(results, command, machine), *task_notes(collection), *collection.notes]
 
 
 def provenance(results: Sequence[Result], command: str, machine: str | None = None) -> list[str]:
-    """The command, and the commits and machines of the runs."""
+    """Returns the command, and the commits and machines of the runs."""
     commits = sorted({r.commit[:12] for r in results if r.commit})
     machines = [machine] if machine else sorted({r.machine for r in results if r.machine})
     lines = [f"Written by `{command}`."]
@@ -122,22 +122,22 @@ def provenance(results: Sequence[Result], command: str, machine: str | None = No
 
 
 def plain(value: float) -> str:
-    """A number of an entry: one decimal from 10 on, else three significant digits."""
+    """Returns a number as text: one decimal from 10 on, else three significant digits."""
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def estimate_text(estimate: Estimate | None, show: Callable[[float], str] = signed) -> str:
-    """``12.3 +- 4.5``, ``0.0179 +- 0.0031``, or the mean alone where there is no interval."""
+    """Returns ``12.3 +- 4.5``, ``0.0179 +- 0.0031``, or only the mean if there is no interval."""
     if estimate is None:
         return "-"
     if estimate.low is None or estimate.high is None:
         return show(estimate.mean)
     mean, half = show(estimate.mean), (estimate.high - estimate.low) / 2
-    return f"{mean} +- {_half(half if half > 1e-9 * abs(estimate.mean) else 0.0, mean)}"  # less is rounding
+    return f"{mean} +- {_half(half if half > 1e-9 * abs(estimate.mean) else 0.0, mean)}"  # smaller values are rounding errors
 
 
 def _half(width: float, mean: str) -> str:
-    """Half an interval as wide as it is: two significant digits at least, and as many decimals as ``mean`` shows."""
+    """Returns half the width of an interval, with at least two significant digits and as many decimals as ``mean``."""
     if "e" in mean or 0 < width < 1e-5:
         return f"{width:.2g}"
     needed = 1 - floor(log10(width)) if width > 0 else 0
@@ -145,7 +145,7 @@ def _half(width: float, mean: str) -> str:
 
 
 def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
-    """Tables under headings, their notes below each, and ``lines`` at the end."""
+    """Returns the tables under headings with their notes below each, and ``lines`` at the end."""
     parts = []
     for table in tables:
         grid = [table.headers, ["---"] + ["---:"] * (len(table.headers) - 1), *table.rows]
@@ -155,7 +155,7 @@ def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
 
 
 def to_rich(table: Table) -> RichTable:
-    """The table for a terminal."""
+    """Returns the table for a terminal."""
     rich = RichTable(
         box=SIMPLE_HEAD, title=table.title, title_justify="left", title_style="bold", caption_justify="left"
     )
@@ -171,7 +171,7 @@ def _cell(row: RunRow, metric: str, interval: Interval, part: str = "", bounds: 
     if not values:
         return "-"
     if metric.endswith(".base") and len(set(values)) == 1:
-        values = values[:1]  # one measurement, which all seeds share
+        values = values[:1]  # all seeds share one measurement
     show = signed if _is_change(metric) else lambda value: f"{value:.1f}"
     if len(values) == 1 and bounds and (own := getattr(getattr(row.first, part), bounds)) is not None:
         return f"{show(values[0])} {bounds_text(own)}"

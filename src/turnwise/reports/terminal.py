@@ -1,4 +1,4 @@
-"""The last lines of a run on the terminal."""
+"""Prints the last lines of a run on the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow",
 
 
 def summary_lines(result: Result, report: Path | str | None = None) -> list[str]:
-    """What improved, by how much, over how many tasks, what it cost, and where the report lies."""
+    """Returns lines on what improved, by how much, over how many tasks, at which cost, and where the report is."""
     lines = [
         result_verdict(result).sentence,
         *([held_out] if (held_out := held_out_sentence(result)) else []),
@@ -42,7 +42,7 @@ def summary_lines(result: Result, report: Path | str | None = None) -> list[str]
 
 
 def print_summary(result: Result, report: Path | str | None = None, console: Terminal | None = None) -> None:
-    """Print :func:`summary_lines` with the headline coloured by what its interval says."""
+    """Prints :func:`summary_lines` with the headline coloured by its verdict."""
     console = console or Terminal()
     first, *rest = summary_lines(result, report)
     console.print(Rule(f"{result.method} on {result.env}, seed {result.seed}", align="left"))

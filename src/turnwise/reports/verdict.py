@@ -1,4 +1,4 @@
-"""Whether a paper's claim holds in our runs, at 95 %."""
+"""Decides whether a paper's claim holds in our runs, at 95 %."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from turnwise.reports.compare import Estimate, Interval
 from turnwise.reports.measured import Measured, Outcomes, is_change
 
 Verdict = Literal["holds", "fails", "undecided", "not_run"]
-DIGITS = 9  # of an interval's ends: beyond them stands what is left of rounding, which must decide nothing
+DIGITS = 9  # decimals of an interval's ends, so that rounding errors decide nothing
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-Runs = Mapping[int, Measured]  # of one row, by seed
+Runs = Mapping[int, Measured]  # runs of one row by seed
 Paired = Callable[[Outcomes, Outcomes], Estimate]
-"""(before, after) -> mean change over suites in shares, e.g. ``turnwise.evaluation.stats.paired_mean_difference``."""
+"""(before, after) -> mean change over suites as shares, such as ``turnwise.evaluation.stats.paired_mean_difference``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A claim and what our runs say of it. ``difference`` is above - below, in the metric's unit, the margin not taken off."""
+    """A claim and its verdict in our runs. ``difference`` is above - below in the metric's unit, without the margin."""
 
     claim: Comparison
     metric: str
@@ -31,9 +31,9 @@ class Decision:
     seeds: tuple[int, ...] = ()
     tasks: int = 0
     why: str = ""
-    cannot: bool = False  # not run because it cannot be, rather than not yet
+    cannot: bool = False  # whether it is not run because it cannot be
     sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> its seeds that have the metric
-    one_seed: bool = False  # a side that is trained has a single seed in it: nothing is said of other seeds
+    one_seed: bool = False  # whether a trained side has a single seed, so that other seeds may differ
 
 
 def decide(
@@ -44,20 +44,20 @@ def decide(
     over_tasks: Paired,
     untrained: Collection[str] = (),
 ) -> Decision:
-    """A claim on finished runs.
+    """Decides a claim from finished runs.
 
-    Two intervals speak of two doubts: Student's t over seeds of the doubt that other seeds would have ended elsewhere, and a
-    paired bootstrap over tasks (where the runs hold the outcomes of single tasks) of the doubt that other tasks would. The
-    decision takes the lower of the two lower ends and the higher of the two upper ends. A single seed has the second alone, and
-    the decision says so (``one_seed``) unless all its rows are among those that are measured and never trained.
+    Two intervals are used: Student's t over seeds for the variation between seeds, and a paired bootstrap over tasks (if the runs
+    hold outcomes of single tasks) for the variation between tasks. The decision uses the smaller of the two lower ends and the
+    larger of the two upper ends. A single seed has only the second interval; then ``one_seed`` is set, unless all rows are only
+    evaluated and never trained.
 
     Raises:
-        Damaged: what a run left cannot be read.
+        Damaged: a file of a run cannot be read.
     """
     absent = [row for row in claim.rows if not rows.get(row)]
     if absent:
         return Decision(claim, metric, "not_run", why=f"no finished run of {', '.join(absent)}")
-    flipped = not isinstance(claim.above, str)  # a number above a row
+    flipped = not isinstance(claim.above, str)  # a number is claimed to exceed a row
     first, second = (claim.below, claim.above) if flipped else (claim.above, claim.below)
     above, below = rows[str(first)], rows[second] if isinstance(second, str) else None
     seeds, differences = _differences(above, below, second, metric)
@@ -82,15 +82,15 @@ def decide(
 
 
 def settled(low: float, high: float, margin: float) -> Verdict:
-    """An interval of a difference against the claim that it is more than ``margin``."""
+    """Returns the verdict on the claim that a difference with this interval is more than ``margin``."""
     return "holds" if low > margin else "fails" if high < margin else "undecided"
 
 
 def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
-    """An entry: it fails where a claim fails, and holds where every claim that can be run here holds.
+    """Returns the verdict of an entry: it fails if a claim fails, and holds if every claim that can be run here holds.
 
-    Claims of ours and those whose rows cannot be run at this scale are left out; one that could be and is not leaves the entry
-    undecided.
+    Claims that are not the paper's, and claims whose rows cannot be run at this scale, do not count. The entry is undecided if a
+    claim could be run but was not.
     """
     counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
     verdicts = {decision.verdict for decision in counted}
@@ -102,7 +102,7 @@ def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
 
 
 def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
-    """Whether an entry's verdict would not stand without claims that a single seed decided."""
+    """Returns whether an entry's verdict depends on claims that were decided by a single seed."""
     verdict = entry_verdict(decisions)
     counted = [one for one in decisions if one.verdict == verdict and not one.cannot and not one.claim.ours]
     if verdict == "fails":
@@ -111,10 +111,10 @@ def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
 
 
 def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
-    """A claim on the JSON of ``scripts/gate_report.py``; ``{}`` in the metric stands for the row.
+    """Decides a claim from the JSON of ``scripts/gate_report.py``; ``{}`` in the metric is replaced by the row.
 
-    Two numbers are told apart where their own 95 % intervals do not meet, which asks for more than 95 %. A number without an
-    interval decides nothing.
+    Two numbers differ if their own 95 % intervals do not overlap, which is stricter than a 95 % interval of the difference. A
+    number without an interval decides nothing.
     """
     if report is None:
         return Decision(claim, metric, "not_run", why="no groups are recorded")
@@ -138,7 +138,7 @@ def _interval(
 
 
 def recorded(report: Mapping[str, Any] | None, path: str) -> tuple[float, float | None, float | None] | None:
-    """A number of the gate report with its 95 % interval, where it has one; None where there is no such number."""
+    """Returns a number of the gate report with its 95 % interval, if it has one, or None if there is no such number."""
     *heads, last = path.split("/")
     node: Any = report
     for head in heads:
@@ -166,7 +166,7 @@ def _differences(
 def _over_tasks(
     above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int], paired: Paired
 ) -> Estimate | None:
-    """The difference over tasks in points, the attempts of all seeds taken together; None where it cannot be had."""
+    """Returns the difference over tasks in points, with the attempts of all seeds pooled, or None without single outcomes."""
     if below is None and not is_change(metric):
         return None
     if below is not None and is_change(metric) and not _same_base(above, below, metric, seeds):
@@ -200,7 +200,7 @@ class _Points:
 
 
 def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
-    """Whether both began from the same policy on the same tasks, so that a difference of changes is one of outcomes after."""
+    """Returns whether both started from the same policy on the same tasks, so that only outcomes after training differ."""
     return _merged(above, seeds, metric, "base") == _merged(below, seeds, metric, "base")
 
 

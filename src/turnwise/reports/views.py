@@ -1,4 +1,4 @@
-"""Rollouts, transcripts and table rows in the shape in which the templates show them, clipped to a bounded size."""
+"""Prepares rollouts, transcripts and table rows for the templates, clipped to a limited size."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from markupsafe import escape
 from turnwise.reports.run import Pair
 from turnwise.runs.result import Comparison, HeldOut, InDomain, Replies, Result
 
-MESSAGE_LIMIT = 1_600  # characters shown of one message
+MESSAGE_LIMIT = 1_600  # most characters of one message
 GOAL_LIMIT = 300
-NODE_LIMIT = 160  # turns shown of one tree
-BUDGET = 900_000  # characters of escaped rollouts, and as many of transcripts, so that a report stays below 3 MB
+NODE_LIMIT = 160  # most turns of one tree
+BUDGET = 900_000  # most characters of escaped rollouts, and of transcripts, so that a report stays below 3 MB
 
 
 @dataclass(slots=True)
 class ShownTurn:
-    """One turn as shown: what was done, what came back, what it earned."""
+    """One turn for display: action, observation, reward and advantage."""
 
     text: str
     observation: str = ""
@@ -29,12 +29,12 @@ class ShownTurn:
     advantage: float | None = None
     logprob: float | None = None
     done: bool = False
-    parts: str = ""  # the named rewards behind a leaf's total, where there are several
-    times: int = 1  # samples of this very action under the same parent
+    parts: str = ""  # the named rewards of a leaf, if there are several
+    times: int = 1  # number of samples of this action under the same parent
 
     @property
     def sign(self) -> str:
-        """``up``, ``down`` or ``flat``: which way the update pushes this action."""
+        """``up``, ``down`` or ``flat``: the direction in which the update changes the action's probability."""
         if self.advantage is None or abs(self.advantage) < 1e-6:
             return "flat"
         return "up" if self.advantage > 0 else "down"
@@ -42,7 +42,7 @@ class ShownTurn:
 
 @dataclass(slots=True)
 class Branch:
-    """A chain of turns without a choice, and the branches that continue it."""
+    """A chain of turns without branches, and the branches after it."""
 
     steps: list[ShownTurn]
     branches: list[Branch] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Branch:
 
 @dataclass(slots=True)
 class TreeView:
-    """A sampled tree with the state that it grew from."""
+    """A sampled tree with its root state."""
 
     title: str
     iteration: int | None
@@ -66,7 +66,7 @@ class TreeView:
 
     @property
     def actions(self) -> list[ShownTurn]:
-        """The samples of a local rollout, where each is a single turn; empty for deeper trees."""
+        """The samples of a local rollout, each a single turn; empty for deeper trees."""
         local = all(len(branch.steps) == 1 and not branch.branches for branch in self.branches)
         return [branch.steps[0] for branch in self.branches] if local else []
 
@@ -83,7 +83,7 @@ class PairView:
 
 
 def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
-    """``text`` with its middle left out where it is longer than ``limit``, saying how much."""
+    """Returns ``text``; if it is longer than ``limit``, its middle is replaced by the number of omitted characters."""
     text = text if isinstance(text, str) else "" if text is None else str(text)
     if len(text) <= limit:
         return text
@@ -92,7 +92,7 @@ def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
 
 
 def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
-    """(decoding, split, comparison) rows: the headline first, then each decoding mode with its splits."""
+    """Returns rows (decoding, split, comparison): first the headline, then each decoding mode with its splits."""
     modes = {mode: part for mode in ("greedy", "sampled") if (part := getattr(result, mode)) is not None}
     same = next((m for m, part in modes.items() if (part.base, part.after) == (result.base, result.after)), None)
     modes = {same or "headline": result, **{mode: part for mode, part in modes.items() if mode != same}}
@@ -107,14 +107,14 @@ def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
 
 
 def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
-    """Rows of tasks that an environment plays: of the headline, or of what was measured beside held-out dialogues."""
+    """Returns the rows of tasks of an environment: of the headline, or of tasks evaluated in addition to dialogues."""
     if result.held_out is None or result.in_domain.by_split:
         return in_domain_rows(result.in_domain)
     return in_domain_rows(result.environment) if result.environment else []
 
 
 def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
-    """Rows of held-out replies with their labels: all, by the tool that is called, by the turn of the dialogue."""
+    """Returns rows of held-out replies with their labels: all, by the tool called, by the turn of the dialogue."""
     tools = [
         ("replies in text" if tool == "no_call" else f"calls of {tool}", part)
         for tool, part in held_out.by_tool.items()
@@ -124,7 +124,7 @@ def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
 
 
 def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
-    """Views of the sampled trees, until the budget of characters is spent."""
+    """Returns views of the sampled trees, until the budget of characters is spent."""
     views: list[TreeView] = []
     spent = 0
     for tree in trees:
@@ -137,7 +137,7 @@ def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
 
 
 def pair_views(pairs: Iterable[Pair]) -> list[PairView]:
-    """Views of the transcripts, the messages that both sides share shown once."""
+    """Returns views of the transcripts; messages that both sides share are shown once."""
     views: list[PairView] = []
     spent = 0
     for pair in pairs:
@@ -163,7 +163,7 @@ def _messages(messages: object) -> list[tuple[str, str]]:
 
 def _tree_view(tree: Mapping[str, Any]) -> TreeView:
     state, turns = tree["state"], [turn for turn in tree["turns"] if isinstance(turn, dict)]
-    shown = turns[:NODE_LIMIT]  # parents stand before their children, so what is shown is a tree too
+    shown = turns[:NODE_LIMIT]  # parents come before their children, so the first turns form a tree too
     children: dict[int, list[int]] = defaultdict(list)
     for index, turn in enumerate(shown):
         parent = turn.get("parent", -1)
@@ -196,7 +196,7 @@ _GOAL = re.compile(r"^\W*(?:your |the )?(?:task|goal|question|instruction|reques
 
 
 def goal(messages: Iterable[tuple[str, str]]) -> str:
-    """What a task asks for, of its first messages: the line that names it, or else the beginning of what the user says first."""
+    """Returns a task's goal from its first messages: the line that names it, or else the start of the first user message."""
     asked = [text for role, text in messages if role == "user"][:1]
     for text in asked:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -223,7 +223,7 @@ def _branch(
 
 
 def _step(turn: Mapping[str, Any], rewards: Mapping[str, float] | None) -> ShownTurn:
-    """A turn as shown; at a leaf its reward is the total, with the named parts where there are several."""
+    """Returns a turn for display. The reward of a leaf is the total, with the named parts if there are several."""
     paid = _number(turn.get("reward")) if rewards is None else rewards.get("total")
     parts = {name: value for name, value in (rewards or {}).items() if name != "total"}
     return ShownTurn(
@@ -242,7 +242,7 @@ def _number(value: object) -> float | None:
 
 
 def _leaf_rewards(tree: Mapping[str, Any], leaves: list[int]) -> dict[int, dict[str, float]]:
-    """Named rewards by leaf; a list that does not match the leaves is left out."""
+    """Returns named rewards by leaf, without lists whose length does not match the leaves."""
     named = tree.get("rewards")
     found: dict[int, dict[str, float]] = {}
     for name, values in named.items() if isinstance(named, dict) else ():
@@ -254,7 +254,7 @@ def _leaf_rewards(tree: Mapping[str, Any], leaves: list[int]) -> dict[int, dict[
 
 
 def _merge(branches: list[Branch]) -> list[Branch]:
-    """Equal single-turn samples become one with a count, in the order in which they first appeared."""
+    """Merges equal single-turn samples into one with a count, in order of first appearance."""
     merged: dict[object, Branch] = {}
     for index, branch in enumerate(branches):
         step = branch.steps[0]

@@ -1,8 +1,7 @@
-"""Runs under way in the terminal: a table that follows their files until all have ended."""
+"""Shows running runs in the terminal: a table that follows their files until all have ended."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.table import Table
 from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.reports.headline import result_verdict
+from turnwise.runs.lines import json_object
 from turnwise.runs.result import ResultError, read_result
 from turnwise.runs.status import progress, read_status, remaining
 
@@ -23,15 +23,15 @@ SHOWN = {  # key of metrics.jsonl -> its column
     "train/entropy": "entropy",
     "rollout/turns": "turns",
 }
-ACCEPTED = {"eval/held_out/functional": "held-out replies accepted, %"}  # of a run on dialogues
-TAIL = 65_536  # bytes of metrics.jsonl in which the newest rows are looked for
+ACCEPTED = {"eval/held_out/functional": "held-out replies accepted, %"}  # for a run on dialogues
+TAIL = 65_536  # bytes at the end of metrics.jsonl that are read for the newest rows
 
 
 def folders_of(paths: Sequence[Path | str]) -> list[Path]:
-    """The run folders at or below ``paths``.
+    """Returns the run folders at or below ``paths``.
 
     Raises:
-        InputError: one of them is no folder, or there is no run at all.
+        InputError: a path is not a folder, or there is no run.
     """
     found = []
     for path in map(Path, paths):
@@ -47,14 +47,14 @@ def folders_of(paths: Sequence[Path | str]) -> list[Path]:
 def watch(
     folders: Sequence[Path], console: Terminal, every: float = 1.0, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Show the runs until none of them is under way, and say how each one ended; True where all have a result."""
+    """Shows the runs until all have ended, and prints how each ended. Returns whether all have a result."""
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         said: dict[Path, str] = {}
         while True:
             states = {folder: state(folder) for folder in folders}
             if console.is_terminal:
                 live.update(table(states), refresh=True)
-            else:  # a line whenever a run has come further
+            else:  # without a live display, one line whenever a run progresses
                 for folder, (standing, left, _) in states.items():
                     if said.get(folder) != standing:
                         said[folder] = standing
@@ -70,11 +70,11 @@ def watch(
 
 
 State = tuple[str, str, bool]
-"""Where a run stands, how long is left, and whether it is under way."""
+"""A run's progress, the time left, and whether it is running."""
 
 
 def state(folder: Path) -> State:
-    """Where a run stands now."""
+    """Returns the current state of a run."""
     if (folder / "result.json").exists():
         return "finished", "", False
     status = read_status(folder)
@@ -85,7 +85,7 @@ def state(folder: Path) -> State:
 
 
 def table(states: dict[Path, State]) -> Table:
-    """A row for each run: where it stands, and its newest metrics."""
+    """Returns a table with a row for each run: its progress and its newest metrics."""
     shown = Table(box=SIMPLE_HEAD)
     newest = {folder: newest_metrics(folder) for folder in states}
     keys = [key for key in SHOWN if any(key in found for found in newest.values())]
@@ -102,7 +102,7 @@ def table(states: dict[Path, State]) -> Table:
 
 
 def newest_metrics(folder: Path) -> dict[str, float]:
-    """The last value of each metric that the end of ``metrics.jsonl`` holds; a line that is being written is left out."""
+    """Returns the last value of each metric at the end of ``metrics.jsonl``, without a line that is still being written."""
     found: dict[str, float] = {}
     try:
         with (folder / "metrics.jsonl").open("rb") as stream:
@@ -111,11 +111,7 @@ def newest_metrics(folder: Path) -> dict[str, float]:
     except OSError:
         return found
     for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
+        if row := json_object(line):
             found |= {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
     wanted = [key for key in found if key in SHOWN or (key.startswith("eval/") and key.count("/") == 2)]
     return {key: found[key] for key in wanted}

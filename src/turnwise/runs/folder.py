@@ -1,4 +1,4 @@
-"""One folder, one configuration: the same one resumes there, another one is refused, and nothing saved is lost."""
+"""Claims the folder of a run. The same configuration resumes there; another one is refused. Nothing saved is lost."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from turnwise.runs.record import RECORD, RESULT, differences, fault_of_result, r
 
 logger = logging.getLogger(__name__)
 
-_ENDED = ".ended_early"  # stands where a start came to its end without a checkpoint
-_REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # what every start makes anew
+_ENDED = ".ended_early"  # marks a folder whose run ended before its first checkpoint
+_REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # written anew by every start
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where a run writes, and how far it had come. ``config_hash`` also names the run in its result."""
+    """The folder that a run writes to, and how far the run has come. The result also holds ``config_hash``."""
 
     path: Path
     config_hash: str
-    resumed: bool  # a run of this very configuration was begun here
-    finished: bool  # and it has a result that can be read
+    resumed: bool  # a run of the same configuration was started here before
+    finished: bool  # that run has a readable result
 
 
 @contextmanager
 def claim(cfg: DictConfig) -> Iterator[RunFolder]:
-    """The run's folder, held against other processes until the block ends.
+    """Yields the run's folder, locked against other processes until the block ends.
 
-    The first claim writes the resolved configuration there. ``fresh=true`` moves a run that lies there to
-    ``<folder>.old-<n>`` first, but not where Slurm starts a job of this run again: that goes on. A start that ends in any error
-    before its first checkpoint gives the folder back to the corrected command: it is emptied where nothing of value lies in it;
-    otherwise the same command goes on there, and another one puts it aside. A process that is killed changes nothing.
-    Processes of one distributed run share the claim of their first rank.
+    The first claim writes the resolved configuration there. ``fresh=true`` first renames an existing run to
+    ``<folder>.old-<n>``, except when Slurm requeues a job, which resumes. If a run fails before its first checkpoint, the folder
+    is emptied when it holds nothing of value, so that a corrected command can use it. Otherwise the same command resumes there,
+    and another configuration renames the folder. A killed process changes nothing. The processes of a distributed run share the
+    claim of their first rank.
 
     Raises:
-        ConfigError: the folder cannot be written, holds a run of another configuration, or another process is running in it.
-        Stopped: the folder was removed meanwhile.
+        ConfigError: the folder cannot be written, holds a run of another configuration, or is locked by another process.
+        Stopped: the folder was removed during the run.
     """
     path = Path(cfg.paths.out)
     if not is_first():
@@ -71,17 +71,19 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
 
 
 def _taken(cfg: DictConfig, path: Path) -> bool:
-    """Make the folder this run's; whether it was already.
+    """Claims the folder for this run. Returns whether this run had already been started there.
 
     Raises:
-        ConfigError: it is another's.
+        ConfigError: the folder holds another run.
     """
     if _anew(cfg) and os.path.lexists(path / RECORD):
         _put_aside(path)
     elif (path / _ENDED).exists() and os.path.lexists(path / RECORD) and _differing(cfg, path):
         aside = _put_aside(path)
         logger.warning(
-            "%s had ended before its first checkpoint, with another configuration; it is now %s", path, aside
+            "%s: the run there ended before its first checkpoint, with another configuration; renamed to %s",
+            path,
+            aside,
         )
     if (path / RESULT).exists() and not (path / RESULT).is_file():
         raise ConfigError([f"{path / RESULT} is no regular file, and the run's result belongs there; remove it"])
@@ -91,17 +93,17 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
         (path / _ENDED).unlink(missing_ok=True)
     elif (path / "checkpoints").exists():
         raise ConfigError(
-            [f"{path} holds checkpoints and no {RECORD}, so nobody can tell of which run; remove it, or give name=..."]
+            [f"{path} holds checkpoints but no {RECORD}, so their run is unknown; remove the folder, or give name=..."]
         )
     else:
         write_record(cfg, path)
     for part in list(path.rglob(f".*{PART}")):
-        shutil.rmtree(part) if part.is_dir() else part.unlink()  # a killed start was writing it
+        shutil.rmtree(part) if part.is_dir() else part.unlink()  # left by a killed process
     return resumed
 
 
 def _give_back(path: Path) -> None:
-    """What an end without a checkpoint leaves: nothing, or a mark beside what is worth keeping."""
+    """After an end without a checkpoint, empties the folder, or marks it if it holds files worth keeping."""
     with suppress(OSError):
         if (path / RESULT).exists() or any((path / "checkpoints").glob("*.ckpt")):
             return
@@ -118,30 +120,31 @@ def _give_back(path: Path) -> None:
 def _refuse_removed(path: Path, error: BaseException | None = None) -> None:
     if not (path / RECORD).exists():
         raise Stopped(
-            f"{path} was removed or replaced while the run wrote to it; what it held is gone, and the same command begins again"
+            f"{path} was removed or replaced while the run wrote to it; its content is lost, and the same command starts again "
+            "from the beginning"
         ) from error
 
 
 @contextmanager
 def _writable(path: Path) -> Iterator[None]:
-    """An error of the file system in this block is a mistake in the run's name or place, unless the disk is full."""
+    """Turns file system errors in this block into a ConfigError about the run's folder, unless the disk is full."""
     try:
         yield
     except OSError as error:
         if no_room(error, path) is not None:
             raise
         raise ConfigError(
-            [f"paths.out={path}: cannot be written ({error.strerror or error}); name another place, or another name="]
+            [f"paths.out={path}: cannot be written ({error.strerror or error}); set another paths.out= or name="]
         ) from error
 
 
 def _anew(cfg: DictConfig) -> bool:
-    """A requeued job comes with the command of its first start."""
+    """Returns whether to start afresh. A requeued Slurm job keeps ``fresh=true`` in its command but resumes."""
     return bool(cfg.fresh) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
 
 
 def _has_result(path: Path) -> bool:
-    """A result that cannot be read is made again: all that it says is still there."""
+    """Returns whether there is a readable result. A damaged one is written again from the run's other files."""
     fault = fault_of_result(path)
     if fault and is_first():
         logger.warning("%s is %s; it is written again", path / RESULT, fault)
@@ -159,14 +162,14 @@ def _refuse_another(cfg: DictConfig, path: Path) -> None:
         raise ConfigError(
             [
                 f"{path} holds a run of another configuration:\n{lines}\n"
-                "Give this run a folder of its own (name=...), or put the other one aside (fresh=true)"
+                "Give this run a folder of its own (name=...), or rename the other run's folder (fresh=true)"
             ]
         )
 
 
 @contextmanager
 def _only_one(path: Path) -> Iterator[None]:
-    lock = path.with_name(f".{path.name}.lock")  # beside the folder, for the folder may be put aside
+    lock = path.with_name(f".{path.name}.lock")  # beside the folder, because the folder may be renamed
     while True:
         with _writable(path):
             if lock.exists() and not lock.is_file():
@@ -174,13 +177,13 @@ def _only_one(path: Path) -> Iterator[None]:
             stream = lock.open("w")
         with stream:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process lets go of it
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when a process is killed
             except BlockingIOError:
                 raise ConfigError(
                     [f"{path}: another process is running there; wait for it, or give name=..."]
                 ) from None
-            # Only who holds the file under this name owns the folder, and only the owner takes the name away. Where the
-            # last owner did so between our opening and locking it, another process may stand under the name by now.
+            # Only the process that locks the file under this name owns the folder, and only the owner removes the file. If the
+            # previous owner removed it after we opened it, another process may have created and locked a new one.
             if not _stands_for(stream.fileno(), lock):
                 continue
             try:
@@ -207,12 +210,12 @@ def _put_aside(path: Path) -> Path:
 
 
 def is_first() -> bool:
-    """Whether this is the first process of its run, or the only one, as its launcher set it."""
+    """Returns whether this is the first or only process of its run, according to its launcher's variables."""
     return not rank().strip("0.")
 
 
 def rank() -> str:
-    """This process's number in its run, or node and number there, as its launcher set it; 0 where it is alone."""
+    """Returns this process's rank, or node rank and local rank, from its launcher's variables; 0 for a single process."""
     for names in (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",)):
         if names[-1] in os.environ:
             return ".".join(os.environ.get(name, "0") for name in names)

@@ -1,4 +1,4 @@
-"""What makes two runs the same: everything that decides what a run computes, and nothing that only names or shows it."""
+"""Identifies a run by the settings that decide what it computes, without those that only name, place or display it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-# what names a run or shows it, and changes nothing that it computes
+# settings that only name, place or display a run and do not change what it computes
 _SHOWN_ONLY = (
     "name",
     "fresh",
@@ -18,14 +18,14 @@ _SHOWN_ONLY = (
     "table",
     "judge.client",  # the same model may answer at another address
     "judge.cache",
-    "engine.urls",  # and the same weights
+    "engine.urls",  # the same weights may be served at another address
     "engine.lanes",
     "rollout.environment_threads",
-    "rollout.spool",  # what a killed start leaves to the next one
+    "rollout.spool",  # how a killed run resumes
     "engine.key_variable",
     "engine.patience",
     *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "eager")),
-    "update.max_skips",  # when a run gives up; one that goes on is the same
+    "update.max_skips",  # only decides when a run gives up
     "update.allow_empty",
     "callbacks.progress",
     "callbacks.checkpoint.dirpath",
@@ -34,10 +34,10 @@ _SHOWN_ONLY = (
     "trainer.enable_model_summary",
     "update.recompute",
     "update.offload",
-    # where it runs: the processes of a run do together what one would do (docs/scaling.md)
+    # several processes compute together what one process would compute (docs/scaling.md)
     *(f"trainer.{name}" for name in ("devices", "num_nodes", "strategy")),
 )
-# keys that are younger than the first runs: with this value a run is the one that it was without them
+# keys added after the first results: with this value a run has the same hash as without the key
 _AS_BEFORE = {
     "rollout.staleness": 0,
     "update.steps": 1,
@@ -48,23 +48,23 @@ _AS_BEFORE = {
     "states.refresh_gap": 6,
     "states.refresh_most": 4,
 }
-# what is looked at in between changes nothing that is trained: it counts as never, as in the first runs
+# evaluation during training does not change what is trained, so every value is hashed as "never"
 _AS_IF = {"eval.every": 0}
 
 
 def config_hash(cfg: DictConfig) -> str:
-    """Twelve hex digits of everything that decides what a run computes: not its name, its paths or its loggers."""
+    """Returns twelve hex digits that identify the settings which decide what a run computes."""
     return hash_of(recorded(cfg))
 
 
 def hash_of(record: Mapping[str, Any]) -> str:
-    """As :func:`config_hash`, of what :func:`recorded` gave."""
+    """Returns the hash of the leaves that :func:`recorded` returns."""
     text = json.dumps(record, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def recorded(cfg: DictConfig) -> dict[str, Any]:
-    """Leaves of what decides a run, by dotted key."""
+    """Returns the settings that decide what a run computes, by dotted key."""
     leaves = flat(_record(cfg))
     return {
         key: _AS_IF.get(key, value)
@@ -87,7 +87,7 @@ def _record(cfg: DictConfig) -> dict[str, Any]:
 
 
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Leaves by dotted key. An empty mapping and null are the same: a part that is not used."""
+    """Returns the leaves of a tree by dotted key. Empty mappings and null have no leaves: they are unused parts."""
     if isinstance(node, Mapping):
         leaves: dict[str, Any] = {}
         for key, value in node.items():

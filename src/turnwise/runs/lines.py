@@ -1,44 +1,89 @@
-"""The records of a run as JSON lines, one at a time: a long run leaves more of them than should be in memory at once."""
+"""Reads and writes the JSON lines of a run one at a time, because a long run leaves more of them than fit into memory."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from turnwise.errors import InputError
 from turnwise.files import append, atomic_write
 
 logger = logging.getLogger(__name__)
+
+ZIPPED = ".gz"  # end of the name of a file of a kept run (runs/keep.py)
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     append(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
+def json_object(line: str | bytes) -> dict[str, Any] | None:
+    """Returns the JSON object in ``line``, or None if the line holds none, as the last line of a killed run."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
 def each_line(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a file of JSON lines; what a kill tore off is left out, and damage elsewhere is told."""
+    """Yields the records of a file; skips a torn last line silently, and damaged lines elsewhere with a warning."""
     if not path.exists():
         return
-    damaged = 0  # number of the line before, where it was; as the last one it would be torn off
+    damaged = 0  # number of the previous line if it was damaged; as the last line it would be torn
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if damaged:
-                logger.warning("%s: line %d is damaged and left out", path, damaged)
+                logger.warning("%s: line %d is damaged and skipped", path, damaged)
                 damaged = 0
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            if isinstance(row, dict) and "iteration" in row:
+            row = json_object(line)
+            if row is not None and "iteration" in row:
                 yield row
             else:
                 damaged = number
 
 
+def text_lines(path: Path) -> Iterator[str]:
+    """Yields the lines of ``path`` or, if only its compressed copy ``path.gz`` exists, of that; none if neither exists.
+
+    Raises:
+        InputError: the file cannot be read, decompressed or decoded.
+    """
+    found = next((file for file in (path, path.with_name(path.name + ZIPPED)) if file.exists()), None)
+    if found is None:
+        return
+    try:
+        with (
+            gzip.open(found, "rt", encoding="utf-8")
+            if found.suffix == ZIPPED
+            else found.open(encoding="utf-8") as stream
+        ):
+            yield from stream
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise InputError(f"{found}: cannot be read as text ({error}); restore the file") from error
+
+
+def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``file:line`` and the record of each line of :func:`text_lines`, without blank lines.
+
+    Raises:
+        InputError: the file cannot be read, or a line is not a JSON object.
+    """
+    for number, line in enumerate(text_lines(path), 1):
+        row = json_object(line)
+        if row is not None:
+            yield f"{path}:{number}", row
+        elif line.strip():
+            raise InputError(f"{path}:{number}: not a JSON object; remove the line if it is torn, or run again")
+
+
 def cut_lines(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Leave out the lines that ``keep`` refuses, and a torn last one."""
+    """Removes the lines that ``keep`` refuses, and a torn last one."""
     if not path.exists():
         return
     with atomic_write(path) as part, part.open("w", encoding="utf-8") as stream:

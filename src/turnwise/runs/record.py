@@ -1,4 +1,4 @@
-"""The records by which a run's folder is known again: ``config.yaml``, whose run it is, and ``result.json``, that it is done."""
+"""Reads and writes ``config.yaml`` of a run's folder, compares it with another configuration, and checks ``result.json``."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from turnwise.files import atomic_write
 from turnwise.runs.identity import flat, recorded
 
 RECORD, RESULT = "config.yaml", "result.json"
-_MOST = 2**20  # bytes; a whole configuration has some ten thousand
-_OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # that every result has (reports.result)
+_MOST = 2**20  # bytes; a complete configuration has about ten thousand
+_OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result.py)
 _ABSENT = "nothing"
-_SHOWN = 30  # lines of differences
+_SHOWN = 30  # most lines of differences
 
 
 def write_record(cfg: DictConfig, folder: Path) -> None:
-    """Keep the resolved configuration in the folder.
+    """Writes the resolved configuration to the folder.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     with atomic_write(folder / RECORD) as part:
         part.write_text(OmegaConf.to_yaml(cfg, resolve=True, sort_keys=False), encoding="utf-8")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What decides the run whose folder this is, as :func:`turnwise.runs.identity.recorded` gives it.
+    """Reads the settings that decide what the folder's run computes (:func:`turnwise.runs.identity.recorded`).
 
     Raises:
-        ConfigError: the file is damaged or is no configuration; the message names it and the remedy.
+        ConfigError: the file is damaged or is not a configuration; the message names it and the remedy.
     """
     path = folder / RECORD
     try:
@@ -46,14 +46,14 @@ def read_record(folder: Path) -> dict[str, Any]:
         if path.stat().st_size > _MOST:
             raise ValueError(f"more than {_MOST} bytes")
         text = path.read_text(encoding="utf-8")
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # may stand for any amount of memory
-            raise ValueError("it holds an alias, which no run has written")
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # an alias may expand to any size
+            raise ValueError("it holds an alias, which no run writes")
         cfg = OmegaConf.create(text)
         if not isinstance(cfg, DictConfig):
-            raise ValueError("no mapping")
+            raise ValueError("not a mapping")
         return recorded(cfg)
     except (
-        AssertionError,  # of OmegaConf, for a lone number
+        AssertionError,  # raised by OmegaConf for a single number
         OSError,
         ValueError,
         TypeError,
@@ -65,14 +65,14 @@ def read_record(folder: Path) -> dict[str, Any]:
         said = " ".join(str(error).split())[:200].encode("unicode_escape").decode()
         raise ConfigError(
             [
-                f"{path} is damaged ({said or type(error).__name__}), so nobody can tell of which run this is; put back a copy, "
-                "give this run a folder of its own (name=...), or put that one aside (fresh=true)"
+                f"{path} is damaged ({said or type(error).__name__}), so the folder's run is unknown; restore the file, give "
+                "this run a folder of its own (name=...), or rename that folder (fresh=true)"
             ]
         ) from error
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Keys whose values differ, as ``loss.clip_high: 0.2 there, 0.3 here``."""
+    """Returns the keys whose values differ, as ``loss.clip_high: 0.2 there, 0.3 here``."""
     there, here = flat(old), flat(new)
     lines = [
         f"{key}: {there.get(key, _ABSENT)} there, {here.get(key, _ABSENT)} here"
@@ -83,7 +83,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def fault_of_result(folder: Path) -> str | None:
-    """Why ``result.json`` does not say that the run is done; empty where there is none, None where it does."""
+    """Returns None if ``result.json`` holds a result, an empty text if there is no file, else what is wrong with it."""
     try:
         path = folder / RESULT
         if not os.path.lexists(path):
@@ -94,4 +94,4 @@ def fault_of_result(folder: Path) -> str | None:
     except (OSError, ValueError, RecursionError) as error:
         return f"damaged ({type(error).__name__})"
     missing = _OF_A_RESULT - set(found) if isinstance(found, dict) else _OF_A_RESULT
-    return f"no result, for it lacks {', '.join(sorted(missing))}" if missing else None
+    return f"not a result: it lacks {', '.join(sorted(missing))}" if missing else None

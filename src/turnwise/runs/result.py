@@ -1,7 +1,6 @@
-"""``result.json``: the schema of a run's result, and its atomic writer and checked reader.
+"""Defines the schema of ``result.json``, writes it atomically and reads it with checks.
 
-Percentages are points (0 to 100), changes are differences of points, times are seconds. Other keys
-are kept.
+Percentages are points (0 to 100), changes are differences of points, times are seconds. Unknown keys are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class ResultError(InputError):
-    """A result that is missing, unreadable or not of the schema; the message names file, key and remedy."""
+    """A result is missing, unreadable or does not follow the schema; the message names file, key and remedy."""
 
 
 class _Part(BaseModel):
@@ -45,22 +44,24 @@ class Comparison(_Part):
     delta_ci95: Interval | None = None
     tasks: Count | None = None
     by_split: dict[str, Comparison] = {}
-    by_subset: dict[str, Comparison] = {}  # of a benchmark that has such; docs/metrics.md
-    subset_mean: Comparison | None = None  # their unweighted mean
+    by_subset: dict[str, Comparison] = {}  # only of benchmarks with subsets (docs/metrics.md)
+    subset_mean: Comparison | None = None  # unweighted mean of the subsets
 
     @model_validator(mode="after")
     def _delta_is_the_difference(self) -> Comparison:
         if self.base is not None and self.after is not None:
             if self.delta is None:
                 self.delta = self.after - self.base
-            elif abs(self.after - self.base - self.delta) > 0.11:  # three numbers rounded to a tenth each
+            elif abs(self.after - self.base - self.delta) > 0.11:  # three numbers, each rounded to one decimal
                 raise ValueError(f"delta is {self.delta}, but after - base is {self.after - self.base:.2f}")
         return self
 
 
 class InDomain(Comparison):
-    """Held-out success of the trained environment, or the share of accepted replies in held-out dialogues; the fields of
-    :class:`Comparison` are the headline."""
+    """Held-out success in the trained environment, or the share of accepted replies in held-out dialogues.
+
+    The fields of :class:`Comparison` are the headline.
+    """
 
     greedy: Comparison | None = None
     sampled: Comparison | None = None
@@ -68,7 +69,7 @@ class InDomain(Comparison):
 
 
 class Nats(_Part):
-    """A mean negative log-likelihood, in nats a token, before and after training: lower is better."""
+    """A mean negative log-likelihood before and after training, in nats per token; lower is better."""
 
     base: float
     after: float
@@ -77,8 +78,11 @@ class Nats(_Part):
 
 
 class Replies(_Part):
-    """Demonstrated replies that a run has not trained on: their likelihood, and the share of the policy's replies in their place
-    that are as good (``functional``) or the same (``strict``)."""
+    """Demonstrated replies that a run has not trained on.
+
+    ``nll`` is their likelihood. ``functional`` is the share of the policy's replies in their place that are equally good,
+    ``strict`` the share that are the same.
+    """
 
     replies: Count
     nll: Nats
@@ -87,7 +91,7 @@ class Replies(_Part):
 
 
 class HeldOut(Replies):
-    """Held-out dialogues of a file, which no environment plays: of all replies, by the tool called, by the turn from 1."""
+    """Held-out dialogues of a file without an environment: all replies, and by the tool called and by the turn (from 1)."""
 
     dialogues: Count
     by_tool: dict[str, Replies] = {}
@@ -95,7 +99,7 @@ class HeldOut(Replies):
 
 
 class OutOfDomain(_Part):
-    """Scores of the suites nobody trained on."""
+    """Scores of the out-of-domain suites, which are never trained on."""
 
     base: dict[str, Points] = {}
     after: dict[str, Points] = {}
@@ -106,18 +110,18 @@ class OutOfDomain(_Part):
 
     @property
     def suites(self) -> list[str]:
-        """Every suite of either side, in the order written."""
+        """All suites measured before or after training, in the order in which they were written."""
         return list(dict.fromkeys([*self.base, *self.after]))
 
     def change(self, suite: str) -> float | None:
-        """After minus base of one suite in points, or None where one side is missing."""
+        """Returns after minus base of one suite in points, or None if one of them is missing."""
         if suite not in self.base or suite not in self.after:
             return None
         return self.after[suite] - self.base[suite]
 
 
 class Result(_Part):
-    """One run's result; see the module for units."""
+    """The result of one run; the module's docstring gives the units."""
 
     method: str
     env: str
@@ -129,37 +133,33 @@ class Result(_Part):
     environment: InDomain | None = None  # tasks of the environment, measured beside such dialogues
     rollout_turns: Count = 0
     rollout_tokens: Count = 0
-    cpu_seconds: Annotated[float, Field(ge=0)] | None = None  # of training alone; None in results of older versions
-    # of all profiles of the run; None: none was made, or by a version that did not write it down
+    cpu_seconds: Annotated[float, Field(ge=0)] | None = None  # of training only; None in results of older versions
+    # of all profiles of the run; None: there was none, or an older version did not record it
     profile_turns: Count | None = None
     profile_tokens: Count | None = None
     profile_cpu_seconds: Annotated[float, Field(ge=0)] | None = None
-    faults: dict[
-        str, Count
-    ] = {}  # rollouts that a failing world cost: ``lost``, and ``retries`` that came through or not
-    seconds: dict[str, Annotated[float, Field(ge=0)]] = {}
-    wall_seconds: Annotated[float, Field(ge=0)] | None = (
-        None  # the whole run, all starts; None in results of older versions
-    )
-    judge: dict[str, float] = {}  # what it was asked and answered (docs/judges.md); empty where a run has none
-    gate: dict[str, float] = {}  # groups that it stopped and what that saved; empty where none is in force
-    warnings: list[str] = []  # what went wrong while the run trained, with the likely cause
-    verifier: dict[str, dict[str, Any]] = {}  # domain -> what its verifier said of the actions; empty where none judged
+    faults: dict[str, Count] = {}  # failures of the environment: rollouts ``lost``, and ``retries``
+    seconds: dict[str, Annotated[float, Field(ge=0)]] = {}  # by phase
+    wall_seconds: Annotated[float, Field(ge=0)] | None = None  # of the whole run, all starts; None in older results
+    judge: dict[str, float] = {}  # counts of questions and answers (docs/judges.md); empty without a judge
+    gate: dict[str, float] = {}  # groups stopped and what that saved; empty without a gate
+    warnings: list[str] = []  # problems during training, with the likely cause
+    verifier: dict[str, dict[str, Any]] = {}  # domain -> counts of the verifier's verdicts; empty without a verifier
     config_hash: str = ""
     commit: str = ""
     versions: dict[str, str] = {}
     finished: bool | str | None = None  # true, or the time at which the run ended
-    name: str | None = None  # row of a sweep, e.g. "pivotrl/tab4/no_filter"
+    name: str | None = None  # name of a sweep's row, for example "pivotrl/tab4/no_filter"
     command: str | None = None
     machine: str | None = None
 
 
 def write_result(result: Result | dict[str, Any], folder: Path | str) -> Path:
-    """Check ``result`` and write ``<folder>/result.json`` so that a reader sees the old file or the new, never a half.
+    """Checks ``result``, writes ``<folder>/result.json`` atomically and returns its path.
 
     Raises:
-        ResultError: when the result is not of the schema; nothing is written.
-        OSError: when the folder cannot be written; the previous file stays.
+        ResultError: the result does not follow the schema; nothing is written.
+        OSError: the folder cannot be written; the previous file stays.
     """
     path = Path(folder) / "result.json"
     checked = result if isinstance(result, Result) else _check(result, str(path))
@@ -170,10 +170,10 @@ def write_result(result: Result | dict[str, Any], folder: Path | str) -> Path:
 
 
 def read_result(path: Path | str) -> Result:
-    """Read a ``result.json``, or the one of a run folder.
+    """Reads a ``result.json``; ``path`` is the file or the run's folder.
 
     Raises:
-        ResultError: when it is missing, no JSON or not of the schema; every mistake is listed by key.
+        ResultError: the file is missing, is not JSON or does not follow the schema; the message lists every mistake by key.
     """
     path = Path(path)
     path = path / "result.json" if path.is_dir() else path

@@ -1,4 +1,4 @@
-"""``status.json``: the progress of a run that has no result yet. The run writes it for its page and for ``report.py --watch``."""
+"""Reads and writes ``status.json``, the progress of a running run, for its page and for ``report.py --watch``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,19 @@ PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of a run at one moment. Times are in seconds; a time that is not known yet is None.
+    """The state of a run at one moment. Times are in seconds; an unknown time is None.
 
-    ``state`` is ``running``, ``interrupted`` (a signal ended the process) or ``failed`` (an error ended it, whose first line is
-    ``why``). ``left`` is the time left of the phase and ``whole`` that of all phases; ``at_least`` says that some could not be
-    estimated. ``before`` is the time that earlier starts of the run took.
+    Attributes:
+        state: ``running``, ``interrupted`` (a signal ended the process) or ``failed`` (an error ended it).
+        phase: a key of :data:`PHASES`.
+        done, total: progress of the phase.
+        left: time left of the phase.
+        whole: time left of all phases.
+        at_least: whether the time of some phases could not be estimated, so that ``whole`` is a lower bound.
+        before: time that earlier starts of the run took.
+        began, written: when this start began and when the status was written.
+        command: the command that started the run.
+        why: first line of the error that ended the run.
     """
 
     state: str = "running"
@@ -50,17 +58,17 @@ class Status:
 
 
 def write_status(status: Status, folder: Path) -> None:
-    """Write ``<folder>/status.json``. A reader sees the old file or the new one, and never a part.
+    """Writes ``<folder>/status.json`` atomically.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     with atomic_write(folder / NAME) as part:
         part.write_text(json.dumps(asdict(status)) + "\n", encoding="utf-8")
 
 
 def read_status(folder: Path) -> Status | None:
-    """The status of a run as it is now; a run whose process is gone counts as interrupted. None if no status can be read."""
+    """Returns the current status of a run, or None if it cannot be read. A run without a process counts as interrupted."""
     try:
         raw: Any = dict(json.loads((folder / NAME).read_text(encoding="utf-8")))
         status = Status(**{field.name: raw[field.name] for field in fields(Status)})
@@ -71,7 +79,7 @@ def read_status(folder: Path) -> Status | None:
 
 
 def _held(folder: Path) -> bool:
-    """Whether a process works in the run's folder: ``runs.folder.claim`` locks a file beside it while the run goes on."""
+    """Returns whether a process holds the lock beside the run's folder (``runs.folder.claim``)."""
     try:
         with folder.resolve().with_name(f".{folder.resolve().name}.lock").open() as stream:
             try:
@@ -84,12 +92,12 @@ def _held(folder: Path) -> bool:
 
 
 def spent(status: Status) -> float:
-    """The time that the run had taken when this status was written, in seconds."""
+    """Returns the time in seconds that the run had taken when this status was written."""
     return status.before + max(0.0, status.written - status.began)
 
 
 def progress(status: Status) -> str:
-    """The progress in words: ``training, iteration 12 of 60``."""
+    """Returns the progress in words: ``training, iteration 12 of 60``."""
     doing = PHASES.get(status.phase, status.phase or "starting")
     if not status.total or status.phase == "report":
         return doing
@@ -98,7 +106,7 @@ def progress(status: Status) -> str:
 
 
 def remaining(status: Status) -> str:
-    """The time left of the phase and of the run, in words; empty if it is not known yet."""
+    """Returns the time left of the phase and of the run in words, or an empty text if it is unknown."""
     if status.left is None:
         return ""
     text = f"{about(status.left)} left"
@@ -109,7 +117,7 @@ def remaining(status: Status) -> str:
 
 
 def about(seconds: float) -> str:
-    """A time rounded as an estimate should be: ``about 40 s``, ``about 8 min``, ``about 2 h 10 min``."""
+    """Returns a rounded time in words: ``about 40 s``, ``about 8 min``, ``about 2 h 10 min``."""
     if seconds < 55:
         return f"about {max(5, 5 * round(seconds / 5))} s"
     minutes = max(1, round(seconds / 60))

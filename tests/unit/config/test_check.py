@@ -51,7 +51,7 @@ def mistakes(*overrides: str) -> list[str]:
         ("~eval.tasks", "eval.tasks: EvaluationSettings needs it; give it as eval.tasks=..."),
         (
             "gate._target_=turnwise.algo.gates.never.Nver",
-            "gate._target_: module 'turnwise.algo.gates.never' defines no 'Nver'",
+            "gate._target_: module 'turnwise.algo.gates.never' does not define 'Nver'",
         ),
         ("+trainer.max_epoch=3", "trainer.max_epoch: Trainer has no such parameter; did you mean 'max_epochs'?"),
         ("trainer.max_epochs=many", "trainer.max_epochs: expected int or null, got 'many'"),
@@ -69,7 +69,7 @@ def test_one_mistake_is_one_message(override: str, message: str) -> None:
 
 def test_a_key_that_yaml_reads_as_a_truth_value_is_told() -> None:
     cfg = OmegaConf.create({"gate": {"_target_": "turnwise.algo.gates.never.Never", False: 1}})
-    with pytest.raises(ConfigError, match=r"gate.False: Never has no such parameter; a bare on, off, yes or no"):
+    with pytest.raises(ConfigError, match=r"^gate.False: Never has no such parameter; "):
         check_config(cfg)
 
 

@@ -125,4 +125,4 @@ def test_a_gate_that_looks_when_all_have_ended_is_refused(gate: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_config(compose_config(["method=pivotrl", f"gate={gate}"], CONF))
     (mistake,) = caught.value.mistakes
-    assert mistake.startswith("gate: it first looks after turn 10") and "set gate=never" in mistake
+    assert mistake.startswith("gate: ") and "turn 10," in mistake and "gate=never" in mistake

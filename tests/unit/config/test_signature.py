@@ -104,10 +104,10 @@ def test_functions_star_imports_and_fallbacks_are_found() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("signed.parts.Pat", "module 'signed.parts' defines no 'Pat'"),
+        ("signed.parts.Pat", "module 'signed.parts' does not define 'Pat'"),
         ("signed.pats.Part", "there is no module 'signed.pats'"),
         ("nowhere_at_all.Part", "there is no module 'nowhere_at_all'"),
-        ("Part", "no dotted path"),
+        ("Part", "'Part'"),
     ],
 )
 def test_what_is_not_there_is_named(target: str, message: str) -> None:

@@ -83,7 +83,7 @@ def test_rows_and_seeds_are_picked(conf: Path) -> None:
     [
         (["sweep=p_tab1", "rows=our"], "did you mean 'ours'"),
         (["sweep=p_tab1", "seed=x"], "whole numbers"),
-        (["sweep=p_tab1", "seed=0,-1"], "no generator takes -1"),
+        (["sweep=p_tab1", "seed=0,-1"], "seed=0,-1"),
         (["sweep=p_tab1", "scale=huge"], "tiny and paper"),
         (["sweep=p_tab1", "name=x"], "names and folders of their own"),
         (["sweep=p_tab1", "paths.out=x"], "names and folders of their own"),

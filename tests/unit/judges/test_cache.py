@@ -125,7 +125,7 @@ def test_a_cache_of_another_version_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 9")
     connection.close()
-    with pytest.raises(InputError, match="of version 9, not 1"):
+    with pytest.raises(InputError, match="version 9, not 1"):
         Cache(path)
 
 

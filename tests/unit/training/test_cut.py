@@ -51,4 +51,5 @@ def test_lines_are_read_and_cut_one_at_a_time(tmp_path: Path, caplog: pytest.Log
         tracemalloc.stop()
     assert most < 2**20  # of 8 MB
     assert [row["iteration"] for row in each_line(path)] == [i for i in range(count - 5) if i != 7]
-    assert {record.getMessage() for record in caplog.records} == {f"{path}: line 8 is damaged and left out"}
+    (message,) = {record.getMessage() for record in caplog.records}
+    assert f"{path}: line 8 " in message

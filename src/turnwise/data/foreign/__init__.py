@@ -1,4 +1,4 @@
-"""Trajectories as other programs write them, in this project's format. ``scripts/prepare_data.py`` is the command line."""
+"""Converts trajectories of other programs to this project's format. ``scripts/prepare_data.py`` is the command line."""
 
 from turnwise.data.foreign.convert import KEYS, Calls, Importer, converted
 

@@ -1,4 +1,4 @@
-"""From a record of another program to a Trajectory: its turns, its tools, its calls, each by the one parser of its form."""
+"""Converts a record of another program to a Trajectory: its turns, its tools and its calls."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from turnwise.data.trajectories import BadTrajectory, used_twice
 from turnwise.types import Trajectory
 
 Calls = Literal["auto", "none", "hermes", "qwen_xml", "llama_json", "bfcl_python"]
-"""How calls stand in the text of assistant turns. ``auto`` looks, ``none`` leaves text as it is."""
+"""How calls are written in the text of assistant turns. ``auto`` detects the format, ``none`` leaves the text unchanged."""
 
-KEYS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")  # of imported messages
+KEYS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")  # keys of imported messages
 
 _LITERAL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _RESPONSE = "<tool_response>", "</tool_response>"
@@ -32,19 +32,19 @@ _TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
 
 
 def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool = False) -> Trajectory:
-    """A record as a Trajectory.
+    """Converts a record to a Trajectory.
 
-    A record that names a ``task`` is one of ours: its text is what its world reads, and ``auto`` leaves it alone.
+    A record with a ``task`` is in this project's format: the environment reads its text, so ``auto`` leaves it unchanged.
 
     Args:
-        record: under OpenAI's or ShareGPT's keys; or the UnusableError that stands in its place.
-        source: ``file:line``; a record without an id is named by it.
+        record: a record with OpenAI's or ShareGPT's keys, or the UnusableError of an unreadable one, which is raised.
+        source: ``file:line``, which becomes the id of a record without one.
         calls: how calls are written in text.
-        keep_system: whether the system message that lists the tools stays. A chat template shows the tools itself, in the
-            policy's own form, so that the message would say them twice and teach a form that is not the policy's.
+        keep_system: whether to keep the system message that lists the tools. The chat template shows the tools itself in the
+            policy's own format, so the message would list them twice and teach another format.
 
     Raises:
-        UnusableError: with the first thing that is wrong.
+        UnusableError: the first mistake.
     """
     if isinstance(record, UnusableError):
         raise record
@@ -79,7 +79,7 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
 
 
 def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Format | Literal["none"]:
-    """How the calls of a conversation stand in its text; ``none`` where it has none, or has ``tool_calls``."""
+    """Returns the format of the calls in a conversation's text, or ``none`` if there are none or they are ``tool_calls``."""
     if any(message.get("tool_calls") for message in messages):
         return "none"
     said = [
@@ -94,12 +94,12 @@ def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Form
 
 @dataclass(slots=True)
 class Importer:
-    """Trajectories of files, one at a time; what could not be used is told and counted.
+    """Reads the trajectories of files one at a time, and logs and counts unusable records.
 
     Attributes:
         calls, keep_system: see :func:`converted`.
-        read: records so far.
-        problems: what was wrong with those that could not be used, in order.
+        read: number of records so far.
+        problems: the problems of unusable records, in order.
     """
 
     calls: Calls = "auto"
@@ -113,7 +113,7 @@ class Importer:
             raise ValueError(f"calls must be one of {', '.join(get_args(Calls))}, got {self.calls!r}")
 
     def trajectories(self, paths: Sequence[Path], on_bytes: OnBytes | None = None) -> Iterator[Trajectory]:
-        """The usable trajectories of the files, in order.
+        """Yields the usable trajectories of the files in order.
 
         Raises:
             InputError: a file cannot be read.
@@ -133,7 +133,7 @@ class Importer:
 
 
 def _structured(messages: Sequence[dict[str, Any]], tools: Sequence[Any], form: Format) -> Iterator[dict[str, Any]]:
-    """Text calls as ``tool_calls``, and the answers to them as one tool message each."""
+    """Yields the messages with text calls as ``tool_calls`` and one tool message for each answer."""
     called = 0
     for place, message in enumerate(messages):
         if message["role"] == "assistant":
@@ -158,7 +158,7 @@ def _reply(message: Mapping[str, Any], tools: Sequence[Any], form: Format, place
     if form == "bfcl_python" and not _is_list(text.rpartition("</think>")[2].strip()):
         return Reply(
             "", text, ()
-        )  # prose may begin as a call does, "Note (...)", and lists are how data sets write calls
+        )  # prose may begin like a single call, as in "Note (...)", but data sets write calls as lists
     try:
         if form == "bfcl_python":
             return _with_names(text, tools)
@@ -169,7 +169,7 @@ def _reply(message: Mapping[str, Any], tools: Sequence[Any], form: Format, place
 
 
 def _json_calls(text: str) -> str:
-    """Hermes' calls with Python's literals between the tags, as some of its data has them, rewritten as JSON."""
+    """Rewrites Hermes calls that hold Python literals between the tags, as some data sets do, as JSON."""
 
     def rewritten(found: re.Match[str]) -> str:
         try:
@@ -185,7 +185,7 @@ def _json_calls(text: str) -> str:
 
 
 def _with_names(text: str, tools: Sequence[Any]) -> Reply:
-    """Python calls of tools whose names are no names in Python, "Market Trends API": they are parsed under others."""
+    """Parses Python calls of tools whose names are not Python names ("Market Trends API") under substitute names."""
     names = {str(function_of(tool).get("name")) for tool in tools if isinstance(tool, Mapping)}
     odd = sorted((name for name in names if not all(map(str.isidentifier, name.split(".")))), key=len, reverse=True)
     if not odd:
@@ -199,7 +199,7 @@ def _with_names(text: str, tools: Sequence[Any]) -> Reply:
 
 
 def _answers(message: Mapping[str, Any], called: int) -> list[str]:
-    """The answers that a message holds to that many calls; empty where it is to stay as it is."""
+    """Returns the answers in a message to ``called`` calls; empty if the message should stay unchanged."""
     text = message["content"].strip()
     if found := _tagged(text):
         return found
@@ -215,7 +215,7 @@ def _answers(message: Mapping[str, Any], called: int) -> list[str]:
 
 
 def _tagged(text: str) -> list[str]:
-    """What stands between the tags of answers, where nothing stands outside of them."""
+    """Returns the texts between the tags of answers, or nothing if there is text outside of them."""
     found, at = [], 0
     try:
         while at < len(text):
@@ -229,7 +229,7 @@ def _tagged(text: str) -> list[str]:
 
 
 def _is_list(text: str) -> bool:
-    """Whether a reply looks like ``[f(a=1), g()]``."""
+    """Returns whether a reply looks like ``[f(a=1), g()]``."""
     return text.startswith("[") and text.endswith("]") and "(" in text
 
 

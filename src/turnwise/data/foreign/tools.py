@@ -1,4 +1,4 @@
-"""Definitions of tools: found in a system prompt, and brought into one form."""
+"""Finds tool definitions in a system prompt, and converts them to one form."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from turnwise.data.toolcalls.reply import ToolCallError, decode_json, skip_space
 
 _TAGGED = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _LIST = re.compile(r"\[\s*\{")
-_PLAIN = {"string", "integer", "number", "boolean", "object", "array"}  # of JSON Schema
+_PLAIN = {"string", "integer", "number", "boolean", "object", "array"}  # types of JSON Schema
 
 
 def tools_in(prompt: str) -> list[Any]:
-    """The tools that a system prompt lists: between ``<tools>`` tags (Hermes, Qwen), or as a JSON array (ToolACE).
+    """Returns the tools that a system prompt lists between ``<tools>`` tags (Hermes, Qwen) or as a JSON array (ToolACE).
 
-    Nothing is evaluated. Empty where none can be read.
+    Nothing is evaluated. The result is empty if no tools can be read.
     """
-    for found in _TAGGED.finditer(prompt):  # the prose before may name the tags too
+    for found in _TAGGED.finditer(prompt):  # the text before the list may mention the tags too
         if tools := [tool for tool in _values(found[1]) if check_tool(tool) is None]:
             return tools
     for found in _LIST.finditer(prompt):
@@ -34,10 +34,10 @@ def tools_in(prompt: str) -> list[Any]:
 
 
 def openai_tool(tool: Any) -> Any:
-    """A tool as ``{"type": "function", "function": {...}}`` with a JSON schema; what is no tool is returned as it is.
+    """Returns a tool as ``{"type": "function", "function": {...}}`` with a JSON schema. Other values are returned unchanged.
 
-    ToolACE's ``arguments`` are the parameters, and its types (``dict``, ``float``) get their names in JSON Schema. xLAM's
-    parameters are a mapping from names to descriptions, with types as Python writes them (``List[int]``, ``str, optional``).
+    ToolACE's ``arguments`` become parameters, and its types (``dict``, ``float``) get their names in JSON Schema. xLAM's
+    parameters are a mapping from names to descriptions, with Python types (``List[int]``, ``str, optional``).
     """
     tool = _named(_renamed(tool))
     if check_tool(tool) is not None:
@@ -56,7 +56,7 @@ def _renamed(tool: Any) -> Any:
 
 
 def _named(tool: Any) -> Any:
-    """A tool whose parameters are listed by name alone, with a schema around them; any other as it is."""
+    """Wraps parameters that are listed only by name in a schema. Other tools are returned unchanged."""
     listed = tool.get("parameters") if isinstance(tool, Mapping) else None
     if not isinstance(listed, Mapping) or not listed or isinstance(listed.get("type"), str):
         return tool
@@ -74,7 +74,7 @@ def _named(tool: Any) -> Any:
 
 
 def _schema(node: Any) -> Any:
-    """The same with types that JSON Schema knows, and nothing where a schema has no list of names."""
+    """Returns a schema with JSON Schema's types, and without values of ``required`` that are not lists of names."""
     if isinstance(node, list):
         return [_schema(item) for item in node]
     if not isinstance(node, Mapping):
@@ -85,12 +85,12 @@ def _schema(node: Any) -> Any:
         if found["type"] == "any":
             del found["type"]
     if "required" in node and not isinstance(node["required"], list | Mapping):
-        del found["required"]  # ToolACE's null, and flags that some write beside each parameter
+        del found["required"]  # null in ToolACE; in other data sets a flag at each parameter
     return found
 
 
 def _values(text: str) -> list[Any]:
-    """The JSON values that follow one another in a text, lists opened; Python's literals where it is one such."""
+    """Returns the consecutive JSON values in a text, or its Python literal, with the items of lists in place of the lists."""
     found: list[Any] = []
     at = skip_space(text, 0)
     try:

@@ -1,5 +1,5 @@
-"""Conversations under the keys of other programs: OpenAI's (``role``, ``content``), ShareGPT's (``from``, ``value``), and xLAM's
-single requests (``query``, ``answers``)."""
+"""Reads conversations of other programs by their keys: OpenAI (``role``, ``content``), ShareGPT (``from``, ``value``), and
+xLAM's single requests (``query``, ``answers``)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ ROLES = {
     **dict.fromkeys(("assistant", "gpt", "chatgpt", "model", "function_call", "tool_call"), "assistant"),
     **dict.fromkeys(("tool", "function", "observation", "function_response", "tool_response", "ipython"), "tool"),
 }
-_CALLS = ("function_call", "tool_call")  # roles whose text is the call
+_CALLS = ("function_call", "tool_call")  # roles whose text is a call
 _KEPT = ("tool_calls", "tool_call_id", "name")
 
 
 def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of a record with our roles and keys; a top-level ``system`` text comes first.
+    """Returns the messages of a record with this project's roles and keys; a top-level ``system`` text comes first.
 
     Raises:
-        UnusableError: there is no conversation, or one of its turns is none.
+        UnusableError: there is no conversation, or a turn is not usable.
     """
     key = next((key for key in CONVERSATIONS if record.get(key) is not None), None)
     if key is None and isinstance(record.get("query"), str) and "answers" in record:
@@ -48,10 +48,10 @@ def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tools_of_record(record: Mapping[str, Any]) -> list[Any]:
-    """What the record lists as tools, in whichever form; empty where it lists none.
+    """Returns the tools of a record in their original form; empty if it lists none.
 
     Raises:
-        UnusableError: it is no list.
+        UnusableError: the tools are not a list.
     """
     given: Any = next((record[key] for key in TOOLS if record.get(key)), [])
     tools = from_text(given, "tools") if isinstance(given, str) else given
@@ -78,15 +78,15 @@ def _message(turn: Any, where: str) -> dict[str, Any]:
         message["reasoning_content"] = reasoning
     if said in _CALLS:
         message |= {"content": "", "tool_calls": _calls(text, where)}
-    elif isinstance(turn.get("function_call"), Mapping):  # OpenAI's form before there were tools
+    elif isinstance(turn.get("function_call"), Mapping):  # OpenAI's older form
         message["tool_calls"] = [{"type": "function", "function": dict(turn["function_call"])}]
     if role != "tool":
-        message.pop("name", None)  # of a person, which no chat template shows
+        message.pop("name", None)  # a person's name, which no chat template shows
     return message
 
 
 def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """xLAM's record: one request and the calls that answer it, as a list or as JSON text."""
+    """Reads xLAM's record: one request and the calls that answer it, as a list or as JSON text."""
     answers = record["answers"]
     calls = _calls(answers if isinstance(answers, str) else json.dumps(answers), "answers")
     assistant: dict[str, Any] = {"role": "assistant", "content": ""} | ({"tool_calls": calls} if calls else {})
@@ -105,7 +105,7 @@ def _text(content: Any, where: str) -> str:
 
 
 def _calls(text: str, where: str) -> list[dict[str, Any]]:
-    """A call, or a list of them, as JSON: what ShareGPT's turns of calls hold."""
+    """Parses a call or a list of calls as JSON, as in ShareGPT's turns of calls."""
     try:
         value, end = decode_json(text, 0)
         if text[end:].strip():

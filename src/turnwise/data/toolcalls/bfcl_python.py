@@ -1,4 +1,4 @@
-"""BFCL and Llama's pythonic form: calls written as Python, read as a syntax tree and never evaluated."""
+"""Parses the format of BFCL and Llama: calls written as Python, read as a syntax tree and never evaluated."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NAMES = {"true": True, "false": False, "null": None}
 
 
 def bfcl_python(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
-    """``[f(a=1, b="x"), g.h()]`` or a single ``f(a=1)``.
+    """Parses ``[f(a=1, b="x"), g.h()]`` or a single ``f(a=1)``.
 
-    Arguments are named literals; tuples become lists, and JSON's ``true``, ``false`` and ``null`` are understood. A reply that
-    begins with neither ``[`` nor a name and ``(`` is prose. Python is typed: ``tools`` are not read.
+    Arguments are named literals; tuples become lists, and JSON's ``true``, ``false`` and ``null`` are accepted. A reply that
+    begins with neither ``[`` nor a name and ``(`` is prose. Python literals have types, so ``tools`` is not used.
 
     Raises:
-        ToolCallError: a reply that begins as a call does not go on as one; an argument without a name, or no literal.
+        ToolCallError: a reply begins like a call but is not one, or an argument has no name or is not a literal.
     """
     thinking, rest = split_thinking(text)
     if not _BEGINS.match(rest):
@@ -41,10 +41,10 @@ def bfcl_python(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
 
 
 def python_literal(text: str) -> Any:
-    """The JSON value that a Python literal writes: ``{'a': [1, True]}``. Never evaluated.
+    """Returns the JSON value of a Python literal such as ``{'a': [1, True]}`` without evaluating it.
 
     Raises:
-        ToolCallError: it is no such literal, or longer than ``MAX_CHARS``.
+        ToolCallError: the text is not such a literal, or is longer than ``MAX_CHARS``.
     """
     if len(text) > MAX_CHARS:
         raise ToolCallError(f"the literal has {len(text)} characters, more than {MAX_CHARS}")
@@ -54,9 +54,9 @@ def python_literal(text: str) -> Any:
 def _parsed(text: str) -> ast.expr:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the policy's backslashes
+            warnings.simplefilter("ignore")  # warnings about invalid escapes in the policy's text
             return ast.parse(text, mode="eval").body
-    # The interpreter bounds the nesting of brackets, of its parser's stack and of the tree, and says so in three ways.
+    # The interpreter limits the nesting of brackets, its parser's stack and the depth of the tree, with three exceptions.
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ToolCallError(f"no Python expression: {error}") from error
 

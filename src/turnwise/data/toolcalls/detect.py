@@ -1,4 +1,4 @@
-"""Which format does a chat template write tool calls in? A conversation is rendered, and each parser tries to read it back."""
+"""Detects the format in which a chat template writes tool calls: it renders a conversation and tries each parser on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROBE_CALL = ToolCall("turnwise_probe", {"city": "probed-city", "days": 3})
 
 
 def asking(count: int = 1) -> list[Message]:
-    """A user's request and ``count`` calls of :data:`PROBE_CALL` that answer it in one turn."""
+    """Returns a user's request and one turn with ``count`` calls of :data:`PROBE_CALL` that answer it."""
     calls = [
         {
             "id": f"probecal{number}",
@@ -38,9 +38,9 @@ def asking(count: int = 1) -> list[Message]:
 
 
 def format_of(chat: ChatTokens) -> Format | None:
-    """The format that the chat template of ``chat`` writes tool calls in; None where no parser reads them back.
+    """Returns the format in which the chat template of ``chat`` writes tool calls.
 
-    None means that the template leaves ``tool_calls`` out, refuses them, or writes them in a form of its own.
+    None means that no parser reads them: the template leaves ``tool_calls`` out, refuses them, or writes another form.
     """
     try:
         (spine,) = chat.spines(asking(), PROBE_TOOLS)

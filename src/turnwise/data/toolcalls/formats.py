@@ -1,4 +1,4 @@
-"""The formats by name. A new one is a file beside this and a line here."""
+"""Lists the formats of tool calls by name. A new format needs a file in this folder and a line here."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PARSERS: Mapping[str, Parser] = {
 
 
 def parser_of(form: Format | None) -> Parser:
-    """The parser of a format.
+    """Returns the parser of a format.
 
     Raises:
-        ValueError: the format has not been settled.
+        ValueError: ``form`` is None.
     """
     if form is None:
-        raise ValueError(f"format: nobody has settled how calls are written; give one of {', '.join(PARSERS)}")
+        raise ValueError(f"format: it is not known how calls are written; give one of {', '.join(PARSERS)}")
     return PARSERS[form]

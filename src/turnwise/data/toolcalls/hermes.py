@@ -1,4 +1,4 @@
-"""Hermes and Qwen chat templates: one JSON object between ``<tool_call>`` and ``</tool_call>`` for each call."""
+"""Parses the format of Hermes and Qwen: one JSON object between ``<tool_call>`` and ``</tool_call>`` for each call."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 def hermes(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
-    """``<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>``, any number of them, prose around them.
+    """Parses any number of ``<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`` with prose around them.
 
-    The object holds these two keys and no other. Where it ends is JSON's own affair, so a closing tag inside a text argument
-    closes nothing. JSON is typed: ``tools`` are not read.
+    The object holds exactly these two keys. It ends where its JSON ends, so a closing tag inside a text argument has no effect.
+    JSON values have types, so ``tools`` is not used.
 
     Raises:
-        ToolCallError: a call is broken, or a tag stands alone.
+        ToolCallError: a call is broken, or a tag has no counterpart.
     """
     thinking, rest = split_thinking(text)
     prose, calls, at = [], [], 0

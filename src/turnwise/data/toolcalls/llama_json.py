@@ -1,4 +1,4 @@
-"""Llama 3: the whole reply is one or more JSON objects, or it is prose."""
+"""Parses the format of Llama 3: the whole reply is one or more JSON objects, or it is prose."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ _ENDS = ("<|eom_id|>", "<|eot_id|>")
 
 
 def llama_json(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
-    """``{"name": "f", "parameters": {"a": 1}}``, further calls after whitespace or ``;``, all maybe behind
-    ``<|python_tag|>``.
+    """Parses ``{"name": "f", "parameters": {"a": 1}}`` and further calls after whitespace or ``;``.
 
-    ``arguments`` is taken for ``parameters``, and ``"type": "function"`` may stand beside them. A reply that begins with
-    neither the tag nor ``{`` is prose. JSON is typed: ``tools`` are not read.
+    ``<|python_tag|>`` may come first, ``arguments`` may replace ``parameters``, and ``"type": "function"`` is allowed. A reply
+    that begins with neither the tag nor ``{`` is prose. JSON values have types, so ``tools`` is not used.
 
     Raises:
-        ToolCallError: a reply that begins as a call does not go on as one.
+        ToolCallError: a reply begins like a call but is not one.
     """
     thinking, rest = split_thinking(text)
     for end in _ENDS:

@@ -1,4 +1,4 @@
-"""When are tool calls as good as the demonstrated ones, and when are they the same?"""
+"""Compares tool calls with demonstrated ones: whether they are equally good, and whether they are identical."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from turnwise.types import ToolCall
 
 
 def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-    """The functional rule for tool calls (PivotRL, arXiv:2603.21383, Appendix A.2): schema, name, acceptable arguments.
+    """Applies the functional rule for tool calls (PivotRL, arXiv:2603.21383, Appendix A.2): schema, name, acceptable arguments.
 
-    Calls of one turn run side by side, so their order is free: each expected call is matched to one made call and no call is
-    left over. Two calls match where they name one tool and give it the same values after these are put into one form: an
-    argument that a schema gives a default may be left out, numbers are equal as numbers, and the outer whitespace of text is
-    ignored. With ``tools`` a made call must also fit the schema of its tool. No calls are as good as none.
+    The calls of one turn run in parallel, so their order is free: each expected call is matched to one made call and no call is
+    left over. Two calls match if they name the same tool and their values are equal in a normal form: an argument with a default
+    may be left out, numbers are compared as numbers, and the outer whitespace of text is ignored. With ``tools``, a made call
+    must also fit the schema of its tool. Two empty sequences match.
     """
     if len(made) != len(expected):
         return False
@@ -25,7 +25,7 @@ def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Se
         return False
     defaults = {str(function_of(tool).get("name")): _defaults(tool) for tool in tools}
     rest = list(made)
-    for true in expected:  # equality of forms is an equivalence, so the first that fits is as good as any
+    for true in expected:  # matching is an equivalence relation, so any matching call may be chosen
         place = next((i for i, call in enumerate(rest) if _fits(call, true, defaults.get(true.name, {}))), None)
         if place is None:
             return False
@@ -34,7 +34,7 @@ def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Se
 
 
 def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
-    """The strict rule: the same calls in the same order with exactly the same arguments."""
+    """Applies the strict rule: the same calls in the same order with exactly the same arguments."""
     return len(made) == len(expected) and all(
         call.name == true.name and same_value(dict(call.arguments), dict(true.arguments))
         for call, true in zip(made, expected, strict=True)
@@ -42,13 +42,13 @@ def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
 
 
 def miss_rate(functional: Sequence[bool], strict: Sequence[bool]) -> float | None:
-    """Pr[strict = 0 | functional = 1]: what an exact match would have missed; None where nothing was acceptable."""
+    """Returns Pr[strict = 0 | functional = 1], the share that an exact match misses, or None if nothing was acceptable."""
     missed = [not exact for good, exact in zip(functional, strict, strict=True) if good]
     return sum(missed) / len(missed) if missed else None
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Equality of JSON values: 1 is 1.0, as JSON has one kind of number, but True is not 1, as Python would have it."""
+    """Compares JSON values: 1 equals 1.0, because JSON has one kind of number, but True does not equal 1 as in Python."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, Mapping) and isinstance(b, Mapping):
@@ -59,7 +59,7 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def _defaults(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Optional parameters and the values that they have where a call leaves them out."""
+    """Returns optional parameters with the values that they have if a call leaves them out."""
     schema = function_of(tool).get("parameters") or {}
     required = schema.get("required") or ()
     properties = schema.get("properties") or {}

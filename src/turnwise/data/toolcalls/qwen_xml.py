@@ -1,4 +1,4 @@
-"""Qwen3-Coder: a call as tags, its values as bare text between them."""
+"""Parses the format of Qwen3-Coder: a call is written as tags, its values as text between them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _NAME = re.compile(r"[^<>\n]{1,256}(?=>)")
 
 
 def qwen_xml(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
-    """``<tool_call><function=f><parameter=a>1</parameter></function></tool_call>``, whitespace between the tags.
+    """Parses ``<tool_call><function=f><parameter=a>1</parameter></function></tool_call>`` with whitespace between the tags.
 
-    A value is the text between its tags without one newline at either end. Its type comes from the tool's schema: text where
-    the schema says string, else JSON (``True``, ``False`` and ``None`` as well) if it is JSON, else text. A parameter that
-    ``tools`` do not describe is read as JSON if it is JSON.
+    A value is the text between its tags without one newline at either end. Its type comes from the tool's schema: text if the
+    schema says string, else JSON (also ``True``, ``False`` and ``None``) if it is valid JSON, else text. A parameter without a
+    schema in ``tools`` is read as JSON if it is valid JSON.
 
     Raises:
-        ToolCallError: a call is broken, a parameter stands twice, or a tag stands alone.
+        ToolCallError: a call is broken, a parameter is repeated, or a tag has no counterpart.
     """
     thinking, rest = split_thinking(text)
     prose, calls, at = [], [], 0
@@ -72,7 +72,7 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 
 def _types(name: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Parameter -> its ``type`` in the schema, where it has one."""
+    """Returns the ``type`` of each parameter that has one in the schema."""
     for tool in tools:
         function = function_of(tool)
         if function.get("name") == name:

@@ -1,7 +1,7 @@
-"""A reply of the policy as thinking, prose and tool calls: what every format shares.
+"""Splits a reply into thinking, prose and tool calls, and holds what all formats share.
 
-A reply is text that somebody else's model wrote, so nothing about it is trusted: it is never evaluated, its size, its number
-of calls and the depth of its arguments are bounded, and whatever is wrong with it is one :class:`ToolCallError`.
+A reply is untrusted text of a model. It is never evaluated; its size, its number of calls and the depth of its arguments are
+limited; and every mistake in it raises :class:`ToolCallError`.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
 
 
 class ToolCallError(ValueError):
-    """The reply is not in its format. The only exception that a parser raises."""
+    """The reply does not follow its format. Parsers raise no other exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply in its parts: calls that stand in the thinking are no calls."""
+    """The parts of a reply. Calls inside the thinking do not count as calls."""
 
     thinking: str
-    content: str  # what stands outside the calls, without outer whitespace
+    content: str  # the text outside the calls, without outer whitespace
     calls: tuple[ToolCall, ...]
 
 
 class Parser(Protocol):
-    """A format: text -> its parts.
+    """Parses text of one format into its parts.
 
-    ``tools`` are the definitions that the policy was shown; formats whose values are untyped read their types there.
+    ``tools`` are the definitions that the policy saw; formats without typed values take the types from them.
 
     Raises:
-        ToolCallError: the text is no reply in this format.
+        ToolCallError: the text does not follow the format.
     """
 
     def __call__(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply: ...
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """The thinking and what follows it, both without outer whitespace.
+    """Returns the thinking and the text after it, both without outer whitespace.
 
-    Thinking is all up to the last ``</think>``, as for :meth:`turnwise.data.chat.ChatTokens.decode`.
+    Thinking is all text up to the last ``</think>``, as in :meth:`turnwise.data.chat.ChatTokens.decode`.
 
     Raises:
-        ToolCallError: the text is longer than ``MAX_CHARS``, or its thinking never ends.
+        ToolCallError: the text is longer than ``MAX_CHARS``, or its thinking is never closed.
     """
     if len(text) > MAX_CHARS:
         raise ToolCallError(f"the reply has {len(text)} characters, more than {MAX_CHARS}")
@@ -65,10 +65,10 @@ def split_thinking(text: str) -> tuple[str, str]:
 
 
 def checked_call(name: Any, arguments: Any) -> ToolCall:
-    """A call whose name is a name and whose arguments are a JSON object.
+    """Returns a call after checking that its name is valid and its arguments are a JSON object.
 
     Raises:
-        ToolCallError: they are not.
+        ToolCallError: the name or the arguments are not valid.
     """
     _check_name(name, "the name of a tool")
     if not isinstance(arguments, Mapping):
@@ -80,7 +80,7 @@ def checked_call(name: Any, arguments: Any) -> ToolCall:
 
 
 def checked_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """The calls of a reply.
+    """Returns the calls of a reply as a tuple.
 
     Raises:
         ToolCallError: there are more than ``MAX_CALLS``.
@@ -91,10 +91,10 @@ def checked_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def decode_json(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value that begins at ``start`` (whitespace apart), and the place after it.
+    """Returns the JSON value that begins at ``start``, after whitespace, and the place after the value.
 
     Raises:
-        ToolCallError: there is none; an object names a key twice; NaN and infinities are no JSON either.
+        ToolCallError: there is no JSON value, it repeats a key of an object, or it holds NaN or an infinity.
     """
     start = skip_space(text, start)
     try:
@@ -106,17 +106,17 @@ def decode_json(text: str, start: int) -> tuple[Any, int]:
 
 
 def skip_space(text: str, at: int) -> int:
-    """The place of the first character from ``at`` on that is no whitespace."""
+    """Returns the place of the first character from ``at`` on that is not whitespace."""
     while at < len(text) and text[at].isspace():
         at += 1
     return at
 
 
 def expect(text: str, at: int, token: str) -> int:
-    """The place after ``token``, which must come next, whitespace apart.
+    """Returns the place after ``token``, which must come next, after whitespace.
 
     Raises:
-        ToolCallError: something else comes.
+        ToolCallError: other text comes next.
     """
     at = skip_space(text, at)
     if not text.startswith(token, at):

@@ -1,4 +1,4 @@
-"""Tool calls as the text of a format: the inverse of its parser."""
+"""Writes tool calls as the text of a format, the inverse of its parser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.types import ToolCall
 
 
 def write_calls(calls: Sequence[ToolCall], form: Format) -> str:
-    """The calls in ``form``; ``PARSERS[form]`` reads the same calls back.
+    """Returns the calls as text in ``form``; ``PARSERS[form]`` reads the same calls from it.
 
     Raises:
         ValueError: there is no call to write.
@@ -43,7 +43,7 @@ def _qwen_xml(calls: Sequence[ToolCall]) -> str:
 
 
 def _bfcl_python(calls: Sequence[ToolCall]) -> str:
-    """``f(a=1)`` for one call, ``[f(a=1), g()]`` for several."""
+    """Writes ``f(a=1)`` for one call and ``[f(a=1), g()]`` for several."""
     texts = [f"{call.name}({', '.join(f'{key}={item!r}' for key, item in call.arguments.items())})" for call in calls]
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 

@@ -1,6 +1,6 @@
-"""Eight toy skills, one for each out-of-domain benchmark of PivotRL (arXiv:2603.21383): what training may forget.
+"""Eight toy skills that training may make a policy forget, one for each out-of-domain benchmark of PivotRL (arXiv:2603.21383).
 
-They measure forgetting of a tiny model and nothing else; a score here is no score on the benchmark that it mirrors.
+They only measure forgetting of a tiny model. A score here is not a score on the mirrored benchmark.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SKILLS: dict[str, Skill] = {
 
 
 def items(skill: str, split: Split, count: int, seed: int = 0) -> list[Item]:
-    """``count`` different items; the same arguments give the same items.
+    """Returns ``count`` different items; the same arguments give the same items.
 
     Raises:
-        ValueError: an unknown skill or split, or more items than the skill seems to have.
+        ValueError: the skill or split is unknown, or the skill seems to have fewer items.
     """
     if skill not in SKILLS:
         raise ValueError(f"unknown skill {skill!r}; there are {', '.join(SKILLS)}")

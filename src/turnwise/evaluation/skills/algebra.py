@@ -8,7 +8,7 @@ from turnwise.evaluation.skills.skill import Item, Skill, exact
 
 
 def draw(rng: Random) -> Item:
-    """a x = c, x + b = c, x - b = c, b - x = c or a x + b = c, with a solution in 1..9."""
+    """Draws an equation a x = c, x + b = c, x - b = c, b - x = c or a x + b = c with a solution in 1..9."""
     name, x = rng.choice("xynmk"), rng.randint(1, 9)
     a, b = rng.randint(2, 4), rng.randint(1, 9)
     left, right = rng.choice(

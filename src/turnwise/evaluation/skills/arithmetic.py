@@ -1,4 +1,4 @@
-"""Multi-step arithmetic (mirrors AIME): three operations in a row, the running results as the working."""
+"""Multi-step arithmetic (mirrors AIME): three operations in a row, with the intermediate results as the working."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LIMIT = 20
 
 
 def draw(rng: Random) -> Item:
-    """A start and three steps; every value on the way lies in 0..20."""
+    """Draws a start and three steps; all intermediate values are in 0..20."""
     value = rng.randint(1, 9)
     parts = [f"Start with {value}"]
     working: list[int] = []
@@ -25,7 +25,7 @@ def draw(rng: Random) -> Item:
 
 
 def score(answer: str, item: Item) -> float:
-    """1 where the last number of the answer is the final result; the working is free."""
+    """Returns 1 if the last number of the answer is the final result; the working is not checked."""
     numbers = re.findall(r"\d+", answer)
     return float(bool(numbers) and int(numbers[-1]) == int(item.reference.split()[-1]))
 

@@ -11,7 +11,7 @@ LETTERS = "ABCD"
 
 
 def question(rng: Random) -> tuple[str, str, str, list[str]]:
-    """(relation, argument, right option, three wrong options) in English; the argument may be empty."""
+    """Draws (relation, argument, right option, three wrong options) in English; the argument may be empty."""
     relation = rng.choice(("kind", "opposite", "largest", "smallest"))
     if relation == "kind":
         kind, *others = rng.sample(list(KINDS), 4)
@@ -25,7 +25,7 @@ def question(rng: Random) -> tuple[str, str, str, list[str]]:
 
 
 def options(rng: Random, right: str, wrong: list[str]) -> tuple[str, str]:
-    """The options under shuffled letters, and the letter of the right one."""
+    """Returns the options under shuffled letters, and the letter of the right one."""
     words = [right, *wrong]
     rng.shuffle(words)
     listed = " ".join(f"{letter} {word}" for letter, word in zip(LETTERS, words, strict=True))

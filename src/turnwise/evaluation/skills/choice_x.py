@@ -10,7 +10,7 @@ from turnwise.evaluation.skills.skill import Item, Skill, exact
 
 
 def draw(rng: Random) -> Item:
-    """A question of ``choice`` with every word in Meru; its copula stands at the end."""
+    """Draws a question of ``choice`` with every word in Meru, where the copula comes last."""
     relation, argument, right, wrong = question(rng)
     listed, letter = options(rng, MERU.get(right, right), [MERU.get(word, word) for word in wrong])
     head = {"kind": "", "opposite": f"{MERU['opposite']} {MERU['of']} "}.get(relation, MERU.get(relation, ""))

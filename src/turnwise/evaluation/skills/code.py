@@ -8,7 +8,7 @@ from turnwise.evaluation.skills.skill import Item, Skill, exact
 
 
 def draw(rng: Random) -> Item:
-    """Two or three lines over small numbers: indexing, max, min, len, reversal, loops, branches, sums."""
+    """Draws a program of a few lines over small numbers: indexing, max, min, len, reversal, loops, branches, sums."""
     task = rng.choice(("index", "max", "min", "len", "last", "reverse", "range", "if", "sum"))
     values = rng.sample(range(10), rng.randint(2, 4))
     x, k = rng.randint(0, 9), rng.randint(1, 9)

@@ -1,4 +1,4 @@
-"""Instruction constraints (mirrors IFBench): do exactly what is asked, and the form is what counts."""
+"""Instruction constraints (mirrors IFBench): the answer must have exactly the requested form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLACES = ("first", "second", "third")
 
 
 def draw(rng: Random) -> Item:
-    """Repeat, reverse, pick, bracket, or name things of a kind with one forbidden."""
+    """Draws an instruction: repeat, reverse, pick, bracket, or name things of a kind except a forbidden one."""
     task = rng.choice(("repeat", "reverse", "pick", "bracket", "name"))
     if task == "repeat":
         word, times = rng.choice(WORDS), rng.randint(2, 4)
@@ -33,7 +33,7 @@ def draw(rng: Random) -> Item:
 
 
 def score(answer: str, item: Item) -> float:
-    """1 where every constraint holds. Naming tasks have many right answers, the others have one."""
+    """Returns 1 if every constraint holds. Naming tasks have many right answers, the others have one."""
     if not item.data:
         return exact(answer, item)
     words = answer.split()

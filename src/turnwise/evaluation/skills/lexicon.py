@@ -1,4 +1,4 @@
-"""The words of the toy skills, and two toy languages made from them."""
+"""Defines the words of the toy skills, and two toy languages with a word for each of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GLOSSED = (*WORDS, *OPPOSITE, *VERBS, *KINDS, "the", "a", "which", "is", "oppos
 
 
 def _coin(onsets: str, vowels: str, coda: str) -> dict[str, str]:
-    """One invented word for each English one: two open syllables and a closing consonant, all different."""
+    """Returns a different invented word for each English one: two open syllables and a final consonant."""
     syllables = ["".join(pair) for pair in product(onsets, vowels)]
     step = len(syllables) + 1  # neighbours in the list differ in both syllables
     total = len(syllables) ** 2

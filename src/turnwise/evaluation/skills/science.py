@@ -1,4 +1,4 @@
-"""Science formulas (mirrors SciCode): know which product or quotient is meant, compute it, name the unit."""
+"""Science formulas (mirrors SciCode): choose the right product or quotient, compute it, name the unit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORMULAS: tuple[tuple[tuple[str, str], tuple[str, str], tuple[str, str]], ...] 
 
 
 def draw(rng: Random) -> Item:
-    """One of five laws, solved for any of its three quantities; factors in 1..9."""
+    """Draws one of five laws, solved for one of its three quantities, with factors in 1..9."""
     product, first, second = rng.choice(_FORMULAS)
     a, b = rng.randint(1, 9), rng.randint(1, 9)
     quantities = [(product, a * b), (first, a), (second, b)]

@@ -1,4 +1,4 @@
-"""What a toy skill is: a seeded generator of items with disjoint splits, and a scorer."""
+"""Defines a toy skill: a seeded generator of items with disjoint splits, and a scorer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from random import Random
 from typing import Any, Literal
 
 Split = Literal["train", "test"]
-_TEST_SHARE = 5  # one key in five is a test item
+_TEST_SHARE = 5  # one key of five is a test item
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question. ``key`` decides the split; ``data`` is what the scorer needs beyond the reference."""
+    """One question. ``key`` decides the split; ``data`` holds what the scorer needs besides the reference."""
 
     skill: str
     prompt: str
@@ -29,7 +29,7 @@ class Item:
 
     @property
     def split(self) -> Split:
-        """A function of the key alone, so that no seed can move an item from one split to the other."""
+        """The split of the item. It depends only on the key, so that no seed can move an item to the other split."""
         text = f"{self.skill}\n{self.key or self.prompt}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return "test" if int.from_bytes(digest) % _TEST_SHARE == 0 else "train"
@@ -37,16 +37,16 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """``draw`` makes one random item of any split, ``score`` grades an answer in [0, 1]."""
+    """A skill: ``draw`` makes one random item of any split, and ``score`` grades an answer in [0, 1]."""
 
     name: str
-    mirrors: str  # the benchmark of PivotRL's out-of-domain table that it stands for
+    mirrors: str  # the benchmark of PivotRL's out-of-domain table
     draw: Callable[[Random], Item]
     score: Callable[[str, Item], float]
 
 
 def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
-    """Items of one split without end; an item may come again."""
+    """Yields items of one split endlessly; items may repeat."""
     if split not in ("train", "test"):
         raise ValueError(f"split must be train or test, got {split!r}")
     rng = Random(f"{skill.name}/{seed}")
@@ -57,12 +57,12 @@ def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
 
 
 def exact(answer: str, item: Item) -> float:
-    """1 where the answer is the reference, whitespace aside."""
+    """Returns 1 if the answer equals the reference up to whitespace."""
     return float(" ".join(answer.split()) == " ".join(item.reference.split()))
 
 
 def by_words(answer: str, item: Item) -> float:
-    """1 minus the word-level edit distance to the reference, as a share of the longer of the two."""
+    """Returns 1 minus the word-level edit distance to the reference, divided by the length of the longer text."""
     got, want = answer.split(), item.reference.split()
     row = list(range(len(want) + 1))
     for i, word in enumerate(got, 1):

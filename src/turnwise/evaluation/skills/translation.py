@@ -9,7 +9,7 @@ from turnwise.evaluation.skills.skill import Item, Skill, by_words
 
 
 def draw(rng: Random) -> Item:
-    """Into Tovan (verb last, adjective after its noun) or into Meru (verb first, adjective before it)."""
+    """Draws a sentence to translate into Tovan (verb last, adjective after its noun) or Meru (verb first, adjective before)."""
     subject, target = rng.sample(NOUNS, 2)
     verb = rng.choice(VERBS)
     first, second = (rng.choice(ADJECTIVES) for _ in range(2))

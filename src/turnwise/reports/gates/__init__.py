@@ -1,1 +1,1 @@
-"""What saved rollouts say about a rule that was not in force: pure functions from groups to tables."""
+"""Evaluates gates on saved rollouts that were sampled without them: pure functions from groups to tables."""

@@ -1,4 +1,4 @@
-"""Tier 1 of Selective Rollout, measured: the same groups under the same draws, played without a gate and with one."""
+"""Measures tier 1 of Selective Rollout: the same groups, sampled with the same draws without and with a gate."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ import numpy as np
 
 from turnwise.errors import InputError
 from turnwise.reports.gates.groups import TOLERANCE
-from turnwise.reports.gates.recorded import paths_of, rows_of
+from turnwise.reports.gates.recorded import paths_of
 from turnwise.reports.gates.resample import intervals
 from turnwise.reports.gates.tables import counts
+from turnwise.runs.lines import checked_lines
 
 Played = Mapping[str, Any]
 """A recorded tree, as in ``rollouts/train.jsonl`` (docs/metrics.md)."""
 
 
 def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str, Any]:
-    """What a gate saved of the groups that both arms recorded in their first iteration, where both have the same policy.
+    """Returns what a gate saved in the groups that both arms recorded in their first iteration, where their policies are equal.
 
-    The arm without a gate is the shadow sample: it shows how each group ends, so that a cut is right where all rewards are the
-    same there. Groups with fewer than two rewarded rollouts there are left out. Percentages are 0 to 100; intervals are 95 %,
-    from a bootstrap over groups (savings) or Wilson's (precision, recall).
+    The arm without a gate shows how each group ends: a cut is right if all its rewards there are equal. Groups with fewer than
+    two rewarded rollouts there are left out. Percentages are 0 to 100; intervals are 95 %, from a bootstrap over groups (savings)
+    or Wilson's (precision, recall).
 
     Args:
         without, gated: files of recorded rollouts, run folders, or folders of the runs of several seeds.
 
     Returns:
-        ``saved_pct`` with ``ci95`` of turns; ``tokens_saved_pct`` with ``tokens_ci95`` where tokens are recorded; ``cut``,
-        ``tp``, ``fp``, ``precision``, ``recall``; ``first_steps_pct``: groups that wrote and saw the same in both arms up to
-        the step at which the gate looked; ``matched_pct``: groups that were not cut and are the same to their end.
+        ``saved_pct`` with ``ci95`` of turns; ``tokens_saved_pct`` with ``tokens_ci95`` if tokens are recorded; ``cut``,
+        ``tp``, ``fp``, ``precision``, ``recall``; ``first_steps_pct``: groups with equal actions and observations in both arms up
+        to the step of the gate's decision; ``matched_pct``: groups that were not cut and are equal to their end.
 
     Raises:
         InputError: an arm has no groups, or the two share none.
@@ -63,12 +64,12 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str
 
 
 def _groups(path: Path) -> dict[tuple[str, str], Played]:
-    """(file within the folder, state) -> the tree of iteration 0."""
+    """Returns the trees of iteration 0 by (file within the folder, state)."""
     files = recordings(path)
     found: dict[tuple[str, str], Played] = {
         (str(file.relative_to(path)) if path.is_dir() else "", str(row["state"]["id"])): row
         for file in files
-        for _, row in rows_of(file)
+        for _, row in checked_lines(file)
         if row.get("iteration") == 0
     }
     if not found:
@@ -77,9 +78,9 @@ def _groups(path: Path) -> dict[tuple[str, str], Played]:
 
 
 def recordings(path: Path) -> list[Path]:
-    """The files of recorded rollouts of a run's folder, of its folders by seed, or the file itself.
+    """Returns the files of recorded rollouts of a run's folder, of its folders by seed, or the file itself.
 
-    Of seeds, those that were put aside are left out, and those that are not finished where others are.
+    Folders that ``fresh=true`` renamed are left out, and so are unfinished seeds if others are finished.
     """
     if not path.is_dir():
         return [path]
@@ -99,7 +100,7 @@ def _rewards(row: Played) -> list[float]:
 
 
 def _column(groups: Sequence[tuple[Played, Played, Any]], cost: Callable[[Played], float]) -> list[np.ndarray]:
-    """Per arm (N,) what each group cost."""
+    """The cost of each group in each arm, (N,)."""
     return [np.array([sum(map(cost, group[arm]["turns"])) for group in groups]) for arm in (0, 1)]
 
 
@@ -109,14 +110,14 @@ def _saved(columns: Sequence[np.ndarray], resamples: int, seed: int, name: str, 
 
 
 def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """(..., N) twice -> (..., 1): what the second costs less than the first, in percent of the first."""
+    """Returns how much less the second costs than the first, in percent of the first: (..., N) twice -> (..., 1)."""
     return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
 
 
 def _same(free: Played, gated: Played, steps: int | None) -> bool:
-    """Whether the first ``steps`` turns (None: all) of every rollout are the same, in actions and in what the world answered."""
+    """Returns whether the first ``steps`` turns (None: all) of every rollout have equal actions and observations."""
     sides = []
     for turns in (free["turns"], gated["turns"]):
-        paths = sorted(paths_of(turns))  # by their first turns: in the order in which they began
+        paths = sorted(paths_of(turns))  # in the order in which they began
         sides.append([[(turns[i]["text"], turns[i]["observation"]) for i in path[:steps]] for path in paths])
     return bool(sides[0] == sides[1])

@@ -1,4 +1,4 @@
-"""Groups of rollouts that ran to their end, as a gate's table of evidence."""
+"""Defines groups of rollouts that ran to their end, on which gates are evaluated."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ TOLERANCE = 1e-6  # std at or below which rewards count as equal, as in turnwise
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group: how it ended, what each signal was after K turns, and what was still to come then."""
+    """One group: how it ended, the value of each signal after K turns, and the turns after step K."""
 
     id: str
     label: Label
-    variance: float  # of its rewards, the population's
+    variance: float  # population variance of its rewards
     size: int  # rollouts
-    turns: float  # of all its rollouts together
+    turns: float  # turns of all its rollouts together
     signals: Mapping[int, Mapping[str, float]]  # K -> signal -> value
     tail: Mapping[int, float]  # K -> turns of all its rollouts after step K
     kind: str | None = None  # of task
-    iteration: int = 0  # of training, in which it was played
+    iteration: int = 0  # training iteration in which it was sampled
     looks: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # K -> what a running gate measured there
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Groups with what they have in common.
+    """Groups with their common settings.
 
-    ``measured`` says whether turns and tails were counted; otherwise they are upper bounds, an unfinished rollout taken to
-    last until the horizon. ``left_out`` counts, by reason, the groups that could not be used.
+    ``measured`` says whether turns and tails were counted. Otherwise they are upper bounds, which assume that an unfinished
+    rollout lasts until the horizon. ``left_out`` counts unusable groups by reason.
     """
 
     groups: tuple[Group, ...]
@@ -46,7 +46,7 @@ class Buffer:
 
     @property
     def uniform(self) -> np.ndarray:
-        """(N,) whether a group's rewards are all the same: zero-variance, the class that a gate looks for."""
+        """(N,) whether all rewards of a group are equal (zero variance), the class that a gate detects."""
         return np.sqrt(self.variances) <= TOLERANCE
 
     @property
@@ -59,7 +59,7 @@ class Buffer:
 
     @property
     def energies(self) -> np.ndarray:
-        """(N,) squared L2 norm of each group's GRPO advantages (r - mean) / std: G, or 0 where the rewards are the same."""
+        """(N,) squared L2 norm of each group's GRPO advantages (r - mean) / std: G, or 0 if the rewards are equal."""
         return np.array([group.size for group in self.groups], dtype=float) * ~self.uniform
 
     def values(self, step: int, signal: str) -> np.ndarray:
@@ -69,12 +69,12 @@ class Buffer:
         return np.array([group.tail[step] for group in self.groups], dtype=float)
 
     def only(self, keep: Sequence[int] | np.ndarray) -> Buffer:
-        """The groups of these numbers."""
+        """Returns the groups with these indices."""
         return Buffer(tuple(self.groups[i] for i in keep), self.horizon, self.steps, self.measured, dict(self.left_out))
 
 
 def label_of(rewards: Sequence[float]) -> Label:
-    """``mixed`` where the rewards differ; else ``all_succeed`` where they are above 0, ``all_fail`` where not."""
+    """Returns ``mixed`` if the rewards differ, else ``all_succeed`` if they are above 0, else ``all_fail``."""
     if float(np.std(rewards)) > TOLERANCE:
         return "mixed"
     return "all_succeed" if float(np.mean(rewards)) > TOLERANCE else "all_fail"

@@ -1,8 +1,8 @@
-"""What gates measured while the rollouts ran, held against Selective Rollout's signals on the same groups.
+"""Compares what gates measured during sampling with Selective Rollout's signals on the same groups.
 
-Signals of actions and observations can be computed afterwards; what a predictor said of a group cannot, for it learns on.
-``rewards_known`` is a predictor that has learned nothing: what it and a gate both see of rollouts that are over is no merit of
-the gate's. Intervals take groups for independent, across seeds and iterations, and are for that too narrow rather than too wide.
+Signals of actions and observations can be computed afterwards. A predictor's values cannot, because it learns on. The baseline
+``rewards_known`` is a predictor that has learned nothing and only knows the rewards of finished rollouts, which every gate sees.
+Intervals treat groups as independent across seeds and iterations, so they may be too narrow.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Looks = dict[str, dict[str, dict[str, Row]]]
 
 
 def looks_table(buffer: Buffer, resamples: int, seed: int) -> Looks:
-    """K -> ``all`` and ``late`` (the later half of the iterations) -> signal -> how well it ranks groups by reward variance.
+    """Returns K -> ``all`` and ``late`` (later half of the iterations) -> signal -> how well it ranks groups by reward variance.
 
-    A row has ``rho``, ``p`` and ``auroc`` as in T7, ``over_d``: its AUROC less that of d_K, both resampled together, and how
-    many ``groups`` and ``zero_variance`` ones it is of: those of which a rollout still ran after turn K. Empty where gates
-    measured nothing but the signals themselves.
+    A row has ``rho``, ``p`` and ``auroc`` as in T7; ``over_d``, its AUROC minus that of d_K, both resampled together; and the
+    numbers of ``groups`` and of ``zero_variance`` groups, among groups with a rollout that still ran after turn K. The result is
+    empty if gates measured nothing except the signals themselves.
     """
     table: Looks = {}
     last = max(group.iteration for group in buffer.groups)

@@ -1,6 +1,6 @@
-"""The figures that the paper of Selective Rollout prints (arXiv:2605.05802), and which of them the released data give.
+"""Lists the numbers in the paper of Selective Rollout (arXiv:2605.05802), and checks which of them the released data give.
 
-A key is the path of the number in the JSON of ``scripts/gate_report.py``; the text is the figure as printed.
+A key is the path of the number in the JSON of ``scripts/gate_report.py``; the text is the number as printed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Verdict = Literal["agrees", "differs", "not in the data"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One printed figure beside ours, to the printed digit (halves rounded up)."""
+    """One printed number beside ours, compared to the last printed digit (halves are rounded up)."""
 
     key: str
     printed: str
@@ -24,12 +24,12 @@ class Cell:
 
 
 def compare(result: Mapping[str, Any]) -> list[Cell]:
-    """Every printed figure against ``result``. A figure whose key is not there, or is None, is not in the data."""
+    """Compares every printed number with ``result``. A number whose key is missing or None is not in the data."""
     return [_cell(key, printed, _look_up(result, key)) for key, printed in printed_figures()]
 
 
 def printed_figures() -> Iterator[tuple[str, str]]:
-    """All (key, printed figure)."""
+    """Returns all pairs (key, printed number)."""
     yield from _rows("t1", "cut tp fp precision recall safe raw", _T1)
     for signal, row in _T7.items():
         for k, printed in zip(("5", "10", "15", "20"), row.split(), strict=True):
@@ -138,13 +138,13 @@ def _cell(key: str, printed: str, value: Any) -> Cell:
 
 
 def _like(printed: str, value: float) -> str:
-    """``value`` with the digits of ``printed``."""
+    """Returns ``value`` with the digits of ``printed``."""
     if "e" in printed:
         return f"{value:.{len(printed.partition('e')[0].partition('.')[2])}e}"
     return half_up(value, len(printed.partition(".")[2]))
 
 
 def half_up(value: float, digits: int) -> str:
-    """``value`` with so many decimals, halves rounded up. What floating point makes of a half (0.12499999999) is put right."""
+    """Returns ``value`` with some decimals, halves rounded up. Halves that floating point misses (0.12499999999) count too."""
     rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{abs(rounded) if rounded == 0 else rounded:f}"

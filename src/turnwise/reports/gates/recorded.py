@@ -1,9 +1,7 @@
-"""Rollouts that a run wrote down (``rollouts/*.jsonl``) as a buffer of groups."""
+"""Reads the recorded rollouts of a run (``rollouts/*.jsonl``) as a buffer of groups."""
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,28 +14,30 @@ from turnwise.algo.gates.predicted import mixed_probability
 from turnwise.algo.gates.prefixes import prefixes
 from turnwise.algo.gates.signals import SIGNALS
 from turnwise.errors import InputError
-from turnwise.files import lines_of
 from turnwise.reports.gates.groups import KNOWN, Buffer, Group, label_of
+from turnwise.runs.lines import checked_lines
 
 
 def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | None = None) -> Buffer:
-    """The groups of some files of recorded rollouts (docs/metrics.md, "rollouts/train.jsonl").
+    """Reads the groups of files of recorded rollouts (docs/metrics.md, "rollouts/train.jsonl").
 
-    Groups that a gate stopped, that branch below their root, or that have fewer than two rewarded rollouts say nothing of how
-    a group ends; they are left out and counted.
+    Groups that a gate stopped, that branch below their root, or that have fewer than two rewarded rollouts do not show how a
+    group ends; they are left out and counted.
 
     Args:
-        paths: files of JSON lines, one tree a line.
-        steps: K at which signals are taken; those at or beyond the horizon are dropped.
-        horizon: T_max; None: the longest rollout seen.
+        paths: files of JSON lines, one tree per line.
+        steps: values of K at which signals are computed; those at or beyond the horizon are dropped.
+        horizon: T_max. None: the longest rollout.
 
     Raises:
-        InputError: a line is no recorded rollout, no group is left, or none lasts beyond the first step.
+        InputError: a file is missing, a line is not a recorded rollout, no group is left, or none lasts beyond the first step.
     """
     left_out: Counter[str] = Counter()
     found = []
     for path in paths:
-        for place, row in rows_of(path):
+        if not path.exists():
+            raise InputError(f"{path}: no such file")
+        for place, row in checked_lines(path):
             with _recorded(place):
                 group = _paths(row)
             if isinstance(group, str):
@@ -66,7 +66,7 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
 
 @contextmanager
 def _recorded(place: str) -> Iterator[None]:
-    """What goes wrong in this block is the record's fault."""
+    """Turns errors in this block into an InputError about the record."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -76,29 +76,8 @@ def _recorded(place: str) -> Iterator[None]:
         ) from error
 
 
-def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(file:line, tree) of every line of a file of recorded rollouts.
-
-    Raises:
-        InputError: the file is no text, or a line no JSON.
-    """
-    try:
-        lines = list(lines_of(path))
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be read as text ({error})") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        place = f"{path}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{place}: not a JSON object ({error}); remove the line if it was torn off") from error
-        yield place, row
-
-
 def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[float]] | str:
-    """The rollouts of a recorded tree with their rewards, or why it is left out."""
+    """Returns the rollouts of a recorded tree with their rewards, or why it is left out."""
     turns = row["turns"]
     if row.get("stopped", False):
         return "stopped by a gate"
@@ -114,10 +93,10 @@ def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[
 
 
 def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """The numbers of the turns of each rollout of a recorded tree, by the number of its leaf.
+    """Returns the indices of the turns of each rollout of a recorded tree, in the order of the leaves.
 
     Raises:
-        ValueError: a turn continues one that does not stand before it.
+        ValueError: a turn comes before its parent.
     """
     parents = {turn["parent"] for turn in turns}
     return [_path(turns, leaf) for leaf in range(len(turns)) if leaf not in parents]
@@ -148,7 +127,7 @@ def _group(
         at = prefixes(actions, observations, [bool(length <= step) for length in lengths], step)
         signals[step] = {name: signal(at) for name, signal in SIGNALS.items()}
     return Group(
-        f"{row['state']['id']} of {place}",  # the same state is played in many iterations
+        f"{row['state']['id']} of {place}",  # the same state is sampled in many iterations
         label_of(rewards),
         float(np.var(rewards)),
         len(rollouts),
@@ -165,5 +144,5 @@ def _group(
 
 
 def _known(rewards: Sequence[float], ended: np.ndarray) -> float:
-    """How mixed a group is expected to come out by who knows the rewards of rollouts that are over and nothing else."""
+    """Returns the probability of a mixed group, given only the rewards of finished rollouts."""
     return mixed_probability([reward if over else 0.5 for reward, over in zip(rewards, ended, strict=True)])

@@ -1,4 +1,4 @@
-"""The results that the authors of Selective Rollout released (github.com/zhiyuanZhai20/selective-rollout) as tables."""
+"""Reads the results that the authors of Selective Rollout released (github.com/zhiyuanZhai20/selective-rollout)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from turnwise.algo.gates.signals import SIGNALS, TERMINATION
 from turnwise.errors import InputError
 from turnwise.reports.gates.groups import LABELS, Buffer, Group
 
-FEATURES = "hybrid_gate_features.csv"  # one row a (task, K): signals, label, variance
-WALLCLOCK = "wallclock_ab.csv"  # tier 1, one row a (task, arm)
-TRAINING = ("mechanism_baseline_per_iter.csv", "mechanism_gated_per_iter.csv")  # tier 3, one row a (seed, iteration)
-GROUP_SIZE, HORIZON = 8, 30  # of the offline buffer, whose table does not repeat them (paper, section 3.1)
+FEATURES = "hybrid_gate_features.csv"  # one row per (task, K): signals, label, variance
+WALLCLOCK = "wallclock_ab.csv"  # tier 1, one row per (task, arm)
+TRAINING = ("mechanism_baseline_per_iter.csv", "mechanism_gated_per_iter.csv")  # tier 3, one row per (seed, iteration)
+GROUP_SIZE, HORIZON = 8, 30  # of the offline buffer; its table does not hold them (paper, section 3.1)
 
 Row = Mapping[str, str]
 
@@ -24,10 +24,10 @@ def is_released(folder: Path) -> bool:
 
 
 def read_features(folder: Path) -> Buffer:
-    """The offline buffer. It holds no lengths: what a rollout that runs at step K still takes is bounded by the horizon.
+    """Reads the offline buffer. It holds no lengths, so the turns after step K are bounded by the horizon.
 
     Raises:
-        InputError: a column is missing, a value is no number, or the steps do not hold the same tasks.
+        InputError: a column is missing, a value is not a number, or the steps do not hold the same tasks.
     """
     path = folder / FEATURES
     columns = ["K", "task_id", "task_type", "label", "reward_var", *SIGNALS]
@@ -60,7 +60,7 @@ def read_features(folder: Path) -> Buffer:
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
-    """The rows of a file that must have these columns.
+    """Reads the rows of a file that must have these columns.
 
     Raises:
         InputError: the file cannot be read, is empty, or lacks a column.
@@ -80,19 +80,19 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
 
 
 def number_of(path: Path, line: int, row: Row, column: str) -> float:
-    """A cell as a number.
+    """Parses a cell as a number.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a number.
     """
     return _cell(path, line, row, column, float, "a number")
 
 
 def whole_number_of(path: Path, line: int, row: Row, column: str) -> int:
-    """A cell as a whole number, which may be written as 3.0.
+    """Parses a cell as a whole number, which may be written as 3.0.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a whole number.
     """
     return int(_cell(path, line, row, column, _whole, "a whole number"))
 

@@ -1,4 +1,4 @@
-"""All that a buffer of rollouts, or the authors' released results, say of a gate: one JSON object."""
+"""Evaluates a gate on a buffer of rollouts or on the authors' released results, as one JSON object."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from turnwise.reports.gates.tiers import read_tier1, read_tier3, replayed
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is looked at.
+    """Settings of the report.
 
     Attributes:
-        k, threshold, ended: of the gate and of the OR rule's second clause.
-        steps: K of the table of signals; a released table has its own.
-        thresholds: of the sweep at step ``k``.
-        floor: least precision of a tuned gate.
-        horizon: T_max of recorded rollouts; None: the longest one.
+        k, threshold, ended: step and threshold of the gate, and the OR rule's second condition.
+        steps: values of K in the table of signals; a released table has its own.
+        thresholds: thresholds to compare at step ``k``.
+        floor: smallest precision of a tuned gate.
+        horizon: T_max of recorded rollouts. None: the longest one.
         resamples, seed: of the bootstrap and of the random arm.
     """
 
@@ -65,12 +65,12 @@ class Settings:
 
 
 def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
-    """The report on ``data``: a file of recorded rollouts, the folder of a run or of its seeds, or the authors' folder.
+    """Returns the report on ``data``: a file of recorded rollouts, the folder of a run or of its seeds, or the authors' folder.
 
-    ``gated`` is what the same runs recorded with a gate: what it saved is then measured (``turnwise.reports.gates.arms``).
+    ``gated`` holds recordings of the same runs with a gate, from which its saving is measured (``turnwise.reports.gates.arms``).
 
     Raises:
-        InputError: there is nothing to read, or it cannot be used.
+        InputError: there is no data, or it cannot be used.
     """
     released = is_released(data)
     buffer = read_features(data) if released else _recorded(data, settings)
@@ -124,9 +124,9 @@ def _recorded(data: Path, settings: Settings) -> Buffer:
 
 
 def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:
-    """Gates tuned on the buffer at the floor: by step, the best of those, and several looks; with what is left of each on
-    groups that it was not tuned on. ``live`` counts as a running gate does, ``all`` as the paper's tables do (see
-    ``turnwise.reports.gates.tuning``). ``floor_for_10_pct`` is App. C.5's, for the cuts of the gate that was asked for."""
+    """Returns gates tuned on the buffer at the floor: one for each step, the best of them, and one with several decisions; each
+    also evaluated on groups that it was not tuned on. ``live`` counts cuts as a running gate does, ``all`` as the paper's tables
+    do (see ``turnwise.reports.gates.tuning``). ``floor_for_10_pct`` is that of App. C.5 for the cuts of the given gate."""
     cut = buffer.values(settings.k, DISTANCE) < settings.threshold
     useful = int((~buffer.uniform).sum())
     return {

@@ -1,4 +1,4 @@
-"""Bootstrap over groups."""
+"""Computes bootstrap intervals over groups."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-CHUNK = 2_000_000  # numbers drawn at a time
+CHUNK = 2_000_000  # most numbers drawn at a time
 
 Statistic = Callable[..., np.ndarray]
-"""Columns (..., n) -> values (..., m): the same statistic of every row of resampled columns."""
+"""Maps columns (..., n) to values (..., m): the same statistic for every row of resampled columns."""
 
 
 def intervals(
     statistic: Statistic, columns: Sequence[np.ndarray], resamples: int, seed: int, confidence: float = 0.95
 ) -> list[list[float] | None]:
-    """Percentile intervals (Efron 1979) of the m values of a statistic, rows of the columns drawn together.
+    """Returns percentile intervals (Efron 1979) of the m values of a statistic, where all columns are resampled together.
 
-    Resamples in which a value is not defined (no group cut, one class missing) are left out of its interval, which
-    ``scipy.stats.bootstrap`` cannot do; None where it is never defined, or where there are fewer than two rows.
+    Resamples in which a value is undefined (no group cut, one class missing) are left out of its interval, which
+    ``scipy.stats.bootstrap`` cannot do. An interval is None if the value is never defined, or with fewer than two groups.
     """
     n = len(columns[0])
     width = np.atleast_1d(statistic(*columns)).shape[-1]

@@ -1,4 +1,4 @@
-"""The gate report as tables of text, and the report on the groups that a sweep recorded."""
+"""Renders the gate report as tables of text, and makes the report on the groups that a sweep recorded."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ Node = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What an entry's numbers are computed from: the report, and the runs in the order of ``arms``."""
+    """The report that an entry's numbers come from, and its runs in the order of ``arms``."""
 
     report: Node
-    arms: tuple[Path, ...]  # folders of runs: without a gate and with one; or of each row that records its own
-    places: tuple[Path, ...]  # where each of them lies
+    arms: tuple[Path, ...]  # folders of runs: without and with a gate, or one for each row that records its own groups
+    places: tuple[Path, ...]  # the place of each of them
     results: tuple[Result, ...]
-    commands: tuple[str, ...]  # what prints it
-    rows: tuple[str, ...] = ()  # whose each arm is, where rows record their own
+    commands: tuple[str, ...]  # the commands that print the report
+    rows: tuple[str, ...] = ()  # the row of each arm, if rows record their own groups
 
     def seeds(self, row: str) -> list[int]:
-        """Of the runs that a row's numbers come from."""
+        """Returns the results of the runs that a row's numbers come from."""
         arms = [arm for arm, of in zip(self.arms, self.rows) if of == row] if self.rows else self.arms
         return sorted({result.seed for result in _results(arms)})
 
     @property
     def hashes(self) -> dict[str, str]:
-        """The configuration of each arm's first seed."""
+        """Returns the configuration hash of each arm's first seed."""
         firsts = {arm: min(_results((arm,)), key=lambda result: result.seed) for arm in self.arms}
         return {arm.name: first.config_hash for arm, first in firsts.items()}
 
 
 def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
-    """The groups of the sweep that an entry is computed from, of all seeds; None where no run that must be there is finished.
+    """Returns the groups that an entry is computed from, of all seeds, or None if a required run is not finished.
 
-    They are those of that sweep's rows ``never`` and, if it has one, ``gated``. Of a sweep that names itself they are each row's
-    own, and the report holds a report by row.
+    They are the groups of the named sweep's rows ``never`` and, if it exists, ``gated``. If a sweep names itself, they are each
+    row's own groups, and the report holds one report for each row.
 
     Raises:
-        InputError: they cannot be used, or the sweep has no such row.
+        InputError: the groups cannot be used, or the sweep has no such row.
     """
     source = played(asked)
     if source is asked:
@@ -69,7 +69,7 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
 
 
 def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
-    """Of every row that has finished runs, each from the first place that has some."""
+    """Returns the groups of every row with finished runs, each from the first place that has some."""
     found: dict[str, tuple[Path, Path]] = {}
     for row in picked(asked):
         name = job_of(asked, row, asked.sweep.seeds[0]).name
@@ -99,12 +99,12 @@ def _read(arms: tuple[Path, ...]) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> dict[str, Any]:
-    """Of the groups of one place; several entries ask for it, until a run is done again."""
+    """Returns the report on the groups of one place. It is cached for several entries until a run changes."""
     return gate_report(arms[0], Settings(), *arms[1:])
 
 
 def gate_tables(report: Node) -> list[Table]:
-    """Tables of what ``turnwise.reports.gates.report`` found, in the order of the paper's."""
+    """Returns the tables of a report of ``turnwise.reports.gates.report``, in the paper's order."""
     tables = [_thresholds(report), _signals(report), _types(report), _labels(report), _arms(report), _tuned(report)]
     tables += [_looks(k, found) for k, found in report["looks"].items()]
     tables += [tier_table(report["tier1"])] if report["tier1"] else []
@@ -201,7 +201,7 @@ def _tuned(report: Node) -> Table:
 
 
 def _looks(k: str, found: Node) -> Table:
-    """Beyond the paper: what running gates measured, beside the signals of the same groups."""
+    """Returns a table that the paper lacks: what running gates measured, beside the signals of the same groups."""
     rows = [
         [when, str(row["groups"]), str(row["zero_variance"]), name]
         + [f"{_number(row[what], 3)} {_range(row[f'{what}_ci95'], 2)}" for what in ("rho", "auroc", "over_d")]
@@ -214,7 +214,7 @@ def _looks(k: str, found: Node) -> Table:
 
 
 def tier_table(tier: Node) -> Table:
-    """T3: what a gate saved."""
+    """Returns T3: what a gate saved."""
     how = "measured" if tier["measured"] else "replayed on the buffer"
     row = [f"{_percent(tier['saved_pct'], 2)} {_range(tier['ci95'], 2)}", *_counts(tier)]
     headers = [f"{tier['unit']} saved, %", "cut", "TP", "FP", "precision", "recall"]

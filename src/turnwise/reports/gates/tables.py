@@ -1,8 +1,7 @@
-"""The offline tables of Selective Rollout (arXiv:2605.05802) from any buffer of groups.
+"""Computes the offline tables of Selective Rollout (arXiv:2605.05802) from any buffer of groups.
 
-Percentages are 0 to 100, the rest are shares; None stands where a number is not defined. Intervals are 95 %: Wilson's for
-precision and recall, else a bootstrap over groups. A group counts as cut where the signal says so, whether or not its
-rollouts had all ended by then, as in the paper.
+Percentages are 0 to 100, all other numbers are shares; undefined numbers are None. Intervals are 95 %: Wilson's for precision and
+recall, else a bootstrap over groups. As in the paper, a group also counts as cut if all its rollouts had already ended.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Row = dict[str, Any]
 def thresholds_table(
     buffer: Buffer, k: int, thresholds: Sequence[float], resamples: int, seed: int, signal: str = DISTANCE
 ) -> dict[str, Row]:
-    """T1: what each threshold cuts at step ``k``. safe = TP (T - K) / (N T), raw = (TP + FP) (T - K) / (N T), in percent."""
+    """Returns T1: the cuts of each threshold at step ``k``. safe = TP (T - K) / (N T), raw = (TP + FP) (T - K) / (N T), in %."""
     values = buffer.values(k, signal)
     return {
         f"{t:.2f}" if round(t, 2) == t else f"{t:g}": _row(buffer, values < t, k, resamples, seed) for t in thresholds
@@ -47,7 +46,7 @@ def _row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> 
 
 
 def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
-    """cut, tp, fp, precision and recall of a cut, with Wilson's intervals of the two."""
+    """Returns cut, tp, fp, precision and recall of a cut, with Wilson's intervals of the last two."""
     tp, fired, positives = int((cut & uniform).sum()), int(cut.sum()), int(uniform.sum())
     row: Row = {"cut": fired, "tp": tp, "fp": fired - tp}
     for name, trials in (("precision", fired), ("recall", positives)):
@@ -58,7 +57,8 @@ def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
 
 
 def rank_statistics(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
-    """(..., n) twice -> (..., 2): Spearman's rho with the reward variance; AUROC of "not zero-variance". NaN if undefined."""
+    """Returns Spearman's rho with the reward variance and the AUROC of "not zero-variance": (..., n) twice -> (..., 2). NaN if
+    undefined."""
     ranks, of_variance = stats.rankdata(values, axis=-1), stats.rankdata(variances, axis=-1)
     a = ranks - ranks.mean(-1, keepdims=True)
     b = of_variance - of_variance.mean(-1, keepdims=True)
@@ -72,7 +72,7 @@ def rank_statistics(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
 
 
 def signals_table(buffer: Buffer, resamples: int, seed: int) -> dict[str, dict[str, Row]]:
-    """T7 (and the paper's Fig. 2): K -> signal -> rho with its two-sided p, and AUROC."""
+    """Returns T7 (and the paper's Fig. 2): K -> signal -> rho with its two-sided p, and AUROC."""
     return {
         str(k): {name: _signal_row(buffer.values(k, name), buffer.variances, resamples, seed) for name in SIGNALS}
         for k in buffer.steps
@@ -87,9 +87,9 @@ def _signal_row(values: np.ndarray, variances: np.ndarray, resamples: int, seed:
 
 
 def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
-    """Fig. 5: the greatest |rho| of a signal over the steps, and its step ``k``.
+    """Returns Fig. 5: the largest |rho| of a signal over the steps, and its step ``k``.
 
-    It has no interval: the greatest of several is above 0 for noise too, and a bootstrap of it never holds 0.
+    It has no interval, because the largest of several values is above 0 for noise too, and a bootstrap never contains 0.
     """
     columns = {k: buffer.values(k, signal) for k in buffer.steps}
     found = {k: abs(rho) for k, column in columns.items() if (rho := _rho(column, buffer.variances)) is not None}
@@ -102,10 +102,10 @@ def _rho(values: np.ndarray, variances: np.ndarray) -> float | None:
 
 
 def types_table(buffer: Buffer, k: int) -> dict[str, Row]:
-    """T8: by kind of task, the AUROC of d_K at step ``k`` and of the signal and step whose |rho| is greatest there.
+    """Returns T8: for each kind of task, the AUROC of d_K at step ``k``, and that of the signal and step with the largest |rho|.
 
-    The paper's caption calls that pair the one of greatest AUROC; its figures are those of the greatest |rho|. The row
-    ``median`` holds the medians over kinds. Empty where no kind of task is known.
+    The paper's caption calls this pair the one with the largest AUROC, but its numbers are those of the largest |rho|. The row
+    ``median`` holds the medians over kinds. The table is empty if no kind of task is known.
     """
     kinds = sorted({group.kind for group in buffer.groups if group.kind is not None})
     table: dict[str, Row] = {}
@@ -134,7 +134,7 @@ def types_table(buffer: Buffer, k: int) -> dict[str, Row]:
 
 
 def labels_table(buffer: Buffer, k: int) -> dict[str, Row]:
-    """T10: medians of d_K and tau_K at step ``k`` by how the groups ended."""
+    """Returns T10: medians of d_K and tau_K at step ``k`` by how the groups ended."""
     table: dict[str, Row] = {}
     for label in LABELS:
         part = buffer.only([i for i, group in enumerate(buffer.groups) if group.label == label])
@@ -148,11 +148,11 @@ def labels_table(buffer: Buffer, k: int) -> dict[str, Row]:
 
 
 def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples: int, seed: int) -> dict[str, Row]:
-    """T12: the gate among its references at step ``k``: what each cuts, saves and keeps of the advantages.
+    """Returns T12: the gate and its references at step ``k``: what each cuts, saves and keeps of the advantages.
 
-    ``saved_pct`` is of all turns, and counts only turns that a cut rollout had still before it; ``l2_pct`` is the norm of
-    the advantages that are left, in percent of all. A filter after the rollouts (DAPO's) saves none and drops only zeros.
-    ``random`` cuts as many groups as the OR rule; its row is the expectation over draws (its ``l2_pct`` over a sample).
+    ``saved_pct`` is the share of all turns that cut rollouts still had before them. ``l2_pct`` is the norm of the remaining
+    advantages in percent of all. A filter after sampling (DAPO's) saves nothing and drops only zeros. ``random`` cuts as many
+    groups as the OR rule; its row is the expectation over draws (for ``l2_pct`` over a sample).
     """
     distance, tau = buffer.values(k, DISTANCE), buffer.values(k, TERMINATION)
     none = np.zeros(len(buffer.groups), dtype=bool)
@@ -175,12 +175,12 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
 
 
 def saved_share(buffer: Buffer, cut: np.ndarray, k: int) -> float:
-    """Turns after step ``k`` of the cut groups, in percent of all turns."""
+    """Returns the turns after step ``k`` of the cut groups, in percent of all turns."""
     return float(100 * buffer.tails(k)[cut].sum() / buffer.turns.sum())
 
 
 def kept_norm(buffer: Buffer, cut: np.ndarray) -> float:
-    """||A_kept|| / ||A_all||; 1 where no advantage differs from 0."""
+    """Returns ||A_kept|| / ||A_all||; 1 if all advantages are 0."""
     total = buffer.energies.sum()
     return math.sqrt(buffer.energies[~cut].sum() / total) if total else 1.0
 

@@ -1,4 +1,4 @@
-"""What a gate saved where it ran: Selective Rollout's tier 1 (T3) and tier 3 (T5), and the replay of a gate on a buffer."""
+"""Computes what a running gate saved: Selective Rollout's tier 1 (T3) and tier 3 (T5), and the replay of a gate on a buffer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turnwise.reports.gates.tables import counts
 
 
 def replayed(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> dict[str, Any]:
-    """Tier 1 as a buffer foretells it: the turns after step ``k`` that these cuts would have saved, in percent of all."""
+    """Returns tier 1 as estimated from a buffer: the turns after step ``k`` that these cuts would save, in percent of all."""
     columns = [buffer.tails(k) * cut, buffer.turns]
     (interval,) = intervals(_saved_of_total, columns, resamples, seed)
     return {"unit": "turns", "measured": False, "groups": len(buffer.groups), "k": k} | {
@@ -33,10 +33,10 @@ def _saved_of_total(saved: np.ndarray, total: np.ndarray) -> np.ndarray:
 
 
 def read_tier1(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
-    """T3 from the authors' table: seconds of the same tasks without and with the gate; None where it is not there.
+    """Returns T3 from the authors' table: seconds of the same tasks without and with the gate; None if the table is missing.
 
-    A cut is right where the other arm's group, which ran to its end, has equal rewards. ``matched_pct`` is the share of the
-    uncut groups that came out the same in both arms, in turns and mean reward: under truly equal draws it would be 100.
+    A cut is right if the other arm's group, which ran to its end, has equal rewards. ``matched_pct`` is the share of uncut groups
+    with equal turns and mean reward in both arms; with exactly equal draws it would be 100.
 
     Raises:
         InputError: the table lacks a column, or an arm lacks a task.
@@ -80,12 +80,12 @@ def _saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def read_tier3(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
-    """T5 from the authors' logs of training; None where they are not there.
+    """Returns T5 from the authors' training logs; None if they are missing.
 
-    Every mean is over seeds, with the sample's standard deviation. ``zero_advantage_pct`` is the share of the groups in the
-    batch whose rewards are the same, mean over iterations: the gated arm's is of the groups that were not cut.
-    ``as_released`` is the authors' own column ``dilution_pct``. From each follows the amplification of the gradient that
-    dilution alone predicts, (1 - gated) / (1 - baseline) (paper, section 4.4).
+    Every mean is over seeds, with the sample standard deviation. ``zero_advantage_pct`` is the share of the batch's groups with
+    equal rewards, as a mean over iterations; in the gated arm it is among groups that were not cut. ``as_released`` is the
+    authors' column ``dilution_pct``. Each gives the gradient amplification that dilution alone predicts,
+    (1 - gated) / (1 - baseline) (paper, section 4.4).
 
     Raises:
         InputError: a log lacks a column, or the arms differ in their seeds.
@@ -145,8 +145,8 @@ def _by_seed(path: Path) -> dict[int, dict[str, np.ndarray]]:
 
 
 def _same(log: dict[str, np.ndarray]) -> np.ndarray:
-    """Share, by iteration, of the uncut groups with equal rewards. The logs count cut groups, whose truncated rewards are
-    nearly always all 0, as zero-variance too."""
+    """Returns the share of uncut groups with equal rewards by iteration. The logs also count cut groups as zero-variance, because
+    their truncated rewards are nearly always all 0."""
     left = log["n_groups"] - log["n_groups_cut"]
     return np.maximum(log["n_zero_variance"] - log["n_groups_cut"], 0) / np.maximum(left, 1)
 

@@ -1,12 +1,11 @@
-"""Thresholds of a gate from a buffer of groups that ran to their end, under a floor of precision.
+"""Tunes the thresholds of a gate on a buffer of groups that ran to their end, with a minimum precision.
 
-``fixed`` looks once, ``sequential`` at several steps with one precision over all of them; both save as many turns as the floor
-allows. What they promise on the groups that they were chosen on is too good; ``cross_validated`` says what is left of it on
-groups that they have not seen.
+``fixed`` decides once, ``sequential`` at several steps with one precision over all of them; both save as many turns as the
+minimum precision allows. Their results on the groups that they were tuned on are too optimistic; ``cross_validated`` evaluates
+them on other groups.
 
-``live`` says what counts as cut. A running gate lets a group be whose rollouts have all ended: there is nothing to stop. The
-paper's tables count such a group too where its actions agree, nearly always rightly, and so print a higher precision than a
-running gate has.
+``live`` decides what counts as a cut. A running gate does not stop a group whose rollouts have all ended. The paper's tables
+count such a group as cut if its actions agree, which is nearly always right, and so show a higher precision than a running gate.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import numpy as np
 from turnwise.algo.gates.signals import DISTANCE
 from turnwise.reports.gates.groups import Buffer
 
-ROUNDS = 20  # of coordinate ascent; it ends sooner when nothing improves
-CANDIDATES = 100  # thresholds tried at a step; where a buffer has more different values, quantiles of them
+ROUNDS = 20  # most rounds of coordinate ascent, which ends earlier when nothing improves
+CANDIDATES = 100  # most thresholds that are tried at a step; of more distinct values, quantiles are used
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Stop at the first of ``steps`` where d_K is below its threshold (0: never); one step is the fixed gate."""
+    """Thresholds of a gate that stops at the first of ``steps`` where d_K is below its threshold (0: never)."""
 
     steps: tuple[int, ...]
     thresholds: tuple[float, ...]
@@ -33,7 +32,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a schedule does to a buffer."""
+    """The cuts and savings of a schedule on a buffer."""
 
     cut: int
     tp: int
@@ -48,12 +47,12 @@ Fit = Callable[[Buffer], Schedule | None]
 
 
 def precision_floor(loss: float, useful: int, cut: int) -> float:
-    """Precision at which at most a share ``loss`` of the useful (not zero-variance) groups is cut (App. C.5).
+    """Returns the precision at which at most a share ``loss`` of the useful (not zero-variance) groups is cut (App. C.5).
 
-    (1 - p) cut / useful <= loss, so p >= 1 - loss * useful / cut; 0 where any precision will do.
+    (1 - p) cut / useful <= loss, so p >= 1 - loss * useful / cut; 0 if any precision is enough.
 
     Raises:
-        ValueError: the loss is no share, or a count is negative.
+        ValueError: the loss is not a share, or a count is negative.
     """
     if not 0 <= loss <= 1 or useful < 0 or cut < 0:
         raise ValueError(f"precision_floor needs a share and two counts, got {loss}, {useful} and {cut}")
@@ -61,9 +60,9 @@ def precision_floor(loss: float, useful: int, cut: int) -> float:
 
 
 def fixed(buffer: Buffer, k: int, floor: float, live: bool = True) -> Schedule | None:
-    """The threshold at step ``k`` that saves most at a precision of at least ``floor``; None where none saves anything.
+    """Returns the threshold at step ``k`` that saves most with a precision of at least ``floor``, or None if none saves anything.
 
-    It is put midway between the last value that it cuts and the next one.
+    It lies midway between the last value that it cuts and the next one.
     """
     evidence = _Evidence.of(buffer, (k,), live)
     found = evidence.better((0.0,), 0, floor)
@@ -71,9 +70,9 @@ def fixed(buffer: Buffer, k: int, floor: float, live: bool = True) -> Schedule |
 
 
 def sequential(buffer: Buffer, steps: Sequence[int], floor: float, live: bool = True) -> Schedule | None:
-    """Thresholds for looks at all ``steps`` whose cuts, taken together, are right at least ``floor`` of the time.
+    """Returns thresholds for decisions at all ``steps``, whose cuts together have a precision of at least ``floor``.
 
-    Coordinate ascent on the turns saved, from the best fixed gate: on this buffer it never saves less than that one.
+    Coordinate ascent on the saved turns starts from the best fixed gate, so on this buffer it never saves less than that one.
     """
     steps = tuple(steps)
     evidence = _Evidence.of(buffer, steps, live)
@@ -92,12 +91,12 @@ def sequential(buffer: Buffer, steps: Sequence[int], floor: float, live: bool = 
 
 
 def score(buffer: Buffer, schedule: Schedule, live: bool = True) -> Score:
-    """What ``schedule`` cuts and saves."""
+    """Returns what ``schedule`` cuts and saves."""
     return _Evidence.of(buffer, schedule.steps, live).score(schedule.thresholds)
 
 
 def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: bool = True) -> Score:
-    """The score on each part of the buffer of what was fitted to the other parts, pooled over parts."""
+    """Returns the score of schedules that are tuned on the other parts of the buffer, pooled over the held-out parts."""
     order = np.random.default_rng(seed).permutation(len(buffer.groups))
     cut, tp, saved = 0, 0, 0.0
     for part in np.array_split(order, min(folds, len(order))):
@@ -114,7 +113,7 @@ def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: 
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """A buffer as arrays, one row a step (M, N)."""
+    """A buffer as arrays with one row for each step, (M, N)."""
 
     values: np.ndarray
     tails: np.ndarray
@@ -135,9 +134,9 @@ class _Evidence:
         return Score(int(cut.sum()), int((cut & self.uniform).sum()), float(100 * saved / self.turns))
 
     def better(self, thresholds: tuple[float, ...], i: int, floor: float) -> tuple[float, ...] | None:
-        """``thresholds`` with the ``i``-th replaced so that more turns are saved at the floor; None where none is.
+        """Returns ``thresholds`` with the ``i``-th replaced so that more turns are saved at the floor, or None.
 
-        Of equal savings, the more precise one; of equal precision, the lower threshold.
+        Of equal savings the more precise one is chosen, and of equal precision the lower threshold.
         """
         best, key = None, (self.score(thresholds).saved_pct, 1.0)
         for candidate in [0.0, *_candidates(self.values[i])]:
@@ -149,7 +148,7 @@ class _Evidence:
 
 
 def _candidates(values: np.ndarray) -> list[float]:
-    """Thresholds that differ in what they cut: midway between neighbouring values, and above the last."""
+    """Returns thresholds with different cuts: midway between neighbouring values, and above the last."""
     distinct = np.unique(values)
     between = (distinct[:-1] + distinct[1:]) / 2
     if len(between) > CANDIDATES:
