@@ -11,6 +11,8 @@ from turnwise.types import Message, Task, Trajectory
 T = TypeVar("T")
 
 Quality = Literal["good", "clumsy"]
+Level = Literal["tiny", "full"]
+SPLITS = ("train", "seen", "unseen")
 
 TRIES = 3  # of what no rollout stands behind: openings, demonstrations
 
@@ -149,6 +151,18 @@ def check_horizon(turns: int) -> int:
     if turns < 1:
         raise ValueError(f"horizon: an episode has at least one turn, got {turns}")
     return turns
+
+
+def check_split(split: str, key: str = "split") -> None:
+    """Raises ``ValueError`` where there is no such split; ``key`` says where it stands."""
+    if split not in SPLITS:
+        raise ValueError(f"{key}: the splits are {', '.join(SPLITS)}, got {split!r}")
+
+
+def check_open(task: Task, done: bool, turns: int) -> None:
+    """Raises ``RuntimeError`` if an episode of the task is over, after so many turns."""
+    if done:
+        raise RuntimeError(f"task {task.id}: the episode is over after {turns} turns; reset or fork earlier")
 
 
 def check_task(task: Task, name: str) -> None:

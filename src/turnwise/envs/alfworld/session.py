@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnwise.envs.alfworld.client import Worker
-from turnwise.envs.environment import Step
+from turnwise.envs.environment import Step, check_open
 from turnwise.types import Message, Task
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
@@ -46,9 +46,7 @@ class AlfworldSession:
             EnvironmentFault: the worker died, was too late, or its engine failed.
             RuntimeError: the episode is over.
         """
-        if self.done:
-            turns = len(self.actions)
-            raise RuntimeError(f"task {self.task.id}: the episode is over after {turns} turns; reset or fork earlier")
+        check_open(self.task, self.done, len(self.actions))
         command = action.strip()
         admissible = command in self._admissible
         reply = self._worker.call(op="step", at=self._at, action=action)

@@ -183,8 +183,6 @@ class OfficeTasks:
         Raises:
             ValueError: there is no such split.
         """
-        if split not in ("train", "seen", "unseen"):
-            raise ValueError(f"split must be train, seen or unseen, got {split!r}")
         return [self._task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:

@@ -20,6 +20,7 @@ from turnwise.data.toolcalls.match import equivalent
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call
 from turnwise.envs.apibank.library import SEARCHER, words
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, turns_data, turns_from
+from turnwise.envs.scripted import first
 from turnwise.envs.tools import json_schema
 from turnwise.errors import InputError
 from turnwise.text import parse_json, whole_characters
@@ -101,16 +102,9 @@ class ReleasedTasks:
         Raises:
             ValueError: there is no such split, or it has fewer tasks.
         """
-        if split not in self._tasks:
-            raise ValueError(f"split must be train, seen or unseen, got {split!r}")
         found = list(self._tasks[split])
-        if count > len(found):
-            raise InputError(
-                f"split {split} of the public API-Bank has {len(found)} tasks, {count} were asked for: lower data.trajectories, "
-                "states.count or eval.tasks"
-            )
         random.Random(f"{seed}/apibank").shuffle(found)
-        return found[:count]
+        return first(found, count, f"split {split} of the public API-Bank")
 
     def problem(self, task: Task) -> DialogueProblem:
         """The task that its data describes."""

@@ -12,7 +12,7 @@ from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_classes, without
 from turnwise.envs.bfcl.truth import read_truth
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn
-from turnwise.errors import InputError
+from turnwise.envs.scripted import first
 from turnwise.types import Task
 
 NO_FUNCTION = "None of the functions that I have does this."
@@ -50,17 +50,10 @@ class PublicTasks:
         Raises:
             ValueError: there is no such split, or it has fewer tasks.
         """
-        splits = _splits()
-        if split not in splits:
-            raise ValueError(f"split must be train, seen or unseen, got {split!r}")
-        found = [f"multi_turn_{subset}_{number}" for number in splits[split] for subset in self.subsets]
-        if count > len(found):
-            raise InputError(
-                f"split {split} of the public tasks has {len(found)} tasks, {count} were asked for: lower "
-                "data.trajectories, states.count or eval.tasks"
-            )
+        found = [f"multi_turn_{subset}_{number}" for number in _splits()[split] for subset in self.subsets]
         random.Random(f"{seed}/bfcl").shuffle(found)
-        return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in found[:count]]
+        chosen = first(found, count, f"split {split} of the public tasks")
+        return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
         """The entry that its data names."""

@@ -13,7 +13,6 @@ leaving a page takes its facts away again.
 from __future__ import annotations
 
 from turnwise.envs.browse.session import BrowseSession
-from turnwise.envs.search.scoring import score
 
 
 def distance(session: BrowseSession) -> int:
@@ -36,9 +35,7 @@ def accepts(session: BrowseSession, action: str, expert: str) -> bool:
         return False
     tool, argument = call
     if tool == "answer":
-        wanted = session.read(expert)
-        supported = not session.missing() or (wanted is not None and wanted[0] == "answer")
-        return supported and score(argument, session.question.answers).exact
+        return session.accepts_answer(argument, session.read(expert))
     after = session.fork()
-    after.act(tool, argument)
+    after.use(tool, argument)
     return distance(after) < distance(session)

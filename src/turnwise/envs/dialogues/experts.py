@@ -12,6 +12,7 @@ from turnwise.data.tool_schema import function_of
 from turnwise.envs.dialogues.problem import W
 from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.envs.dialogues.thoughts import muddled, thought
+from turnwise.envs.experts import Chances
 from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
@@ -20,7 +21,7 @@ _ROOM = 4  # replies to one user turn that are kept free for mistakes
 
 
 @dataclass(frozen=True, slots=True)
-class Mistakes:
+class Mistakes(Chances):
     """Probabilities, before each call of the clumsy expert. None of them changes a state: what would is not done.
 
     Attributes:
@@ -41,13 +42,6 @@ class Mistakes:
     repeat: float = 0.06
     look: float = 0.08
     early: float = 0.0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not 0 <= getattr(self, field.name) <= 1:
-                raise ValueError(f"mistakes.{field.name}: a probability, got {getattr(self, field.name)}")
-        if sum(getattr(self, field.name) for field in fields(self)) > 0.8:
-            raise ValueError("mistakes: the probabilities exceed 0.8 together; the expert would hardly get on")
 
 
 @dataclass(frozen=True, slots=True)

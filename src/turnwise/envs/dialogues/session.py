@@ -7,7 +7,7 @@ import copy
 from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.dialogues.problem import DialogueProblem, World
 from turnwise.envs.dialogues.score import STOPPED, Reference
-from turnwise.envs.environment import Step
+from turnwise.envs.environment import Step, check_open
 from turnwise.envs.tools import Tools, answered, read_calls, signature, templated
 from turnwise.types import Message, Task, ToolCall
 
@@ -66,10 +66,7 @@ class DialogueSession:
         Raises:
             RuntimeError: the episode is over.
         """
-        if self.done:
-            raise RuntimeError(
-                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
-            )
+        check_open(self.task, self.done, self.turns)
         self.turns += 1
         calls = read_calls(action, self.form, self.problem.tools_at(self.turn)) or ()
         results: list[str] = []

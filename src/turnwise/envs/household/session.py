@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnwise.envs.environment import Step
+from turnwise.envs.environment import Step, check_open
 from turnwise.envs.household.state import State
 from turnwise.envs.household.world import GO, NOTHING, OPEN, World
 from turnwise.types import Message, Task
@@ -35,10 +35,7 @@ class HouseholdSession:
         Raises:
             RuntimeError: the episode is over.
         """
-        if self.done:
-            raise RuntimeError(
-                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
-            )
+        check_open(self.task, self.done, self.turns)
         self.turns += 1
         world, state = self.world, self.state
         command = world.commands.get(action.strip())

@@ -11,10 +11,10 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
-Level = Literal["tiny", "full"]
-SPLITS = ("train", "seen", "unseen")
+from turnwise.envs.environment import Level
+
 _SEEN = 5  # of the problems with numbers of train, about one in five is kept for seen
 
 

@@ -6,7 +6,7 @@ import copy
 
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import Reply, ToolCallError
-from turnwise.envs.environment import Step
+from turnwise.envs.environment import Step, check_open
 from turnwise.envs.tau2.package import policy
 from turnwise.envs.tau2.problem import DONE, TRANSFER, UNFINISHED, Gold, Reference
 from turnwise.envs.tau2.user import Talk, User
@@ -93,10 +93,7 @@ class Tau2Session:
             RuntimeError: the episode is over.
             EnvironmentFault: the databases or the user failed.
         """
-        if self.done:
-            raise RuntimeError(
-                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
-            )
+        check_open(self.task, self.done, self.turns)
         self.due = None
         results: list[str] = []
         observation = ""

@@ -12,8 +12,11 @@ from turnwise.sandbox.tree import File, Tree, tree_of
 class Goal:
     """A task's data, read once.
 
-    ``final`` is what has to be in the folder at the end: what the chores ask for and every file that they leave alone. ``gone``
-    has to be away. Anything else may lie about.
+    Attributes:
+        request: the task in words.
+        start: the folder at the start.
+        final: what the folder has to hold at the end: what the chores ask for and every file that they leave alone.
+        gone: paths that must not be there at the end. Other files do not matter.
 
     Raises:
         ValueError: the data is no terminal task.
@@ -26,8 +29,12 @@ class Goal:
             final = dict(data["files"])
             for chore in self.chores:
                 final = after(chore, final)
+            texts = [chore["text"] for chore in self.chores]
         except (KeyError, TypeError) as error:
             raise ValueError(f"task data: a terminal task has files, folders and chores ({error!r})") from None
+        self.request = (
+            texts[0] if len(texts) == 1 else "\n".join(f"{i}. {text}" for i, text in enumerate(texts, start=1))
+        )
         self.final = final
         self.gone = [path for chore in self.chores for path in chore["gone"] if path not in final]
 
