@@ -104,7 +104,7 @@ class Sandbox(Protocol):
         ...
 
     def python(self) -> PythonState:
-        """A state with no names.
+        """Returns a state with no names.
 
         Raises:
             SandboxFault: the server did not start.

@@ -94,7 +94,7 @@ class Broker:
         return {process for process, *_ in (*self.states.values(), *self.copies.values())} | {os.getpid()}
 
     def strangers(self):
-        """All other processes."""
+        """Returns all other processes."""
         there = set(map(int, filter(str.isdigit, os.listdir(PROCESSES))))
         self.killed &= there
         return there - self.known()
@@ -117,7 +117,7 @@ class Broker:
         return speaker if speaker in strangers else None
 
     def excess(self):
-        """The limit that the running snippet and its children pass, if any."""
+        """Returns the limit that the running snippet and its children pass, if any."""
         unmet = self.meet(0)
         allowed = sum(resident(self.states[number][0]) for number in unmet)  # a copy is as large as its original
         running = self.strangers()

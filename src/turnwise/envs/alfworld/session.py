@@ -36,7 +36,7 @@ class AlfworldSession:
         weakref.finalize(self, worker.free, self._at)
 
     def opening(self) -> list[Message]:
-        """One user message: the room, a blank line, the task."""
+        """Returns one user message: the room, a blank line, the task."""
         return [{"role": "user", "content": self._intro}]
 
     def step(self, action: str) -> Step:
@@ -58,7 +58,7 @@ class AlfworldSession:
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        """An independent copy in the same worker; nothing is replayed until the engine has to change its place.
+        """Returns an independent copy in the same worker; nothing is replayed until the engine has to change its place.
 
         Raises:
             EnvironmentFault: the worker died or was too late.
@@ -71,11 +71,11 @@ class AlfworldSession:
         return twin
 
     def admissible(self) -> list[str]:
-        """All commands that do something now, in the engine's order."""
+        """Returns all commands that do something now, in the engine's order."""
         return list(self._admissible)
 
     def plan(self) -> list[str]:
-        """The planner's commands from here to the goal: not always the fewest; empty where it holds or none is found.
+        """Returns the planner's commands from here to the goal: not always the fewest; empty where it holds or none is found.
 
         Raises:
             EnvironmentFault: the worker died or was too late.

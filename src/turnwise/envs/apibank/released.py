@@ -40,22 +40,22 @@ class Recorded:
         self.answers = tuple(answers)
 
     def call(self, call: ToolCall) -> str:
-        """The recorded answer."""
+        """Returns the recorded answer."""
         for known, answer in self.answers:
             if same_call(call, known):
                 return answer
         return json.dumps({"exception": "the record has no such call"})
 
     def fork(self) -> Recorded:
-        """Itself: nothing changes."""
+        """Returns itself: nothing changes."""
         return self
 
     def same_state(self, other: Recorded) -> bool:
-        """True: a record has no state."""
+        """Returns True: a record has no state."""
         return True
 
     def same_place(self, other: Recorded) -> bool:
-        """True."""
+        """Returns True."""
         return True
 
 
@@ -97,7 +97,7 @@ class ReleasedTasks:
             )
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """``count`` tasks in the order that the seed gives.
+        """Returns ``count`` tasks in the order that the seed gives.
 
         Raises:
             ValueError: there is no such split, or it has fewer tasks.
@@ -107,7 +107,7 @@ class ReleasedTasks:
         return first(found, count, f"split {split} of the public API-Bank")
 
     def problem(self, task: Task) -> DialogueProblem:
-        """The task that its data describes."""
+        """Returns the task that its data describes."""
         data = task.data
         turns = turns_from(data["turns"])
         answers = list(zip(turns[0].calls, data["answers"], strict=True))
@@ -143,7 +143,7 @@ def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
 
 
 def _step(record: Mapping[str, Any]) -> dict[str, Any]:
-    """One call after a dialogue."""
+    """Returns one call after a dialogue."""
     call = read_request(record["expected_output"])
     dialogue = record["input"].replace(_ASKS, "").strip()
     tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
@@ -154,7 +154,7 @@ def _step(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A requirement and its calls; what the searches found can be called besides the search."""
+    """Returns a requirement and its calls; what the searches found can be called besides the search."""
     calls, answers, found = [], [], {}
     for one in record["apis"]:
         calls.append(checked_call(one["api_name"], one["input"]))
@@ -174,7 +174,7 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_request(text: str) -> ToolCall:
-    """The call of ``API-Request: [Name(key='value')]``.
+    """Returns the call of ``API-Request: [Name(key='value')]``.
 
     Raises:
         ValueError: there is none, or more than one.
@@ -190,7 +190,7 @@ def read_request(text: str) -> ToolCall:
 
 
 def described(text: str) -> list[dict[str, Any]]:
-    """The APIs that an instruction describes, one JSON object a line.
+    """Returns the APIs that an instruction describes, one JSON object a line.
 
     Raises:
         ValueError: a line is none.

@@ -45,7 +45,7 @@ class PublicTasks:
             raise ValueError(f"subsets: name some of {', '.join(SUBSETS)}, got {list(self.subsets)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """``count`` tasks in the order that the seed gives.
+        """Returns ``count`` tasks in the order that the seed gives.
 
         Raises:
             ValueError: there is no such split, or it has fewer tasks.
@@ -56,7 +56,7 @@ class PublicTasks:
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """The entry that its data names."""
+        """Returns the entry that its data names."""
         return _problem(str(task.data["entry"]))
 
 

@@ -56,7 +56,7 @@ class Cases:
     cases: tuple[Case, ...]
 
     def wrong(self, make: Callable[[Sequence[str]], Environment]) -> tuple[list[str], list[str]]:
-        """What the verifier refuses although it should accept it, and what it accepts although it should not.
+        """Returns what the verifier refuses and should accept, and what it accepts and should refuse.
 
         Args:
             make: overrides -> the environment.
@@ -96,7 +96,7 @@ class Cases:
 
 
 def case_file(environment: Environment) -> Path | None:
-    """The file of cases that an environment brings, if it does: the one that it names as ``cases``, or one beside its module."""
+    """Returns the file of cases of an environment: the file that it names as ``cases``, or one beside its module; else None."""
     if (named := getattr(environment, "cases", None)) is not None:
         return Path(named)
     module = Path(inspect.getfile(type(environment)))
@@ -105,7 +105,7 @@ def case_file(environment: Environment) -> Path | None:
 
 
 def read_cases(path: Path) -> Cases:
-    """The cases of a file.
+    """Returns the cases of a file.
 
     Raises:
         InputError: it is missing, no YAML, or not a list of cases.

@@ -24,7 +24,7 @@ class Source(Protocol):
     """Where an environment's tasks come from."""
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """``count`` tasks of a split.
+        """Returns ``count`` tasks of a split.
 
         Raises:
             ValueError: there is no such split, or it has fewer tasks.
@@ -32,7 +32,7 @@ class Source(Protocol):
         ...
 
     def problem(self, task: Task) -> DialogueProblem:
-        """The task's content.
+        """Returns the task's content.
 
         Raises:
             KeyError, TypeError, ValueError: its data is of another source.
@@ -99,7 +99,7 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         return problem, Reference.of(problem)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """The ground truth as chat messages; the clumsy expert errs without harm. ``success`` is the check's verdict.
+        """Returns the ground truth as chat messages; the clumsy expert errs without harm. ``success`` is the check's verdict.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.

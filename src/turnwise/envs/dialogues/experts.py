@@ -58,7 +58,7 @@ Reply = tuple[Sequence[ToolCall], str]
 
 
 def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
-    """The ground truth, one call a reply; more where a user turn needs more calls than replies are allowed."""
+    """Yields the ground truth, one call a reply; more where a user turn needs more calls than replies are allowed."""
     for turn in session.problem.turns:
         at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
         names = tuple(call.name for call in turn.calls)
@@ -68,7 +68,7 @@ def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
 
 
 def good(session: DialogueSession, closing: str, thinks: bool = False) -> Iterator[Reply]:
-    """The ground truth; where it ``thinks``, each reply begins with what is left to call."""
+    """Yields the ground truth; where it ``thinks``, each reply begins with what is left to call."""
     for reply in planned(session, closing):
         yield reply.calls, (thought(reply.left) if thinks else "") + reply.closing
 
@@ -107,7 +107,7 @@ def clumsy(
 
 
 def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
-    """The name of a mistake, or nothing."""
+    """Returns the name of a mistake, or nothing."""
     names = [field.name for field in fields(mistakes)]
     weights = [getattr(mistakes, name) for name in names]
     return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
@@ -116,7 +116,7 @@ def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
 def mistake(
     world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
 ) -> ToolCall | None:
-    """A harmless call that is not the due one, or None.
+    """Returns a harmless call that is not the due one, or None.
 
     Args:
         world: the state before the call, which is not changed.

@@ -49,11 +49,11 @@ class DialogueSession:
 
     @property
     def tools(self) -> Tools:
-        """What the chat template shows; nothing where the world lists its functions itself."""
+        """Returns what the chat template shows; nothing where the world lists its functions itself."""
         return self.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """The functions, where no chat template shows them, and the user's first request."""
+        """Returns the functions, where no chat template shows them, and the user's first request."""
         user: Message = {"role": "user", "content": self.problem.turns[0].user}
         if templated(self.form):
             return [user]
@@ -89,7 +89,7 @@ class DialogueSession:
         return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
 
     def _next(self) -> str:
-        """The user's next turn, if this one was served."""
+        """Checks this user turn and goes on to the next one if it was served; returns what the user says."""
         self.fault = self.reference.fault(self.turn, self.world, self.seen, bool(self.made))
         last = self.turn == len(self.problem.turns) - 1
         self.won = last and not self.fault
@@ -101,11 +101,11 @@ class DialogueSession:
         return self.problem.turns[self.turn].user
 
     def fork(self) -> DialogueSession:
-        """An independent copy, sharing only what never changes."""
+        """Returns an independent copy, sharing only what never changes."""
         twin = copy.copy(self)
         twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin
 
     def admissible(self) -> list[str]:
-        """Nothing: calls have values, and no list holds them all."""
+        """Returns nothing: calls have values, and no list holds them all."""
         return []

@@ -44,7 +44,7 @@ def accepts(session: DialogueSession, action: str) -> bool:
 
 
 def still_due(session: DialogueSession) -> list[ToolCall]:
-    """The calls of the ground truth that this user turn still lacks.
+    """Returns the calls of the ground truth that this user turn still lacks.
 
     Calls are taken out that were made word for word. Where the rest then does not serve the turn, because another call stood
     for one of them, one more is taken out if that does.
@@ -65,7 +65,7 @@ def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
 
 
 def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
-    """What may be left of the due calls after as many others."""
+    """Yields what may be left of the due calls after as many others."""
     if len(calls) == 1:
         for i in range(len(due)):
             yield [*due[:i], *due[i + 1 :]]
@@ -74,7 +74,7 @@ def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[
 
 
 def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
-    """The due calls without one for each call that was made."""
+    """Returns the due calls without one for each call that was made."""
     rest = list(due)
     for call in made:
         place = next((i for i, true in enumerate(rest) if equivalent([call], [true])), None)

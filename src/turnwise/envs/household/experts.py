@@ -62,7 +62,7 @@ class GoodExpert(Expert[HouseholdSession]):
         return self.pursue(session) or self.search(session)
 
     def pursue(self, session: HouseholdSession) -> Command | None:
-        """The next action of a shortest plan over what is known; None where that needs a search."""
+        """Returns the next action of a shortest plan over what is known; None where that needs a search."""
         world, state = session.world, session.state
         aim = known_aim(world, state)
         if aim is None:
@@ -184,7 +184,7 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
 
 
 def options(session: HouseholdSession) -> list[Command]:
-    """The admissible commands that a plan may use, walks last."""
+    """Returns the admissible commands that a plan may use, walks last."""
     world, state = session.world, session.state
     commands = [c for c in world.nearby[state.at] if c[0] in _PLANNED and state.admits(world, c)]
     return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]

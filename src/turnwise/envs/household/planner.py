@@ -25,12 +25,12 @@ class Aim(NamedTuple):
 
 
 def full_aim(world: World) -> Aim:
-    """The whole goal with full knowledge of where everything is."""
+    """Returns the whole goal with full knowledge of where everything is."""
     return Aim(world.targets, world.toggles, world.wanted)
 
 
 def known_aim(world: World, state: State) -> Aim | None:
-    """The part of the goal that can be pursued with what was observed; None where the agent has to search first.
+    """Returns the part of the goal that can be pursued with what was observed; None where the agent has to search first.
 
     Where a pair is asked for and one was found, the aim is to place that one; where the lamp was not found yet, to take
     the thing to look at.

@@ -89,7 +89,7 @@ def numbered(types: Iterable[str]) -> list[str]:
 
 
 def layout(seed: int) -> tuple[str, tuple[str, ...]]:
-    """The kind of a room and its 8 to 14 receptacles."""
+    """Returns the kind of a room and its 8 to 14 receptacles."""
     rng = random.Random(f"household room {seed}")
     kind = list(ROOMS)[seed % len(ROOMS)]
     while True:
@@ -117,7 +117,7 @@ def rooms(split: str) -> dict[str, tuple[int, ...]]:
 
 
 def weight(receptacle: str) -> float:
-    """How likely a receptacle (type or name) is to hold a thing that it can hold, relative to the others."""
+    """Returns how likely a receptacle (type or name) is to hold a thing that it can hold, relative to the others."""
     return WEIGHTS.get(receptacle.split()[0], 1)
 
 
@@ -139,12 +139,12 @@ def make_task(split: str, seed: int, index: int) -> Task:
 
 
 def fingerprint(data: Mapping[str, Any]) -> int:
-    """A stable hash of a task's content; modulo 8 it tells ``seen`` (0) from ``train``."""
+    """Returns a stable hash of a task's content; modulo 8 it tells ``seen`` (0) from ``train``."""
     return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 
 def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
-    """One random task, or None where the draw fits no task."""
+    """Returns one random task, or None where the draw fits no task."""
     goal = rng.choice(TYPES)
     room = rng.choice(rooms(split)[rng.choice(_KINDS[goal])])
     kind, receptacles = layout(room)

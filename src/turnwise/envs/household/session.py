@@ -26,7 +26,7 @@ class HouseholdSession:
         self.done = self.won
 
     def opening(self) -> list[Message]:
-        """One user message: the room, a blank line, the task."""
+        """Returns one user message: the room, a blank line, the task."""
         return [{"role": "user", "content": self.world.opening}]
 
     def step(self, action: str) -> Step:
@@ -50,7 +50,7 @@ class HouseholdSession:
         return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> HouseholdSession:
-        """An independent copy, sharing only what never changes."""
+        """Returns an independent copy, sharing only what never changes."""
         twin = HouseholdSession.__new__(HouseholdSession)
         twin.task = self.task
         twin.world = self.world
@@ -62,7 +62,7 @@ class HouseholdSession:
         return twin
 
     def admissible(self) -> list[str]:
-        """All commands that do something now, sorted as TextWorld sorts them."""
+        """Returns all commands that do something now, sorted as TextWorld sorts them."""
         world, state = self.world, self.state
         return sorted(world.texts[c] for c in world.nearby[state.at] if state.admits(world, c))
 

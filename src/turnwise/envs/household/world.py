@@ -73,7 +73,7 @@ HELP_TEXT = """Available commands:
 
 
 def bits(mask: int) -> list[int]:
-    """The members of a bit mask, ascending."""
+    """Returns the members of a bit mask, ascending."""
     found = []
     while mask:
         low = mask & -mask
@@ -165,7 +165,7 @@ class World:
         self._inside: dict[tuple[int, int], str] = {}
 
     def contents(self, receptacle: int, mask: int, is_open: bool) -> str:
-        """What one sees of a receptacle that holds ``mask``."""
+        """Returns what one sees of a receptacle that holds ``mask``."""
         name = self.receptacles[receptacle]
         if self.openable >> receptacle & 1:
             if not is_open:

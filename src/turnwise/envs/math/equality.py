@@ -113,7 +113,7 @@ class _Worker:
             raise EnvironmentFault(f"math-verify's worker does not start ({why}); install it: pip install math-verify")
 
     def ask(self, request: dict[str, str], seconds: float) -> dict[str, Any] | None:
-        """The reply; None where the worker died or was late."""
+        """Returns the reply; None where the worker died or was late."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")

@@ -147,7 +147,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 
 
 def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
-    """``count`` different problems of all kinds; a longer list starts with the shorter one.
+    """Returns ``count`` different problems of all kinds; a longer list starts with the shorter one.
 
     A hash of its text says which split a problem belongs to, so no two splits share one.
 

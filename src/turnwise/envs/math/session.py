@@ -47,7 +47,7 @@ class MathSession(TextSession):
         return any(self.equal(value, self.problem.answer) for value in self.values)
 
     def value(self, code: str) -> str | None:
-        """The last line that a snippet would print now; None where it fails or prints nothing."""
+        """Returns the last line that a snippet would print now; None where it fails or prints nothing."""
         outcome = self.interpreter.run(self.snippets, code)
         lines = outcome.output.strip().splitlines()
         return lines[-1].strip() if outcome.ok and lines else None

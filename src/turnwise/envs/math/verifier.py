@@ -14,7 +14,7 @@ from turnwise.envs.math.session import MathSession
 
 
 def accepts(session: MathSession, action: str, expert: str) -> bool:
-    """The verdict; ``session`` is not changed.
+    """Returns the verdict; ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the sandbox or math-verify's worker failed.

@@ -82,7 +82,7 @@ def _kept(question: Question) -> bool:
 
 
 def _in_turn(lists: list[list[Question]]) -> list[Question]:
-    """One of each list, round after round; a list that has ended is passed over."""
+    """Returns one of each list, round after round; a list that has ended is passed over."""
     longest = max(map(len, lists), default=0)
     return [questions[i] for i in range(longest) for questions in lists if i < len(questions)]
 
@@ -157,7 +157,7 @@ def _relations(schema: Schema, thing: Thing) -> Iterator[tuple[str, Relation]]:
 
 
 def _compare(country: Country, comparison: Comparison, a: Thing, b: Thing) -> Question | None:
-    """The comparison of two things; None where they tie or share what is compared."""
+    """Returns the comparison of two things; None where they tie or share what is compared."""
     numbers, evidence = [], []
     for thing in (a, b):
         if comparison.via is not None:

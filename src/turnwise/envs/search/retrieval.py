@@ -168,7 +168,7 @@ class Served:
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
-    """The first ``k`` pages of a server's answer.
+    """Returns the first ``k`` pages of a server's answer.
 
     Raises:
         ValueError: it is not in the format.
@@ -187,6 +187,6 @@ def _tokens(texts: list[str]) -> Any:
 
 
 def _words(query: str) -> list[str]:
-    """The query's words as the index knows them."""
+    """Returns the query's words as the index knows them."""
     found = bm25s.tokenize([query], stopwords="en", show_progress=False, return_ids=False)
     return list(found[0])

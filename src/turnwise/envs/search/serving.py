@@ -73,7 +73,7 @@ class _Refused(Exception):
 
 
 def make_app(index: Searcher, key: str | None = None, limits: Limits | None = None) -> web.Application:
-    """The server over an index. What is no request in the format is answered with 400 and the reason.
+    """Returns the server over an index. What is no request in the format is answered with 400 and the reason.
 
     Args:
         key: token that every request must carry (``Authorization: Bearer``), or it is answered with 401; None: none.

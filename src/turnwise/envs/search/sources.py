@@ -51,7 +51,7 @@ class Source:
         self.name = f"files {_digest(files)}" if files else f"{level} {edition} {countries}"
 
     def tasks(self, env: str, split: str, count: int, seed: int) -> Sequence[Task]:
-        """``count`` tasks, all different; a longer list starts with the shorter one.
+        """Returns ``count`` tasks, all different; a longer list starts with the shorter one.
 
         Raises:
             ValueError: the split has no questions, or fewer than ``count``.

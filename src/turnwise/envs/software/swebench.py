@@ -97,7 +97,7 @@ class Harness:
             )
 
     def command(self, predictions: Path, run: str, instances: Sequence[str]) -> list[str]:
-        """The harness's command line; it writes into the folder that it runs in."""
+        """Returns the harness's command line; it writes into the folder that it runs in."""
         return [
             *(self.python or sys.executable, "-m", "swebench.harness.run_evaluation"),
             *("--dataset_name", self.dataset, "--split", self.split),
@@ -145,7 +145,7 @@ def write_predictions(path: Path, patches: Mapping[str, str], model: str) -> Non
 
 
 def read_report(path: Path, logs: Path) -> Verdicts:
-    """The verdicts of a report (schema version 2) of the harness.
+    """Returns the verdicts of a report (schema version 2) of the harness.
 
     An instance that ended in an error is told apart by its log: a patch that does not apply, or under which the tests run out of
     time, has failed; anything else is a fault.
@@ -186,7 +186,7 @@ def _patch_at_fault(logs: Path) -> bool:
 
 
 def patch_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """The change between two trees of text files as a patch that ``git apply`` reads; empty where nothing changed.
+    """Returns the change between two trees of text files as a patch that ``git apply`` reads; empty where nothing changed.
 
     Args:
         before, after: path -> text; a path that stands on one side only was made or deleted.

@@ -59,7 +59,7 @@ class EndpointUser:
             raise ValueError(f"extra must not set {', '.join(taken)}: the user sets them itself")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """The model's first message.
+        """Returns the model's first message.
 
         Raises:
             EnvironmentFault: no answer could be had, as of ``reply``.
@@ -68,7 +68,7 @@ class EndpointUser:
         return self._go_on(Talk(scenario))
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """The model's answer; that a transfer was called, or all is done, it has to read in the message."""
+        """Returns the model's answer; that a transfer was called, or all is done, it has to read in the message."""
         return self._go_on(Talk(talk.scenario, (*talk.messages, ("agent", message))))
 
     def _go_on(self, talk: Talk) -> Talk:

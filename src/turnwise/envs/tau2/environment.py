@@ -24,23 +24,23 @@ NAME = "tau2"
 
 
 class Tau2Env(ScriptedEnv[Tau2Session]):
-    """The benchmark's base set, without the tasks that pay for doing nothing. See ``turnwise.envs.environment.Environment``.
+    """The benchmark's base set without the tasks that pay for doing nothing. See ``turnwise.envs.environment.Environment``.
 
     Args:
-        domains: of ``airline``, ``retail`` and ``telecom``; the last is played solo, with a ticket instead of a user.
+        domains: of ``airline``, ``retail`` and ``telecom``; the last runs solo, with a ticket instead of a user.
         free: whether to keep the tasks that pay for doing nothing.
         horizon: turns of an episode.
         format: how calls are written.
         rules: whether the system message holds the domain's policy; without it an episode is short, and unlike the benchmark's.
-        user: who plays the user, by rule or ``endpoint``.
-        patience: replies that bring nothing, after which the scripted user ends the conversation.
-        endpoint: the model that plays the user.
-        mistakes: how often the clumsy expert errs.
-        kept: how many tasks stay played in memory.
+        user: the user, ``scripted`` by rule or ``endpoint``.
+        patience: replies without anything new, after which the scripted user ends the conversation.
+        endpoint: the model that acts as the user.
+        mistakes: probabilities of the clumsy expert.
+        kept: how many tasks' states are kept in memory.
 
     Raises:
         MissingTau2Error: the package is not installed; the message says how.
-        ValueError: a number below 1, an unknown domain, format or user, or mistakes of a kind that tau2 has not.
+        ValueError: a number below 1, an unknown domain, format or user, or mistakes of a kind that tau2 does not have.
     """
 
     name = NAME
@@ -82,7 +82,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
     @property
     def left_out(self) -> Mapping[str, tuple[str, ...]]:
-        """The tasks of each domain that are not among ``tasks``: those that the benchmark pays for doing nothing."""
+        """Returns the tasks of each domain that are not among ``tasks``: those that the benchmark pays for doing nothing."""
         return {domain: () if self.free else FREE[domain] for domain in self.domains}
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
@@ -115,7 +115,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         return self._kept[domain, name]
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """The benchmark's calls as chat messages; the clumsy expert errs without harm. ``success`` is the benchmark's verdict.
+        """Returns the benchmark's calls as chat messages. The clumsy expert errs without harm; ``success`` is the benchmark's.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -132,7 +132,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
 
 def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The benchmark's success: of each domain, and ``overall``, their unweighted mean.
+    """Returns the benchmark's success: of each domain, and ``overall``, their unweighted mean.
 
     Args:
         success: task -> its outcomes, 0 or 1 (``Evaluation.success``). A task's outcomes are averaged first.

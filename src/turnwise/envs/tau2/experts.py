@@ -24,7 +24,7 @@ _ROOM = 4  # turns that are kept free of mistakes
 
 
 def good(session: Tau2Session) -> Iterator[Reply]:
-    """The calls with what belongs to them. ``session`` is the one that is being played."""
+    """Yields the calls with what belongs to them. ``session`` is the one that is being played."""
     solo = session.talk is None
     if not solo:
         yield [], ASK
@@ -46,7 +46,7 @@ def good(session: Tau2Session) -> Iterator[Reply]:
 
 
 def closing(session: Tau2Session) -> str:
-    """The last message: what still has to be told, in it."""
+    """Returns the last message: what still has to be told, in it."""
     moved = any(call.name == TRANSFER for call in session.made)
     told = missing(session.reference.problem.said, session.said)
     return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
@@ -72,14 +72,14 @@ def _new(session: Tau2Session, gold: Gold) -> bool:
 
 
 def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Iterator[Reply]:
-    """What is to be looked at before these calls."""
+    """Yields what is to be looked at before these calls."""
     for gold, writes in steps:
         while found := lookup(session, gold.call, writes):
             yield [found], ""
 
 
 def _confirm(changes: Sequence[Gold]) -> str:
-    """The changes in words, and the question whether to make them."""
+    """Returns the changes in words, and the question whether to make them."""
     lines = [
         f"- {gold.call.name.replace('_', ' ')}: "
         + ", ".join(f"{name} {_plain(value)}" for name, value in gold.call.arguments.items())

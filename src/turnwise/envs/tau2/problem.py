@@ -76,7 +76,7 @@ class Tau2Problem:
 
     @property
     def tools(self) -> Tools:
-        """What can be called."""
+        """Returns what can be called."""
         return (*toolbox(self.domain).tools, DONE) if self.solo else toolbox(self.domain).tools
 
 
@@ -113,7 +113,7 @@ class Reference:
         return cls(problem, state, tuple(steps), customer_of(problem))
 
     def fault(self, world: World, calls: Sequence[ToolCall], said: Sequence[str]) -> str:
-        """What an episode that ends so fails in, by name; empty where the benchmark pays it.
+        """Returns what an episode that ends so fails in, by name; empty where the benchmark pays it.
 
         Args:
             world: the state that the agent left.
@@ -147,14 +147,14 @@ class Reference:
 
 
 def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
-    """What was not told: the benchmark looks for it in the small letters of all messages, without commas."""
+    """Returns what was not told: the benchmark looks for it in the small letters of all messages, without commas."""
     told = "\n".join(said).lower().replace(",", "")
     return [each for each in wanted if each.lower() not in told]
 
 
 @lru_cache(maxsize=256)
 def problem_of(domain: str, name: str) -> Tau2Problem:
-    """A task of the base set.
+    """Returns a task of the base set.
 
     Raises:
         ValueError: there is no such domain or task.
@@ -180,7 +180,7 @@ def problem_of(domain: str, name: str) -> Tau2Problem:
 
 
 def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
-    """What happened before the episode begins: a broken setting, an unpaid bill.
+    """Applies what happened before the episode begins: a broken setting, an unpaid bill.
 
     Raises:
         EnvironmentFault: it cannot happen.

@@ -25,7 +25,7 @@ class Talk:
 
     @property
     def last(self) -> str:
-        """What the user said last; empty where the conversation is over."""
+        """Returns what the user said last; empty where the conversation is over."""
         return "" if self.ended or not self.messages else self.messages[-1][1]
 
 
@@ -38,7 +38,7 @@ class User(Protocol):
     scripted: ClassVar[bool]
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """What the user says first.
+        """Returns what the user says first.
 
         Raises:
             EnvironmentFault: no answer could be had, as of ``reply``.
@@ -46,7 +46,7 @@ class User(Protocol):
         ...
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """The conversation with the agent's message and the answer to it.
+        """Returns the conversation with the agent's message and the answer to it.
 
         Args:
             talk: so far.
@@ -79,7 +79,7 @@ class ScriptedUser:
             raise ValueError(f"patience: at least one reply, got {self.patience}")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """The reason of the call."""
+        """Returns the reason of the call."""
         reason = first_person(str(_instructions(scenario).get("reason_for_call") or "").strip())
         return Talk(scenario, (("user", reason or "Hello, I need your help."),))
 
@@ -119,7 +119,7 @@ def asks(message: str) -> bool:
 
 
 def facts(scenario: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The sentences of a scenario in the first person: what identifies the user, and what else it was told."""
+    """Returns the sentences of a scenario in the first person: what identifies the user, and what else it was told."""
     instructions = _instructions(scenario)
     known = [instructions.get(key) for key in ("known_info", "unknown_info")]
     return _sentences(*known), _sentences(instructions.get("task_instructions"))

@@ -55,7 +55,7 @@ def accepts(session: Tau2Session, action: str, expert: str) -> bool:
 
 
 def still_due(session: Tau2Session) -> Iterator[Due]:
-    """The benchmark's calls that are still to be made; nothing where they cannot win any more.
+    """Yields the benchmark's calls that are still to be made; nothing where they cannot win any more.
 
     Taken out are those that were made, and reads whose answer was seen. Where the rest does not lead to the goal, because
     another call stood for one of them, one more is taken out if it then does.
@@ -116,7 +116,7 @@ def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
 def _stands_for_one(
     session: Tau2Session, world: World, untouched: World, made: Sequence[ToolCall], due: Due
 ) -> Due | None:
-    """``due`` without the call that another one, which led from ``untouched`` to ``world``, has made needless."""
+    """Returns ``due`` without the call that another one, which led from ``untouched`` to ``world``, has made needless."""
     for i, (_, writes) in enumerate(due):
         rest = due[:i] + due[i + 1 :]
         if writes and _leads(session, world, made, rest) and not _leads(session, untouched, made, rest):
@@ -125,7 +125,7 @@ def _stands_for_one(
 
 
 def _without(due: Due, call: ToolCall) -> Due | None:
-    """``due`` without a call that is on it; None where it is not."""
+    """Returns ``due`` without a call that is on it; None where it is not."""
     place = next((i for i, (gold, _) in enumerate(due) if _same(gold, call)), None)
     return None if place is None else due[:place] + due[place + 1 :]
 

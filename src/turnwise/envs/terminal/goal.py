@@ -39,7 +39,7 @@ class Goal:
         self.gone = [path for chore in self.chores for path in chore["gone"] if path not in final]
 
     def missing(self, tree: Tree) -> int:
-        """How many files are not as they have to be; 0 where the task is done.
+        """Returns how many files are not as they have to be; 0 where the task is done.
 
         A file that is to move is not gone as long as it is in no other place: to delete it brings nothing forward.
         """
@@ -50,7 +50,7 @@ class Goal:
         return wrong
 
     def unmet(self, tree: Tree) -> Mapping[str, Any] | None:
-        """The first chore that is not done."""
+        """Returns the first chore that is not done."""
         for chore in self.chores:
             if not self._met(tree, chore) or any(path in tree for path in chore["gone"] if path in self.gone):
                 return chore

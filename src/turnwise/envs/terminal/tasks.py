@@ -69,7 +69,7 @@ def split_of(data: Mapping[str, Any]) -> str:
 
 
 def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
-    """A folder and a chain of chores on different files, none of which is met from the start."""
+    """Returns a folder and a chain of chores on different files, none of which is met from the start."""
     files: dict[str, str] = {}
     count = rng.randint(*sizes.files)
     names = rng.sample(sizes.names, count)
@@ -92,13 +92,13 @@ def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
 
 
 def after(chore: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
-    """The files once a chore is done."""
+    """Returns the files once a chore is done."""
     left = {path: text for path, text in files.items() if path not in chore["gone"]}
     return left | chore["want"]
 
 
 def _mark(path: str, files: Mapping[str, str]) -> str | None:
-    """A word that stands in this file and in no other."""
+    """Returns a word that stands in this file and in no other."""
     others = set(" ".join(text for other, text in files.items() if other != path).split())
     return next((word for word in files[path].split() if word not in others), None)
 
@@ -107,7 +107,7 @@ _Draw = Callable[[str, Mapping[str, str], list[str], Sizes, random.Random], "dic
 
 
 def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> dict[str, Any]:
-    """A chore: its words, what has to be there (``want``) and not to be there (``gone``), and how the expert does it.
+    """Returns a chore: its words, what has to be there (``want``) and not to be there (``gone``), and how the expert does it.
 
     ``find`` is the word by which its file is to be found, None where the request names the file. ``command`` is a template
     over ``path``, the file.

@@ -44,7 +44,7 @@ def effective(session: TerminalSession, action: str) -> bool:
 
 
 def normalised(command: str) -> list[str]:
-    """A command as words: quotes, blanks, "./" and the order of neighbouring flags do not count."""
+    """Returns a command as words: quotes, blanks, "./" and the order of neighbouring flags do not count."""
     try:
         lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
