@@ -73,7 +73,7 @@ class Clumsy(Expert[S]):
         self.chances = chances
 
     def has_room(self, session: S) -> bool:
-        """Whether the turns that are left suffice to put a mistake right."""
+        """Whether the turns that are left suffice to correct a mistake."""
         return True
 
     def mistake(self, session: S, *known: Any) -> str | None:

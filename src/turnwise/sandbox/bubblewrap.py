@@ -66,7 +66,7 @@ class Bubblewrap:
         self._lock = threading.Lock()
 
     def shell(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
-        """Run a command in a fresh folder; see the protocol."""
+        """Run a command in a fresh folder; see ``Sandbox``."""
         if no := refused(command):
             return no, tree
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Worker processes that hold the real engine, and what reaches the rest of turnwise of their deaths and delays."""
+"""Worker processes that hold the real engine, and the errors that their deaths and delays raise."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     Args:
         games: the ``json_2.1.1`` folder of the official games; None generates the rooms and tasks of ``env=household``.
         horizon: turns of an episode; ALFWorld's own limit is 50.
-        workers: engine processes; sessions are dealt out in turn and their forks stay where they are.
+        workers: engine processes; sessions are given to them in turn and their forks stay where they are.
         timeout: seconds until a silent worker is given up.
         python: the interpreter that has alfworld and textworld installed; None is this one.
 

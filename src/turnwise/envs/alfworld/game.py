@@ -37,7 +37,7 @@ LIMIT = 999  # instances of one type: ids carry three digits
 
 @dataclass(frozen=True)
 class Scene:
-    """What a game holds. Names are the engine's: a lower-case type, a space and a number from 1 without gaps.
+    """The content of a game. Names are the engine's: a lower-case type, a space and a number from 1 without gaps.
 
     Raises:
         ValueError: a name out of form, numbers with gaps, an object in no receptacle of the scene, or a sentence or goal that

@@ -42,7 +42,7 @@ def scene(data: Mapping[str, Any]) -> Scene:
 
 
 class GeneratedGames:
-    """The tasks of ``env=household``, to be played in the real engine."""
+    """The tasks of ``env=household``, for the real engine."""
 
     def __init__(self, horizon: int) -> None:
         self._household = HouseholdEnv(horizon)

@@ -14,7 +14,7 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
 class AlfworldSession:
-    """See ``turnwise.envs.environment.Session``. The horizon is ours: the engine alone would go on for ever.
+    """See ``turnwise.envs.environment.Session``. The engine has no horizon of its own.
 
     ``actions`` are those taken so far, no-ops included; one that is not admissible answers "Nothing happens.". ``seen``
     are the receptacles whose inside a walk or an opening has shown.

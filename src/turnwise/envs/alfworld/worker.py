@@ -1,7 +1,7 @@
 """The process that holds the real engine. Run as a script by any interpreter that has alfworld and textworld.
 
 One JSON object a line comes in on standard input, one goes out on what standard output was at the start. The engine
-overwrites ``sys.argv``, replaces ``sys.stdout`` and is not thread-safe; here that harms nobody, for this file imports
+overwrites ``sys.argv``, replaces ``sys.stdout`` and is not thread-safe; that is harmless here, because this file imports
 nothing of turnwise and owns its process.
 
 Requests: ``{"op": "open", "game": path or {"problem", "sentence"}}``, ``{"op": "step", "at": id, "action": text}``,
@@ -57,7 +57,7 @@ def speed_up() -> None:
 
 @dataclass
 class Position:
-    """Where one episode stands: enough to put the engine there, whoever used it in between."""
+    """The state of one episode, from which the engine can be restored."""
 
     logic: Any
     entities: dict[str, Any]

@@ -1,4 +1,4 @@
-"""In-house tasks of the three levels, with the requests of a small office."""
+"""Generated tasks of the three levels, with the requests of a small office."""
 
 from __future__ import annotations
 

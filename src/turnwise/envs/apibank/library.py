@@ -1,4 +1,4 @@
-"""The in-house APIs: what each is called, what it needs and what it does to the tables of a small office."""
+"""The generated office's APIs: what each is called, what it needs and what it does to the tables of a small office."""
 
 from __future__ import annotations
 

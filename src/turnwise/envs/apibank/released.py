@@ -1,7 +1,7 @@
 """The public API-Bank data at a path of the user: ``level-1-api.json``, ``level-2-api.json`` and ``level-3.json``.
 
 A record of levels 1 and 2 is one call to make after a dialogue; one of level 3 is a requirement and the calls that meet it, each
-with the answer that the real API gave. Those answers are played back: no API of the benchmark is run.
+with the answer that the real API gave. Those answers are returned: no API of the benchmark is run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tiny level: short tasks over the real simulated APIs, one or two requests each, a few calls a request."""
+"""The tiny level: short tasks over the benchmark's simulated APIs, one or two requests each, a few calls a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from the installed bfcl-eval: the data files, the function documents, the classes of the simulated APIs.
+"""Reads from the installed bfcl-eval: the data files, the function documents, the classes of the simulated APIs.
 
 Only data and the eight API modules are touched. Importing the package's own settings would create folders in it.
 """

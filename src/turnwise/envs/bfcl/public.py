@@ -29,7 +29,7 @@ SEEN_SHARE = 20  # dialogues of the other pairs that are held out as well
 
 @dataclass(frozen=True)
 class PublicTasks:
-    """Tasks by split. A dialogue's variants always share one: a variant in training would give the others away.
+    """Tasks by split. A dialogue's variants always share one: a variant in training would reveal the others.
 
     80 % of the dialogues are for training. ``unseen`` has the 10 % whose pair of APIs no training task needs, ``seen`` a tenth
     drawn from the others.

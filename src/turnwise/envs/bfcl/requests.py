@@ -16,7 +16,7 @@ from turnwise.types import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What tasks name. Training and held-out names never meet."""
+    """The names in tasks. Training and held-out names never meet."""
 
     folders: tuple[str, ...]
     files: tuple[str, ...]

@@ -13,7 +13,7 @@ from turnwise.envs.search.questions import malformed
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to put it right.
+    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it.
 
     Raises:
         ValueError: one lies outside [0, 1], or they sum to more than 0.8.

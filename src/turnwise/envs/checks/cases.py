@@ -1,7 +1,7 @@
 """Hand-written cases of a verifier: a place in an episode, what is as good as the expert's action there, and what only looks so.
 
-A world brings them in a file of its own: ``checks.yaml`` beside the module of its class, or ``<module>.checks.yaml`` where
-several worlds share a folder.
+An environment has them in a file: ``checks.yaml`` beside the module of its class, or ``<module>.checks.yaml`` where
+several environments share a folder.
 """
 
 from __future__ import annotations

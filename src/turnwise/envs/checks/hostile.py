@@ -51,7 +51,7 @@ class Hostile:
     """Makes actions.
 
     Args:
-        known: well-formed actions of this world, to be varied and to be mixed in as they are.
+        known: well-formed actions of this environment, to be varied and to be mixed in as they are.
         canary: a file that none of them may bring about; some ask for it in Python and in shell.
     """
 
@@ -149,7 +149,7 @@ def check_hostile(
     """Returns what goes wrong in ``sequences`` episodes of hostile and random actions, in words; nothing where all is well.
 
     Args:
-        known: well-formed actions of this world, most usefully the experts' of these tasks.
+        known: well-formed actions of this environment, most usefully the experts' of these tasks.
         forges: whether what a step shows would be read as more turns than it is, rendered as the policy reads it.
         on_done: told after each sequence.
     """

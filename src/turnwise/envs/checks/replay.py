@@ -1,4 +1,4 @@
-"""The expert's actions lead to success again, and a fork that parts ways leaves its parent alone."""
+"""The expert's actions lead to success again, and a fork that takes other actions does not change its parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnwise.types import Message, Task
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One demonstrated task, played again from its actions alone."""
+    """One demonstrated task, repeated from its actions alone."""
 
     task: Task
     actions: tuple[str, ...]
@@ -26,7 +26,7 @@ class Replayed:
 
 
 def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = True) -> Replayed:
-    """A good expert demonstrates the task, and its actions are played again in a fresh episode.
+    """A good expert demonstrates the task, and its actions are repeated in a fresh episode.
 
     Args:
         verify: also ask the verifier of each action; ``accepted`` is empty without.

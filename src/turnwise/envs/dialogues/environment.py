@@ -21,7 +21,7 @@ from turnwise.types import Task, Trajectory
 
 
 class Source(Protocol):
-    """Where an environment's tasks come from."""
+    """A source of an environment's tasks."""
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         """Returns ``count`` tasks of a split.
@@ -41,18 +41,18 @@ class Source(Protocol):
 
 
 class DialogueEnv(ScriptedEnv[DialogueSession]):
-    """See ``turnwise.envs.environment.Environment``; a world of its own names itself and its source.
+    """See ``turnwise.envs.environment.Environment``; a subclass has a name and a source of tasks.
 
     Args:
         source: of the tasks.
         horizon: turns of an episode.
         steps: replies with calls to one user turn.
         format: how calls are written.
-        mistakes: how often the clumsy expert errs.
-        brief: whether the world says nothing but its functions at the start, as short texts for a small policy do.
-        kept: how many ground truths stay played in memory.
+        mistakes: probabilities of the clumsy expert's mistakes.
+        brief: whether the environment shows only its functions at the start, as short texts for a small policy do.
+        kept: how many tasks' ground truths are kept in memory.
         thinks: whether the experts state before each reply which calls are left to make.
-        muddle: the probability that the clumsy one then states something else before a right reply.
+        muddle: the probability that the clumsy expert then states something else before a right reply.
 
     Raises:
         ValueError: a number below 1, no probability, or an unknown format.

@@ -1,4 +1,4 @@
-"""Experts: the ground truth call by call, and the same with harmless mistakes that are put right at once."""
+"""Experts: the ground truth call by call, and the same with harmless mistakes that are corrected at once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ROOM = 4  # replies to one user turn that are kept free for mistakes
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities, before each call of the clumsy expert. None of them changes a state: what would is not done.
+    """Probabilities, before each call of the clumsy expert. A mistake that would change the state is not made.
 
     Attributes:
         wrong: the call with a wrong value.
         unknown: the call under a name that no function has.
         missing: the call without one of its arguments.
-        repeat: the call before, once more.
+        repeat: the call before, again.
         look: a call that only looks.
         early: the closing word instead of the call, which loses the episode.
 

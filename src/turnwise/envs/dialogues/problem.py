@@ -1,4 +1,4 @@
-"""A task: the world that its calls change, and the user's turns with the calls that serve each."""
+"""A task: the state that calls change, and the user's turns with the calls that serve each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ W = TypeVar("W", bound="World")
 
 
 class World(Protocol):
-    """What calls act on: the live state of one episode."""
+    """The live state of one episode, which calls change."""
 
     def call(self, call: ToolCall) -> str:
         """Returns the text of the answer. Whatever goes wrong is one too."""

@@ -1,6 +1,6 @@
 """What an expert thinks before a reply, where demonstrations state their reasoning: which calls the request still needs.
 
-The judge of AWPO (arXiv:2512.19126, App. B.2) holds a policy's reasoning against it. No check of the world reads it.
+The judge of AWPO (arXiv:2512.19126, App. B.2) holds a policy's reasoning against it. No check of the environment reads it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ A reply is accepted where it serves the user's turn as far as the same number of
   same effect are as good; a needless or a repeated call is not, and no accepted reply can be repeated for ever;
 - where nothing is due, or the request cannot be served, it makes no call. Nor need it where an earlier answer holds what is due.
 
-The demonstrated reply does not enter: a mistake of a clumsy expert cannot lower the bar.
+The demonstrated reply does not count: a mistake of a clumsy expert cannot lower the bar.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scripted experts, which know only what they have seen.
 
 ``GoodExpert`` pursues what it knows by a shortest plan and otherwise searches likely places in a random order.
-``ClumsyExpert`` does the same with detours and mistakes in between, each of which it puts right.
+``ClumsyExpert`` does the same with detours and mistakes in between, each of which it corrects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A live episode of the household world."""
+"""A live episode of household."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ class MathEnv(ToolEnv[MathSession]):
     Args:
         level: ``tiny`` (sums of two steps, short commands) or ``full``.
         horizon: turns of an episode.
-        calls: how calls are written, ``short`` or ``hermes``; None takes short at the tiny level, else hermes.
+        calls: how calls are written, ``short`` or ``hermes``; None is short at the tiny level, else hermes.
         python: whether there is a Python tool. It runs in the sandbox or not at all.
         shown: characters of its output that are shown.
         files: problem files by split (train, seen, unseen) instead of generated problems.
-        mistakes: how often the clumsy expert errs.
+        mistakes: probabilities of the clumsy expert's mistakes.
         interpreter: the sandbox of the tool; it opens with the first code.
         equality: decides whether an answer is right.
 

@@ -12,7 +12,7 @@ from turnwise.envs.math.session import MathSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to put it right.
+    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it.
 
     Raises:
         ValueError: one lies outside [0, 1], or they sum to more than 0.8.

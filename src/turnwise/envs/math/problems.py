@@ -20,7 +20,7 @@ _SEEN = 5  # of the problems with numbers of train, about one in five is kept fo
 
 @dataclass(frozen=True, slots=True)
 class MathProblem:
-    """``code`` is None where nobody has said how to compute the answer."""
+    """``code`` is None where nothing says how to compute the answer."""
 
     kind: str
     text: str

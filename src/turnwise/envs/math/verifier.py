@@ -3,7 +3,7 @@
 - An answer is accepted where math-verify holds it to be equal to the reference, however it is written: who has the answer in
   the head needs no tool.
 - Code is accepted where it prints, as its last line, a value that is worth having and that no snippet has printed before: the
-  problem's answer. Of problems from files, whose steps nobody has written down, the value that the expert's code prints will
+  problem's answer. Of problems from files, which show no steps, the value that the expert's code prints will
   do as well.
 - Code that fails, prints nothing new or prints something else is refused. So is any code once the answer has been printed.
 """

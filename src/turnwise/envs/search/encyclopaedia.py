@@ -42,7 +42,7 @@ class Encyclopaedia:
     """Args:
         level: ``tiny`` (short sentences, few words) or ``full``.
         edition: another number is another encyclopaedia.
-        countries: how many; None takes the level's own number.
+        countries: how many; None is the level's own number.
 
     Raises:
         ValueError: the level is unknown, the edition is negative, or there are fewer than two countries.

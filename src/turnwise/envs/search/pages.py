@@ -63,7 +63,7 @@ class Pages:
 class Question:
     """A question with its references, and the facts that it takes, in the order in which they can be found.
 
-    ``evidence`` is empty where nobody has said which pages hold the answer.
+    ``evidence`` is empty where nothing says which pages hold the answer.
     """
 
     kind: str

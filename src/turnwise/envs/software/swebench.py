@@ -1,4 +1,4 @@
-"""Patches scored on real SWE-bench instances by the benchmark's own harness (arXiv:2310.06770), where Docker is there.
+"""Patches scored on real SWE-bench instances by the benchmark's own harness (arXiv:2310.06770), where Docker runs.
 
 The harness (``swebench``, MIT) is an extra, ``requirements-swebench.txt``, best in an environment of its own. It runs as a
 program; nothing of it is imported here.
@@ -39,7 +39,7 @@ class NoHarnessError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What the harness found of each instance that a patch was submitted for.
+    """The harness's results of each instance that a patch was submitted for.
 
     A fault says nothing about the patch, and is no failure of it: the harness's own rate counts it as one.
     """

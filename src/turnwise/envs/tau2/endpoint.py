@@ -23,13 +23,13 @@ _OURS = ("model", "messages", "temperature", "max_tokens", "stream", "n")
 class EndpointUser:
     """See ``turnwise.envs.tau2.user.User``.
 
-    Answers are kept by the content of their questions, so that a conversation played again is the same one. Without an answer
-    the world has failed: an ``EnvironmentFault``, never a lost episode.
+    Answers are kept by the content of their questions, so that repeating a conversation gives the same answers. Without an answer
+    the environment has failed: an ``EnvironmentFault``, never a lost episode.
 
     Args:
         client: where and how to ask.
         model: its name there; part of every question's address.
-        cache: the file that keeps answers; null: none, and episodes that are played again differ where the model does.
+        cache: the file that keeps answers; null: none, and episodes that are repeated differ where the model does.
         temperature, max_tokens: of an answer.
         extra: further keys of the request.
 

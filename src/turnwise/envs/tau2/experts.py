@@ -1,4 +1,4 @@
-"""Experts: the benchmark's calls, said as the policy asks for it, and the same with mistakes that are put right at once.
+"""Experts: the benchmark's calls, said as the policy asks for it, and the same with mistakes that are corrected at once.
 
 The benchmark lists what has to be done, and often not how it was found. The expert asks the user for all it knows, looks at what
 it needs and has not seen, has the changes confirmed before the first one, makes the calls one by one, tells what has to be told

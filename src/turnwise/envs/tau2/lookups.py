@@ -1,4 +1,4 @@
-"""What an agent should look at before it acts: identifiers that nobody has named yet, and the state that a call will change."""
+"""What an agent should look at before it acts: identifiers that were not named yet, and the state that a call will change."""
 
 from __future__ import annotations
 

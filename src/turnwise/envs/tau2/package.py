@@ -1,4 +1,4 @@
-"""What is read from the installed inspect-evals: tasks, splits, policies, the tools and how they are opened.
+"""Reads from the installed inspect-evals: tasks, splits, policies, the tools and how they are opened.
 
 The package adapts tau2-bench (arXiv:2506.07982; MIT) to inspect-ai. Its tools are coroutines that find their databases in a
 store of the running context; here each episode has a store of its own (``world``).

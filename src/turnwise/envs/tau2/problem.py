@@ -51,7 +51,7 @@ class Tau2Problem:
 
     Attributes:
         domain: one of ``DOMAINS``.
-        start: the databases that it begins with. Nothing may change them.
+        start: the databases that it begins with. They are never changed.
         gold: the benchmark's calls, in order.
         scenario: the record of the user's instructions.
         ticket: what the agent is told in solo mode.
@@ -82,7 +82,7 @@ class Tau2Problem:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The expert's calls played once. Nothing may change it.
+    """The expert's calls played once. It is never changed.
 
     Attributes:
         problem: of the task.

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Table:
-    """The records that every episode begins with. Nothing may change them."""
+    """The records that every episode begins with. They are never changed."""
 
     __slots__ = ("_texts", "records")
 
@@ -80,7 +80,7 @@ class Records(MutableMapping[str, Any]):
         return Records(self._table, self._frozen)
 
     def look(self) -> Mapping[str, Any]:
-        """Returns all records, none of them copied, so none may be changed."""
+        """Returns all records, none of them copied, and none may be changed."""
         return ChainMap(self._own, self._frozen, self._table.records)
 
     def changes(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Who plays the user: the interface, and the user by rule."""
+"""The interface of users, and the user by rule."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ScriptedUser:
     where that is asked, all that is left where it is asked for everything, and else the next fact. It agrees where it is asked
     to confirm. It ends the conversation once all is done that it wants, after a transfer, or after
     ``patience`` replies in a row that brought nothing. Facts are the sentences of the task's instructions in the first person;
-    so it compares words and says more than people do: a stand-in to train and test with, not a person.
+    so it compares words and says more than people do: it is for training and tests, and does not replace a person.
 
     Raises:
         ValueError: ``patience`` is below 1.

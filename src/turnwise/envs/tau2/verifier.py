@@ -6,7 +6,7 @@ the answer of a due read, an identifier that a due call needs, or a state that a
 agreement before. A message is accepted where it brings that agreement or a fact that the user had not told, and where it is the
 last one and tells what had to be told. So no accepted reply can be repeated for ever.
 
-The demonstrated reply does not enter, but for one thing: whether a question gets something new out of a model that plays the
+The demonstrated reply does not count, but for one thing: whether a question gets something new out of a model that plays the
 user cannot be known beforehand, and there a message is accepted where the expert writes one too.
 """
 

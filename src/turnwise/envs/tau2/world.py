@@ -43,7 +43,7 @@ class World:
 
     Args:
         domain: one of ``DOMAINS``.
-        store: of inspect-ai, which holds the databases; it becomes this world's own.
+        store: of inspect-ai, which holds the databases; it becomes this state's own.
     """
 
     __slots__ = ("domain", "store")
@@ -147,7 +147,7 @@ class World:
 
 @lru_cache(maxsize=len(DOMAINS))
 def pristine(domain: str) -> Store:
-    """Returns the store of a domain as it is shipped, its large tables shared. Nothing may change it.
+    """Returns the store of a domain as it is shipped, its large tables shared. It is never changed.
 
     Raises:
         MissingTau2Error: the package cannot be used.

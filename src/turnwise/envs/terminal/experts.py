@@ -1,7 +1,7 @@
-"""Scripted experts, which know of the folder only what they have read.
+"""Scripted experts, which know only what they have read of the folder.
 
 The good one does the chores in order, and looks for a file first where the request names it by a word in it. The clumsy one
-does the same with detours and mistakes, each of which it puts right.
+does the same with detours and mistakes, each of which it corrects.
 """
 
 from __future__ import annotations

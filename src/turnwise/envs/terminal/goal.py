@@ -1,4 +1,4 @@
-"""When a terminal task is done, and how much of it is missing."""
+"""Checks whether a terminal task is done, and counts what is missing."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ KINDS = ("create", "copy", "move", "delete", "count", "extract", "edit", "sort")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a level draws from, and how much of it."""
+    """The words and sizes that a level draws from."""
 
     folders: tuple[str, ...]
     names: tuple[str, ...]

@@ -2,11 +2,11 @@
 
 ``effect``: the command is run on a copy of the folder, and is accepted if it brings the task forward. It does so if fewer
 files are wrong after it than before, or if it harms nothing and shows where the file of the next chore lies, which was not
-known yet. The expert's command does not enter, so that a mistake of a clumsy expert cannot lower the bar, and an accepted
-command can never be repeated for ever: there is nothing left that it could gain.
+known yet. The expert's command does not count, so that a mistake of a clumsy expert cannot lower the bar, and an accepted
+command can never be repeated for ever: it would gain nothing.
 
 ``similarity``: the call fits its tool, and its normalised text is near the expert's, or a judge calls the two equivalent. For
-worlds whose commands are too dear to run, and as the paper's own choice for terminals.
+environments whose commands are too expensive to run; it is the paper's choice for terminals.
 """
 
 from __future__ import annotations
