@@ -34,19 +34,19 @@ class Mixture:
 
     def __init__(self, worlds: Mapping[str, Environment | None], weights: Mapping[str, float] | None = None) -> None:
         weights = weights or {}
-        self.parts = {name: world for name, world in worlds.items() if world is not None}
+        self.parts = {name: part for name, part in worlds.items() if part is not None}
         if not self.parts:
             raise ValueError("worlds: none is left; add one as +env@env.worlds.search=search")
-        for name, world in self.parts.items():
-            if not isinstance(world, Environment):
+        for name, part in self.parts.items():
+            if not isinstance(part, Environment):
                 raise ValueError(
-                    f"worlds.{name}: no environment, but {world!r}; add one as +env@env.worlds.{name}={name}"
+                    f"worlds.{name}: no environment, but {part!r}; add one as +env@env.worlds.{name}={name}"
                 )
-            if hasattr(world, "parts"):
+            if hasattr(part, "parts"):
                 raise ValueError(f"worlds.{name}: a mixture holds no other mixture; name its environments here")
-            if world.name != name:
+            if part.name != name:
                 raise ValueError(
-                    f"worlds.{name}: this environment's name is {world.name!r}; write it as env.worlds.{world.name}"
+                    f"worlds.{name}: this environment's name is {part.name!r}; write it as env.worlds.{part.name}"
                 )
         for name, weight in weights.items():
             if name not in worlds:
@@ -56,8 +56,8 @@ class Mixture:
                     f"weights.{name}: must be above 0, got {weight}; to leave it out, set env.worlds.{name}=null"
                 )
         self.weights = {name: float(weights.get(name, 1)) for name in self.parts}
-        self.horizon = max(world.horizon for world in self.parts.values())
-        self.waits = any(getattr(world, "waits", False) for world in self.parts.values())
+        self.horizon = max(part.horizon for part in self.parts.values())
+        self.waits = any(getattr(part, "waits", False) for part in self.parts.values())
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         """Returns ``count`` tasks of a split; every beginning of the list is as balanced as the whole list.
@@ -105,14 +105,14 @@ class Mixture:
         return same_text(action, expert)
 
     def _of(self, task: Task) -> Environment:
-        world = self.parts.get(task.env)
-        if world is None:
+        part = self.parts.get(task.env)
+        if part is None:
             known = ", ".join(self.parts)
             raise ValueError(
                 f"task {task.id}: made for env {task.env!r}, which is not in this mixture ({known}); add it as "
                 f"+env@env.worlds.{task.env}={task.env}, or leave out env.worlds.{task.env}=null"
             )
-        return world
+        return part
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:

@@ -66,7 +66,7 @@ class Position:
     operators: tuple[tuple[int, int], ...] = ()  # (id, number of effects) applied since the start
 
     def branch(self) -> Position:
-        """An independent copy. Only the fact sets and the variable counts of the world ever change in place."""
+        """Returns an independent copy. Only the fact sets and the variable counts change in place."""
         world = copy.copy(self.world)
         world._facts = defaultdict(set, {sign: set(facts) for sign, facts in world._facts.items()})
         world._vars_by_name = dict(world._vars_by_name)

@@ -17,8 +17,8 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]. Reply
 class DialogueSession:
     """See ``envs.environment.Session``. The policy makes calls until it replies without one; then the user's next turn comes.
 
-    A reply that cannot be read ends the user's turn, as in BFCL. The episode ends, lost, at the first user turn that
-    fails the check, after more than ``steps`` replies with calls to one user turn, or at the horizon.
+    A reply that cannot be read ends the user's turn, as in BFCL. The episode is lost at the first user turn that fails the
+    check, after more than ``steps`` replies with calls to one user turn, or at the horizon.
     """
 
     __slots__ = (
@@ -49,7 +49,7 @@ class DialogueSession:
 
     @property
     def tools(self) -> Tools:
-        """Returns what the chat template shows; nothing where the world lists its functions itself."""
+        """Returns what the chat template shows; nothing where the opening lists the functions."""
         return self.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
@@ -61,7 +61,7 @@ class DialogueSession:
         return [{"role": "system", "content": listed if self.brief else f"{listed}\n{HOW}"}, user]
 
     def step(self, action: str) -> Step:
-        """Make the calls of a reply, or end the user's turn where it has none.
+        """Makes the calls of a reply, or ends the user's turn where it has none.
 
         Raises:
             RuntimeError: the episode is over.

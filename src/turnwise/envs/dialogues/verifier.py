@@ -3,10 +3,11 @@
 A reply is accepted where it serves the user's turn as far as the same number of calls of the ground truth would:
 
 - its calls are the ground truth's own, or fit the schemas of the functions at hand;
-- each stands for one call that is still due, one to one: after them the rest of the ground truth still leads to the state and the
-  answers that are checked. So other spellings, another order of calls that do not depend on each other, and another call with the
-  same effect are as good; a needless or a repeated call is not, and no accepted reply can be repeated for ever;
-- where nothing is due, or the request cannot be served, it makes no call. Nor need it where an earlier answer holds what is due.
+- each replaces one call that is still due: after them the rest of the ground truth still leads to the state and the answers that
+  are checked. So other spellings, another order of independent calls, and another call with the same effect are accepted. A
+  needless or repeated call is not, and no accepted reply can be repeated for ever;
+- where nothing is due, or the request cannot be served, it makes no call. It may make none where an earlier answer holds what is
+  due.
 
 The demonstrated reply does not count: a mistake of a clumsy expert cannot lower the bar.
 """

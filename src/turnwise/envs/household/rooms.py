@@ -79,7 +79,7 @@ _TEMPLATES = {
 
 
 def listing(names: Iterable[str]) -> list[str]:
-    """Names in the order in which every list of the world prints them: by type, and the highest number first."""
+    """Returns names in the order in which every printed list has them: by type, and the highest number first."""
     return sorted(names, key=lambda name: (name.split()[0], -int(name.split()[1])))
 
 

@@ -1,4 +1,4 @@
-"""One task's world: names, affordances, the commands that mean something in it, and the texts it prints.
+"""The fixed part of one task: names, affordances, the commands that have an effect, and the printed texts.
 
 Text, commands and conditions follow ALFWorld's TextWorld games (arXiv:2010.03768). Two things are left out: the banner
 line before the room's description, and rooms where several receptacles share a place.
@@ -102,7 +102,7 @@ class World:
         data: a task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
 
     Raises:
-        ValueError: the data names a type, a place or a goal that the world does not have.
+        ValueError: the data names a type, a place or a goal that household does not have.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from turnwise.envs.remembered import Remembered
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.sandbox import CallResult, Limits, NoSandboxError, PythonState, Sandbox, SandboxFault
 
-_STATES = 96  # processes kept: the sandbox holds some hundreds, and several worlds may share a machine
+_STATES = 96  # processes kept: the sandbox holds some hundreds, and several environments may share a machine
 
 
 @dataclass

@@ -71,7 +71,7 @@ class Served:
     POST ``{"queries": [...], "topk": k, "return_scores": true}`` answers ``{"result": [[{"document": {"contents":
     "title\ntext"}, "score": s}, ...]]}``.
 
-    A search that fails is a fault of the world, and the first of each kind is logged. As long as no search has worked, a
+    A search that fails is a fault of the environment, and the first of each kind is logged. As long as no search has worked, a
     failing one is followed by a query of our own: where that fails too, the server cannot be used and the run ends.
 
     Args:

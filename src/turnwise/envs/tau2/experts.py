@@ -1,7 +1,7 @@
-"""Experts: the benchmark's calls, said as the policy asks for it, and the same with mistakes that are corrected at once.
+"""Experts: the benchmark's calls in the way that the policy demands, and the same with mistakes that are corrected at once.
 
-The benchmark lists what has to be done, and often not how it was found. The expert asks the user for all it knows, looks at what
-it needs and has not seen, has the changes confirmed before the first one, makes the calls one by one, tells what has to be told
+The benchmark lists what has to be done, and often not how it was found. The expert asks the user for all it knows, looks up what
+it needs and has not seen, has the changes confirmed before the first one, makes the calls one by one, says what has to be said
 and ends.
 """
 

@@ -55,7 +55,7 @@ class Tau2Session:
 
     @property
     def tools(self) -> Tools:
-        """Returns what the chat template shows; nothing where the world lists its functions itself."""
+        """Returns what the chat template shows; nothing where the opening lists the functions."""
         return self.reference.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
@@ -133,7 +133,7 @@ class Tau2Session:
         self.done, self.won = True, not self.fault
 
     def fork(self) -> Tau2Session:
-        """Returns an independent copy; all but the world are values."""
+        """Returns an independent copy; all but the databases are values."""
         twin = copy.copy(self)
         twin.world = self.world.fork()
         return twin

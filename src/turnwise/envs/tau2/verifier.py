@@ -1,13 +1,13 @@
 """The functional verifier: which replies serve the task as the benchmark's calls do (PivotRL, arXiv:2603.21383, Eq. 6).
 
-A call is accepted where it is, or stands for, one that is still due: the rest of the benchmark's calls after it still leads to
+A call is accepted where it is, or replaces, one that is still due: the rest of the benchmark's calls after it still leads to
 what is checked, and would not without it. A read that is not on the list is accepted where it shows something new that matters:
 the answer of a due read, an identifier that a due call needs, or a state that a due call changes. Changes need the user's
-agreement before. A message is accepted where it brings that agreement or a fact that the user had not told, and where it is the
-last one and tells what had to be told. So no accepted reply can be repeated for ever.
+agreement before. A message is accepted where it brings that agreement or a fact that the user had not given, and where it is the
+last one and says what had to be said. So no accepted reply can be repeated for ever.
 
-The demonstrated reply does not count, but for one thing: whether a question gets something new out of a model that plays the
-user cannot be known beforehand, and there a message is accepted where the expert writes one too.
+The demonstrated reply does not count, with one exception. Where a model is the user, nothing says beforehand whether a question
+will bring something new, so a message is accepted where the expert writes one too.
 """
 
 from __future__ import annotations
