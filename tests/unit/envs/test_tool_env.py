@@ -89,7 +89,8 @@ def test_a_clumsy_expert_errs_as_often_as_its_chances_say_and_recovers() -> None
     first = [each.messages[2]["content"] for each in shown]
     assert 0.3 < first.count("guess 0") / len(first) < 0.5  # of 500 draws
     assert all(
-        SafeEnv(Mistakes(0, 0.8)).demonstrate(each.task, "clumsy").messages[2]["content"] != "guess 0" for each in shown[:5]
+        SafeEnv(Mistakes(0, 0.8)).demonstrate(each.task, "clumsy").messages[2]["content"] != "guess 0"
+        for each in shown[:5]
     )
 
 

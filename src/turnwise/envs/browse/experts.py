@@ -13,11 +13,7 @@ from turnwise.envs.search.questions import malformed
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
-    """
+    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it."""
 
     stray: float = 0.1  # open a page that has nothing to do with the question
     vain: float = 0.1  # look for words that the open page does not have

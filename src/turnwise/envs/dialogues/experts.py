@@ -31,9 +31,6 @@ class Mistakes(Chances):
         repeat: the call before, again.
         look: a call that only looks.
         early: the closing word instead of the call, which loses the episode.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or together they exceed 0.8.
     """
 
     wrong: float = 0.08

@@ -32,11 +32,7 @@ _PLANNED = frozenset({OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE})
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert; each applies only where the mistake is possible.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
-    """
+    """Probabilities per turn of the clumsy expert; each applies only where the mistake is possible."""
 
     revisit: float = 0.06  # walk to a receptacle that was looked into
     idle: float = 0.06  # examine something, look around, check the inventory

@@ -12,11 +12,7 @@ from turnwise.envs.math.session import MathSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
-    """
+    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it."""
 
     slip: float = 0.15  # code with a wrong number
     broken: float = 0.12  # code that does not parse

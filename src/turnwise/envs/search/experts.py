@@ -12,11 +12,7 @@ from turnwise.envs.search.session import SearchSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
-    """
+    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it."""
 
     repeat: float = 0.06  # ask again what was just asked
     stray: float = 0.12  # follow a page that has nothing to do with the question

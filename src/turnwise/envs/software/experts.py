@@ -12,11 +12,7 @@ from turnwise.envs.software.session import SoftwareSession
 
 @dataclass(frozen=True, slots=True)
 class Slips(Chances):
-    """Probabilities per turn of the clumsy expert.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
-    """
+    """Probabilities per turn of the clumsy expert."""
 
     again: float = 0.08  # run the tests once more
     astray: float = 0.12  # open another file, or one that is not there

@@ -16,11 +16,7 @@ from turnwise.envs.terminal.session import TerminalSession
 
 @dataclass(frozen=True, slots=True)
 class Slips(Chances):
-    """Probabilities per turn of the clumsy expert.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
-    """
+    """Probabilities per turn of the clumsy expert."""
 
     look: float = 0.12  # list the folder, or read a file
     misspell: float = 0.1  # a path that is not there
