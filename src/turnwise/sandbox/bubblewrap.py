@@ -235,7 +235,7 @@ def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> 
 
 
 def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """End a process that nobody watched to its end."""
+    """Ends a process whose end was not awaited."""
     if process.returncode is None:
         _Running(process).end()
     for stream in (process.stdin, process.stdout):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # in the sandbox there are no files to import
     from turnwise.sandbox.state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
 
 TICK = 0.02  # seconds between two looks at what a snippet uses
-AHEAD = 0.5  # seconds for a copy that nobody waits for
+AHEAD = 0.5  # seconds for a copy that no request waits for
 BESIDE = 0.05  # seconds that the end of a snippet waits for the copy that was begun beside it
 WARM = 0.002  # seconds that a new copy may run while no request comes
 PATIENCE = 5  # seconds in which killed processes have to be gone

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-_TIME = 1_735_689_600  # 2025-01-01, the date of every file, so that listings do not depend on when an episode is played
+_TIME = 1_735_689_600  # 2025-01-01, the date of every file, so that listings do not depend on the time of an episode
 _DEPTH = 32  # folders within folders
 _NOTHING = object()
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

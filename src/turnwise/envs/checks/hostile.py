@@ -151,7 +151,7 @@ def check_hostile(
     Args:
         known: well-formed actions of this environment, most usefully the experts' of these tasks.
         forges: whether what a step shows would be read as more turns than it is, rendered as the policy reads it.
-        on_done: told after each sequence.
+        on_done: called after each sequence.
     """
     rng = random.Random(f"hostile {seed}")
     problems: list[str] = []

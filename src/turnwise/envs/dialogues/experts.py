@@ -78,10 +78,10 @@ def clumsy(
     thinks: bool = False,
     muddle: float = 0.0,
 ) -> Iterator[Reply]:
-    """:func:`good`, with a mistake now and then before a call. ``session`` is the one that is being played.
+    """:func:`good`, with a mistake now and then before a call. ``session`` is the episode that they are made in.
 
-    Where one reply is the whole task there is no room for a mistake. Who makes one has thought of it; who replies rightly has
-    thought of something else with the probability ``muddle``.
+    Where one reply is the whole task there is no room for a mistake. A mistake has its own thought before it; a right reply has
+    the thought of other calls with the probability ``muddle``.
     """
     last: ToolCall | None = None
     replies = list(planned(session, closing))

@@ -14,7 +14,7 @@ EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "st
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The ground truth played once: the state after each user turn and the answers of that turn. It is never changed."""
+    """The ground truth, run once: the state after each user turn and the answers of that turn. It is never changed."""
 
     start: World
     states: tuple[World, ...]

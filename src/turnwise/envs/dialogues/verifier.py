@@ -47,8 +47,8 @@ def accepts(session: DialogueSession, action: str) -> bool:
 def still_due(session: DialogueSession) -> list[ToolCall]:
     """Returns the calls of the ground truth that this user turn still lacks.
 
-    Calls are taken out that were made word for word. Where the rest then does not serve the turn, because another call stood
-    for one of them, one more is taken out if that does.
+    Calls that were made word for word are removed. Where the rest then does not serve the turn, because another call replaced
+    one of them, one more is removed if the rest then serves it.
     """
     due = _less(session.problem.turns[session.turn].calls, session.made)
     if not due or not session.made or serves(session, due):

@@ -54,7 +54,7 @@ class Equality:
         """Whether ``answer`` is right.
 
         Raises:
-            EnvironmentFault: the worker cannot start. One that dies or is late at an answer speaks against the answer.
+            EnvironmentFault: the worker cannot start. An answer at which the worker dies or is late counts as wrong.
         """
         return self._known(answer.strip(), reference.strip())
 

@@ -1,6 +1,6 @@
 """Questions of HotpotQA, 2WikiMultiHopQA, MuSiQue and Bamboogle, from the files that their authors and mirrors publish.
 
-The format is told from a record's keys, so that the same reader takes original files, Hugging Face exports (Parquet, or JSON
+The format is read from a record's keys, so that the same reader takes original files, Hugging Face exports (Parquet, or JSON
 inside of text) and FlashRAG's JSON lines:
 
 - HotpotQA, 2WikiMultiHopQA: ``question``, ``answer``, ``context``, ``supporting_facts``;

@@ -27,7 +27,7 @@ MAX_QUERY = 4096  # characters of a query that are sent; encoders read fewer
 _OURS = "city"  # a query of our own
 _LOGGED = 8  # different faults that are logged
 _KEPT = 16_384  # queries remembered: the rollouts of a group ask much the same
-logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index that it builds
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every index that it builds
 
 
 class Retriever(Protocol):
@@ -66,7 +66,7 @@ class Bm25:
 
 
 class Served:
-    r"""A retrieval server that speaks the ``/retrieve`` protocol of Search-R1: ``scripts/serve_retrieval.py`` is one.
+    r"""A retrieval server with the ``/retrieve`` protocol of Search-R1: ``scripts/serve_retrieval.py`` is one.
 
     POST ``{"queries": [...], "topk": k, "return_scores": true}`` answers ``{"result": [[{"document": {"contents":
     "title\ntext"}, "score": s}, ...]]}``.

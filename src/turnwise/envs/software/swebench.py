@@ -152,7 +152,7 @@ def read_report(path: Path, logs: Path) -> Verdicts:
 
     Args:
         path: of the report.
-        logs: the folder of the run's logs, one folder an instance; what is not there tells nothing.
+        logs: the folder of the run's logs, one folder an instance; a missing log gives no information.
 
     Raises:
         InputError: it is no such report.

@@ -24,7 +24,7 @@ _ROOM = 4  # turns that are kept free of mistakes
 
 
 def good(session: Tau2Session) -> Iterator[Reply]:
-    """Yields the calls with what belongs to them. ``session`` is the one that is being played."""
+    """Yields the calls with what belongs to them. ``session`` is the episode that they are made in."""
     solo = session.talk is None
     if not solo:
         yield [], ASK
@@ -46,7 +46,7 @@ def good(session: Tau2Session) -> Iterator[Reply]:
 
 
 def closing(session: Tau2Session) -> str:
-    """Returns the last message: what still has to be told, in it."""
+    """Returns the last message with everything that still has to be said."""
     moved = any(call.name == TRANSFER for call in session.made)
     told = missing(session.reference.problem.said, session.said)
     return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
@@ -66,7 +66,7 @@ def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iter
 
 
 def _new(session: Tau2Session, gold: Gold) -> bool:
-    """Whether a read of the benchmark's list tells something that was not seen yet, or has to be made."""
+    """Whether a read of the benchmark's list shows something new or is required."""
     required = session.reference.problem.required and not any(gold.matches(call) for call in session.made)
     return required or gold.call.name == TRANSFER or not seen(session, session.world.fork().call(gold.call))
 

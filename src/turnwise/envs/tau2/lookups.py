@@ -73,7 +73,7 @@ def identifiers(arguments: Mapping[str, Any]) -> set[str]:
 
 
 def customer_of(problem: Tau2Problem) -> str:
-    """Returns the identifier of the customer whom the task is about; empty where nothing tells."""
+    """Returns the identifier of the customer whom the task is about; empty where it is not known."""
     if problem.solo:
         answers = (problem.start.fork().call(read) for read in _by_phone(problem))
         return next((json.loads(answer)["customer_id"] for answer in answers if not answer.startswith(FAILED)), "")

@@ -18,7 +18,7 @@ class Talk:
 
     scenario: Mapping[str, Any]
     messages: tuple[tuple[str, str], ...] = ()  # (user or agent, text)
-    told: frozenset[int] = frozenset()  # which of the scenario's facts the user has told
+    told: frozenset[int] = frozenset()  # the scenario's facts that the user has given
     idle: int = 0  # replies in a row that held nothing new
     agreed: bool = False  # to what the agent wants to do
     ended: bool = False
@@ -52,7 +52,7 @@ class User(Protocol):
             talk: so far.
             message: the agent's.
             transferred: whether the agent has called for a human.
-            satisfied: whether all is done and told that the user wants.
+            satisfied: whether all that the user wants is done and said.
         """
         ...
 
@@ -61,7 +61,7 @@ class User(Protocol):
 class ScriptedUser:
     """The user by rule: no model, the same answers every time.
 
-    It begins with the reason of its call. Asked, it tells the facts that share a word with the question, what identifies it
+    It begins with the reason of its call. Asked, it gives the facts that share a word with the question, what identifies it
     where that is asked, all that is left where it is asked for everything, and else the next fact. It agrees where it is asked
     to confirm. It ends the conversation once all is done that it wants, after a transfer, or after
     ``patience`` replies in a row that brought nothing. Facts are the sentences of the task's instructions in the first person;

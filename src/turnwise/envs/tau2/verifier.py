@@ -58,7 +58,7 @@ def still_due(session: Tau2Session) -> Iterator[Due]:
     """Yields the benchmark's calls that are still to be made; nothing where they cannot win any more.
 
     Taken out are those that were made, and reads whose answer was seen. Where the rest does not lead to the goal, because
-    another call stood for one of them, one more is taken out if it then does.
+    another call replaced one of them, one more is removed if that helps.
     """
     due = list(session.reference.steps)
     for call in session.made:
