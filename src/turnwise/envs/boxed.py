@@ -1,4 +1,4 @@
-"""The sandbox of a world: opened when it is first needed, each command of each folder run once, faults as the protocol's."""
+"""The sandbox of an environment. It opens with the first command and runs each command on each folder once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STOPPED: Mapping[Stop, str] = {
     "output": "killed: too much output",
     "disk": "killed: the folder is full",
 }
-"""How a policy is told of the limit that its command ran into."""
+"""What the policy reads where its command ran into a limit."""
 
 
 @dataclass
 class Box:
-    """Several threads may ask at once.
+    """The sandbox with its results. Several threads may use it at once.
 
     Args:
     backend: bubblewrap, or auto, which is the same.
@@ -39,7 +39,7 @@ class Box:
     limits: Limits = field(default_factory=lambda: Limits(seconds=3))
     python: str | None = None
     _sandbox: Sandbox | None = field(default=None, init=False, repr=False, compare=False)
-    # rollouts of a group start alike, and most repeat each other
+    # rollouts of a group start alike, and most repeat commands
     _results: Remembered[bytes, tuple[CallResult, Tree]] = field(
         default_factory=Remembered, init=False, repr=False, compare=False
     )
@@ -49,9 +49,9 @@ class Box:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     def run(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
-        """Run a command of bash on a folder; the same command on the same folder is remembered, unless a limit ended it.
+        """Runs a bash command on a folder. The result of a command on a folder is kept, unless a limit ended it.
 
-        Whoever asks for what is under way waits for it.
+        A caller whose command is running already waits for its result.
 
         Raises:
             NoSandboxError: nothing here can hold it.
@@ -82,7 +82,7 @@ class Box:
                     self._results.keep(key, mine.result(), _size(*mine.result()))
 
     def open(self) -> Sandbox:
-        """The sandbox, tried out when it is first wanted.
+        """Returns the sandbox, which is tried out at the first call.
 
         Raises:
             NoSandboxError: nothing here can hold a command; the message says what to install.
@@ -100,13 +100,13 @@ class Box:
             raise EnvironmentFault(f"sandbox: {error}") from error
 
     def close(self) -> None:
-        """End what the sandbox keeps running."""
+        """Ends what the sandbox keeps running."""
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process opens a sandbox of its own."""
+        """Leaves out the sandbox: a copy in another process opens its own."""
         own: dict[str, Any] = {"_sandbox": None, "_results": Remembered(), "_under_way": {}}
         return {name: value for name, value in (self.__dict__ | own).items() if name != "_lock"}
 
@@ -115,13 +115,13 @@ class Box:
 
 
 def _size(outcome: CallResult, tree: Tree) -> int:
-    """Bytes of a result, about."""
+    """Returns about how many bytes a result holds."""
     held = sum(len(path) + len(entry.content) for path, entry in tree.items() if isinstance(entry, File))
     return len(outcome.output) + held + ENTRY * len(tree)
 
 
 def digest(tree: Tree, *words: str) -> bytes:
-    """A hash of a folder's content, and of words beside it."""
+    """Returns a hash of a folder's content, and of words beside it."""
     found = hashlib.sha256()
     for word in words:
         data = word.encode("utf-8", "surrogatepass")
@@ -136,7 +136,7 @@ def digest(tree: Tree, *words: str) -> bytes:
 
 
 def cut(text: str, most: int) -> str:
-    """A text without its middle where it is longer than ``most`` characters."""
+    """Returns a text without its middle where it is longer than ``most`` characters."""
     if len(text) <= most:
         return text
     half = most // 2

@@ -1,7 +1,6 @@
-"""How a policy calls a world's tools: short forms for small policies, or the tool-call text of chat models.
+"""How a policy calls tools: short forms for small policies, or the tool-call text of chat models.
 
-The text comes from a policy and may hold anything: it is parsed, never evaluated, and what of it reaches an observation is
-bounded.
+The text comes from a policy and may hold anything. It is parsed and never evaluated, and little of it reaches an observation.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ _DIGITS = 6  # of a number in a short form
 
 
 def tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str, Any]:
-    """A tool's definition as chat templates list it; each parameter is (JSON type, description) and required."""
+    """Returns a tool's definition as chat templates list it; each parameter is (JSON type, description) and required."""
     properties = {key: {"type": kind, "description": text} for key, (kind, text) in parameters.items()}
     schema = {"type": "object", "properties": properties, "required": list(parameters), "additionalProperties": False}
     return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
 
 
 def name_of(definition: Mapping[str, Any]) -> str:
-    """The name of a :func:`tool`."""
+    """Returns the name of a :func:`tool`."""
     return str(function_of(definition)["name"])
 
 
 def parameters_of(definition: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """The parameters of a :func:`tool`, in order, with their schemas."""
+    """Returns the parameters of a :func:`tool`, in order, with their schemas."""
     found: Mapping[str, Mapping[str, Any]] = function_of(definition)["parameters"]["properties"]
     return found
 
@@ -44,15 +43,15 @@ class Calls(Protocol):
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """What can be called: definitions that :func:`tool` made."""
+        """Returns what can be called: definitions that :func:`tool` made."""
         ...
 
     def explain(self) -> str:
-        """What the opening says of the tools and of how a call is written."""
+        """Returns what the opening says of the tools and of how a call is written."""
         ...
 
     def read(self, text: str) -> ToolCall:
-        """The one call of a reply.
+        """Returns the one call of a reply.
 
         Raises:
             ToolCallError: the text is not one call that fits one of the tools. The message is for the policy.
@@ -60,7 +59,7 @@ class Calls(Protocol):
         ...
 
     def write(self, call: ToolCall) -> str:
-        """The call as text; ``read`` gives it back."""
+        """Returns the call as text; ``read`` gives it back."""
         ...
 
 
@@ -93,7 +92,7 @@ class Short:
 
 
 def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
-    """The words of a short form as arguments; only the last of several may be empty."""
+    """Returns the words of a short form as arguments; only the last of several may be empty."""
     if not parameters and text:
         raise ToolCallError(f"{name} takes no argument")
     found: dict[str, Any] = {}
@@ -137,7 +136,7 @@ class Hermes:
 
 
 def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False) -> Calls:
-    """The style by name; ``bare`` says whether short forms leave out the name of the only tool.
+    """Returns the style of that name; ``bare`` says whether short calls leave out the name of the only tool.
 
     Raises:
         ValueError: there is none of that name.
@@ -150,5 +149,5 @@ def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False)
 
 
 def refusal(error: ToolCallError) -> str:
-    """What the policy is told of a reply that is no call; bounded, whatever the reply was."""
+    """Returns the observation of a reply that is no call; its length is bounded."""
     return f"Error: {str(error)[:_SHOWN]}."

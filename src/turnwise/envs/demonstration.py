@@ -1,18 +1,18 @@
-"""What experts' episodes have in common: the expert by its quality, its actions played, a Trajectory made of them."""
+"""Trajectories of experts: the choice of the expert, the episode, and the record made of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from turnwise.envs.environment import Quality, Session
+from turnwise.envs.environment import Quality, Session, tools_of
 from turnwise.types import Message, Trajectory
 
 T = TypeVar("T")
 
 
 def check_quality(quality: Quality) -> Quality:
-    """``quality`` back.
+    """Returns ``quality``.
 
     Raises:
         ValueError: it is neither good nor clumsy.
@@ -23,7 +23,7 @@ def check_quality(quality: Quality) -> Quality:
 
 
 def by_quality(quality: Quality, good: Callable[[], T], clumsy: Callable[[], T]) -> T:
-    """The expert of that quality; the other one is not made.
+    """Makes the expert of that quality, and only that one.
 
     Raises:
         ValueError: the quality is neither good nor clumsy.
@@ -32,24 +32,31 @@ def by_quality(quality: Quality, good: Callable[[], T], clumsy: Callable[[], T])
 
 
 def demonstration(session: Session, act: Callable[[], str | None], quality: Quality, seed: int) -> Trajectory:
-    """An expert's episode: opening, then action and observation in turn, the last observation included.
+    """Runs an expert's episode: the opening, then actions and observations in turn, the last observation included.
 
     Args:
-        session: a fresh episode, which is played to its end.
-        act: the expert's next action, asked after each step; None: it has no more, and the episode stays unfinished.
+        session: a fresh episode. It is stepped to its end.
+        act: returns the expert's next action and is asked after each step. None leaves the episode unfinished.
         quality, seed: name the trajectory.
 
     Raises:
-        EnvironmentFault: the world failed.
+        EnvironmentFault: the environment failed.
     """
     messages: list[Message] = session.opening()
     while not session.done and (action := act()) is not None:
         messages.append({"role": "assistant", "content": action})
         messages += session.step(action).shown
+    return trajectory_of(session, messages, quality, seed)
+
+
+def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, seed: int) -> Trajectory:
+    """Returns the record of an episode that an expert has ended."""
+    task = session.task
     return Trajectory(
-        id=f"{session.task.id}/{quality}/{seed}",
+        id=f"{task.id}/{quality}/{seed}",
         messages=tuple(messages),
-        task=session.task,
+        tools=tuple(tools_of(session)),
+        task=task,
         success=session.won,
-        source=f"{session.task.env}:{quality}",
+        source=f"{task.env}:{quality}",
     )

@@ -1,4 +1,4 @@
-"""Expert trajectories from a world's scripted experts, as a file that the main job reads like any other."""
+"""Files of demonstrations by an environment's scripted experts, which a run reads like any other trajectory file."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def expert_file(
     split: str = "train",
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """The file with ``count`` demonstrations, written now if it is not there yet or is damaged.
+    """Returns the file with ``count`` demonstrations, and writes it first where it is missing or damaged.
 
-    The name holds a digest of what decides the content (the environment's public settings, the tasks, who demonstrates
-    them, the seed), so another setting never reads this file and the same one never writes it twice.
+    The name holds a digest of what decides the content (the environment's public settings, the tasks, the expert
+    of each, the seed). So other settings never read this file, and the same settings never write it twice.
 
     Args:
-        environment: whose tasks and experts.
+        environment: gives tasks and experts.
         count: trajectories.
         folder: where trajectory files live.
         good: share of them from the good expert; the others are clumsy and show how to recover.
-        seed: of the tasks, of who demonstrates which, and of each demonstration.
-        split: whose tasks.
+        seed: of the tasks, of the choice of experts, and of each demonstration.
+        split: of the tasks.
         progress: called with (done, count) after each demonstration.
 
     Raises:
         ValueError: ``count`` or ``good`` is out of range.
-        EnvironmentFault: the world failed again and again.
+        EnvironmentFault: the environment failed repeatedly.
         DataError: the file cannot be written.
     """
     if count < 1:
@@ -71,7 +71,7 @@ def expert_file(
 
 
 def _whole(path: Path) -> bool:
-    """Whether the file is there as it was written; of one that is not, it is said that it is made again."""
+    """Whether the file is there unchanged. Logs why a file that was changed is made again."""
     if not path.exists():
         return False
     try:
@@ -86,7 +86,7 @@ def _whole(path: Path) -> bool:
 
 
 def _sum_of(path: Path) -> Path:
-    """The file beside it with its SHA-256, as ``sha256sum`` writes and reads them."""
+    """Returns the path of the file beside it with its SHA-256, as ``sha256sum`` writes and reads them."""
     return path.with_name(f"{path.name}.sha256")
 
 
@@ -96,9 +96,9 @@ def _digest(path: Path) -> str:
 
 
 def _settings(environment: Environment) -> dict[str, Any]:
-    """Public attributes that are plain values or dataclasses of them: the others may not read the same in the next run.
+    """Returns public attributes that are plain values or dataclasses, whose text is the same in each run.
 
-    Those of the worlds that it is made of stand below their names.
+    Those of an environment's parts are below the names of the parts.
     """
     settings: dict[str, Any] = {"name": environment.name, "horizon": environment.horizon}
     if is_dataclass(environment):
@@ -115,7 +115,7 @@ def _settings(environment: Environment) -> dict[str, Any]:
 
 
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:
-    """The exact share, in random order: worlds tend to list tasks by type, and every type should show both experts."""
+    """Returns the exact share in random order: environments often list tasks by type, and each type should show both experts."""
     first = round(count * good)
     qualities: list[Quality] = ["good" if place < first else "clumsy" for place in range(count)]
     random.Random(f"{seed}/qualities").shuffle(qualities)

@@ -1,4 +1,4 @@
-"""``env=mixture``: several worlds in one run, each task dealt to one of them by weight."""
+"""``env=mixture``: several environments in one run, their tasks mixed by weight."""
 
 from __future__ import annotations
 
@@ -14,57 +14,59 @@ from turnwise.types import Task, Trajectory
 
 
 class Mixture:
-    """Worlds by name, whose tasks are dealt by weight. See ``turnwise.envs.environment.Environment``.
+    """Environments by name, whose tasks are mixed by weight. See ``turnwise.envs.environment.Environment``.
 
-    A task keeps the name of its world; its id begins with it, so that no two worlds share one, and its subset is the world, in
-    the place of one that the world gave: success is told by world. A session is the world's own, and so is its limit of turns.
+    A task keeps the name of its environment. Its id begins with that name, so that ids differ between environments, and its
+    subset is that name, so that success is reported by environment. A session and its horizon are those of its environment.
 
     PivotRL, arXiv:2603.21383, Table 5: all agentic domains in one run.
 
     Args:
-        worlds: by name; one that is None is left out.
-        weights: how many tasks of a world stand beside how many of another; 1 where none is given.
+        worlds: environments by name; None leaves one out.
+        weights: relative numbers of tasks by name; 1 where none is given.
 
     Raises:
-        ValueError: no world is left, one is none, a mixture itself or goes by another name, or a weight is not above 0 or of no
-            world.
+        ValueError: no environment is left; a value is no environment, is a mixture or has another name; or a weight is not
+            above 0 or names no environment.
     """
 
     name = "mixture"
 
     def __init__(self, worlds: Mapping[str, Environment | None], weights: Mapping[str, float] | None = None) -> None:
         weights = weights or {}
-        self.parts = {name: world for name, world in worlds.items() if world is not None}
+        self.parts = {name: part for name, part in worlds.items() if part is not None}
         if not self.parts:
             raise ValueError("worlds: none is left; add one as +env@env.worlds.search=search")
-        for name, world in self.parts.items():
-            if not isinstance(world, Environment):
-                raise ValueError(f"worlds.{name}: no world, but {world!r}; add one as +env@env.worlds.{name}={name}")
-            if hasattr(world, "parts"):
-                raise ValueError(f"worlds.{name}: a mixture holds no other mixture; name its worlds here themselves")
-            if world.name != name:
+        for name, part in self.parts.items():
+            if not isinstance(part, Environment):
                 raise ValueError(
-                    f"worlds.{name}: this world's tasks say {world.name!r}; write it as env.worlds.{world.name}"
+                    f"worlds.{name}: no environment, but {part!r}; add one as +env@env.worlds.{name}={name}"
+                )
+            if hasattr(part, "parts"):
+                raise ValueError(f"worlds.{name}: a mixture holds no other mixture; name its environments here")
+            if part.name != name:
+                raise ValueError(
+                    f"worlds.{name}: this environment's name is {part.name!r}; write it as env.worlds.{part.name}"
                 )
         for name, weight in weights.items():
             if name not in worlds:
-                raise ValueError(f"weights.{name}: there is no such world; there are {', '.join(worlds)}")
+                raise ValueError(f"weights.{name}: there is no such environment; there are {', '.join(worlds)}")
             if not 0 < weight < math.inf:
                 raise ValueError(
                     f"weights.{name}: must be above 0, got {weight}; to leave it out, set env.worlds.{name}=null"
                 )
         self.weights = {name: float(weights.get(name, 1)) for name in self.parts}
-        self.horizon = max(world.horizon for world in self.parts.values())
-        self.waits = any(getattr(world, "waits", False) for world in self.parts.values())
+        self.horizon = max(part.horizon for part in self.parts.values())
+        self.waits = any(getattr(part, "waits", False) for part in self.parts.values())
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """``count`` tasks of a split, every beginning of the list as balanced as the whole; fewer where a world gives fewer.
+        """Returns ``count`` tasks of a split; every beginning of the list is as balanced as the whole list.
 
         A shorter list need not be the beginning of a longer one.
 
         Raises:
-            ValueError: a world has no such split.
-            InputError: a world has too few tasks.
+            ValueError: there is no such split.
+            InputError: an environment has too few tasks.
         """
         counts = shares(list(self.weights.values()), count)
         dealt = [self._dealt(name, split, number, seed) for name, number in zip(self.parts, counts, strict=True)]
@@ -79,42 +81,42 @@ class Mixture:
         return [replace(task, id=f"{name}/{task.id}", subset=name) for task in tasks]
 
     def reset(self, task: Task) -> Session:
-        """A fresh session of the task's world.
+        """Opens a fresh session of the task's environment.
 
         Raises:
-            ValueError: the task is of none of these worlds, or its world refuses it.
+            ValueError: the task is of none of these environments, or its environment refuses it.
         """
         return self._of(task).reset(task)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """An episode of the expert of the task's world.
+        """Runs an episode of an expert of the task's environment.
 
         Raises:
-            ValueError: the task is of none of these worlds, or its world refuses it.
+            ValueError: the task is of none of these environments, or its environment refuses it.
         """
         return self._of(task).demonstrate(task, quality, seed)
 
     def accepts(self, session: Any, action: str, expert: str) -> bool:
-        """The functional verifier of the session's world."""
+        """The functional verifier of the session's environment."""
         return self._of(session.task).accepts(session, action, expert)
 
     def same(self, action: str, expert: str) -> bool:
-        """Exact match after whitespace is normalised (PivotRL Eq. 2); a rollout asks the world of its task."""
+        """Whether both are equal after whitespace is normalised (PivotRL Eq. 2). A rollout uses its task's own environment."""
         return same_text(action, expert)
 
     def _of(self, task: Task) -> Environment:
-        world = self.parts.get(task.env)
-        if world is None:
+        part = self.parts.get(task.env)
+        if part is None:
             known = ", ".join(self.parts)
             raise ValueError(
-                f"task {task.id}: made for env {task.env!r}, which is no world of this mixture ({known}); add it as "
+                f"task {task.id}: made for env {task.env!r}, which is not in this mixture ({known}); add it as "
                 f"+env@env.worlds.{task.env}={task.env}, or leave out env.worlds.{task.env}=null"
             )
-        return world
+        return part
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:
-    """``count`` things by weight, whole ones: by the largest remainder, the earlier of equal ones first.
+    """Returns ``count`` things by weight, whole ones: by the largest remainder, the earlier of equal ones first.
 
     Args:
         weights: above 0.

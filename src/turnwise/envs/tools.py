@@ -1,7 +1,7 @@
-"""How a world of tools talks: what it shows at the start, how an expert's calls are said, how tools answer.
+"""Chat messages of environments with tools: what is shown at the start, an expert's calls, the answers of tools.
 
-Three of the formats are those of chat templates: there the template shows the tools, calls stand in ``tool_calls`` and answers
-are ``tool`` messages. ``bfcl_python`` is plain text: the world lists signatures, a call is ``f(a=1)``, a user message answers.
+Three of the formats are those of chat templates: the template shows the tools, calls are in ``tool_calls``, and answers are
+``tool`` messages. ``bfcl_python`` is plain text: the environment lists signatures, a call is ``f(a=1)``, a user message answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tools = tuple[Mapping[str, Any], ...]
 
 
 def check_format(form: str) -> Format:
-    """``form`` back.
+    """Returns ``form``.
 
     Raises:
         ValueError: there is no such format.
@@ -38,10 +38,11 @@ def templated(form: Format) -> bool:
 def said(
     calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, Any]] = (), thought: str = ""
 ) -> Message:
-    """An expert's calls as an assistant message, the ``thought`` before them.
+    """Returns an expert's calls as an assistant message, the ``thought`` before them.
 
-    A call that does not fit ``tools`` (a mistake, or a function that was given later) is text, as the policy would write it:
-    trajectory files refuse such calls in ``tool_calls``. So are calls with a thought, which templates keep or drop as they like.
+    A call that does not fit ``tools`` (a mistake, or a function that was given later) becomes text as the policy would write it,
+    because trajectory files refuse such calls in ``tool_calls``. Calls with a thought become text too: some templates drop
+    thoughts.
     """
     fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
     if thought or not (templated(form) and fit):
@@ -51,7 +52,7 @@ def said(
 
 
 def as_written(message: Message, form: Format) -> str:
-    """An assistant message as the policy would write it: the inverse of :func:`said`."""
+    """Returns an assistant message as the policy would write it: the inverse of :func:`said`."""
     calls = [function_of(call) for call in message.get("tool_calls") or ()]
     if not calls:
         return str(message["content"])
@@ -59,12 +60,12 @@ def as_written(message: Message, form: Format) -> str:
 
 
 def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
-    """The tools' answers as messages, one a call; none where they are one user message."""
+    """Returns the tools' answers as messages, one a call; none where they are one user message."""
     return tuple({"role": "tool", "content": result} for result in results) if templated(form) else ()
 
 
 def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format) -> list[Message]:
-    """An expert's episode as chat messages. A reply is calls and the thought before them, or the text that is said instead."""
+    """Runs an expert's episode; returns its chat messages. A reply is calls with the thought before them, or only text."""
     messages = list(session.opening())
     for calls, text in replies:
         if session.done:
@@ -79,7 +80,7 @@ def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], 
 
 
 def signature(tool: Mapping[str, Any]) -> str:
-    """A tool in one short line: ``ls(a?)``; a question mark follows what may be left out."""
+    """Returns a tool in one short line: ``ls(a?)``; a question mark follows what may be left out."""
     function = function_of(tool)
     schema = function.get("parameters") or {}
     required = schema.get("required") or ()
@@ -88,7 +89,7 @@ def signature(tool: Mapping[str, Any]) -> str:
 
 
 def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall, ...] | None:
-    """The calls of a reply; None where it cannot be read."""
+    """Returns the calls of a reply; None where it cannot be read."""
     try:
         return PARSERS[form](text, tools).calls
     except ToolCallError:
@@ -96,7 +97,7 @@ def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ())
 
 
 def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter's description in the benchmarks' words (``dict``, ``float``, ``tuple``, ``any``) as JSON Schema."""
+    """Returns a parameter's description in the benchmarks' words (``dict``, ``float``, ``tuple``, ``any``) as JSON Schema."""
     found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
     kind = node.get("type")
     if isinstance(kind, str) and kind != "any":

@@ -66,7 +66,7 @@ class Bubblewrap:
         self._lock = threading.Lock()
 
     def shell(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
-        """Run a command in a fresh folder; see the protocol."""
+        """Run a command in a fresh folder; see ``Sandbox``."""
         if no := refused(command):
             return no, tree
         with ExitStack() as stack:
@@ -91,7 +91,7 @@ class Bubblewrap:
         return (outcome if whole else CallResult(outcome.output, None, "disk")), left
 
     def python(self) -> PythonState:
-        """A state with no names. The first call starts the server."""
+        """Returns a state with no names. The first call starts the server."""
         self._marked()
         with self._lock:
             if self._server is None or self._server.fault:
@@ -110,7 +110,7 @@ class Bubblewrap:
                 self._server = None
 
     def _marked(self) -> str:
-        """The mark of this sandbox's processes, after its leash was started."""
+        """Returns the mark of this sandbox's processes, after its leash was started."""
         with self._lock:
             if self._leash is None:
                 self._mark = f"turnwise-{secrets.token_hex(8)}"
@@ -203,7 +203,7 @@ class _Running:
 
 
 def reason() -> str | None:
-    """Why bubblewrap cannot work on this machine; None where it runs a command."""
+    """Returns why bubblewrap cannot work on this machine; None where it runs a command."""
     if not sys.platform.startswith("linux"):
         return f"bubblewrap needs Linux, this is {sys.platform}"
     if shutil.which("bwrap") is None:
@@ -235,7 +235,7 @@ def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> 
 
 
 def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """End a process that nobody watched to its end."""
+    """Ends a process whose end was not awaited."""
     if process.returncode is None:
         _Running(process).end()
     for stream in (process.stdin, process.stdout):
@@ -265,7 +265,7 @@ def _pipe_of(data: bytes) -> int:
 
 
 def _drain(descriptor: int) -> str:
-    """The content of a pipe whose writers are gone."""
+    """Returns the content of a pipe whose writers are gone."""
     parts = []
     while chunk := os.read(descriptor, 4096):
         parts.append(chunk)

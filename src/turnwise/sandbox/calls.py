@@ -46,7 +46,7 @@ _MACHINES = {"x86_64": (X86_64, 0), "AMD64": (X86_64, 0), "aarch64": (_AARCH64, 
 
 
 def calls() -> tuple[int, Mapping[str, int]]:
-    """The architecture of this machine, and the numbers of its calls by name. A call that the machine lacks is left out.
+    """Returns the architecture of this machine, and the numbers of its calls by name. A call that the machine lacks is left out.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.

@@ -13,7 +13,7 @@ TRIES = 3  # of bubblewrap before it is called unusable
 
 
 def open_sandbox(backend: Backend = "auto", limits: Limits | None = None, python: str | None = None) -> Sandbox:
-    """The sandbox of bubblewrap, which is the only back end; ``auto`` means the same.
+    """Returns the sandbox of bubblewrap, which is the only back end; ``auto`` means the same.
 
     Raises:
         NoSandboxError: bubblewrap does not work here. Code that a model wrote is then not run at all.

@@ -50,7 +50,7 @@ def enter():
 
 
 def open_files(process):
-    """The open files of a process: descriptor -> name; None where the process is gone or hides them."""
+    """Returns the open files of a process: descriptor -> name; None where the process is gone or hides them."""
     place = f"{PROCESSES}/{process}/fd"
     try:
         return {int(name): os.readlink(f"{place}/{name}") for name in os.listdir(place)}
@@ -96,7 +96,7 @@ def take(read, output, most):
 
 
 def report(channel):
-    """A state's report that its snippet ended: (status, process), or (None, None) where it died without a report."""
+    """Returns a state's report that its snippet ended: (status, process), or (None, None) where it died without a report."""
     space = socket.CMSG_SPACE(struct.calcsize("=3i")) + socket.CMSG_SPACE(4 * 16)
     try:
         said, extra, _, _ = channel.recvmsg(4, space)
@@ -132,7 +132,7 @@ def stop_all():
 
 
 def receive():
-    """The next request of the host. The server ends when the host does."""
+    """Returns the next request of the host. The server ends when the host does."""
     header = sys.stdin.buffer.read(4)
     if len(header) < 4:
         os._exit(0)

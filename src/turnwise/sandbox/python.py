@@ -33,7 +33,7 @@ Start = Callable[[str, str], "subprocess.Popen[bytes]"]
 
 
 def source() -> str:
-    """The program of the server."""
+    """Returns the program of the server."""
     return "\n\n".join(part.read_text() for part in (STATE, *_REST))
 
 
@@ -71,7 +71,7 @@ class PythonServer:
         self._receive(_GRACE)
 
     def first(self) -> _State:
-        """The state with no names."""
+        """Returns the state with no names."""
         return _State(self, 0)
 
     def run(self, number: int, code: str) -> tuple[CallResult, int]:

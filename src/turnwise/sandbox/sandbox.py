@@ -72,7 +72,7 @@ class CallResult:
 
 
 class PythonState(Protocol):
-    """The names that earlier snippets bound. Each state is a process, which ends when nobody refers to the state any more."""
+    """The names that earlier snippets bound. Each state is a process, which ends when the state has no references any more."""
 
     def run(self, code: str) -> tuple[CallResult, PythonState]:
         """Run a snippet on a copy of this state.
@@ -104,7 +104,7 @@ class Sandbox(Protocol):
         ...
 
     def python(self) -> PythonState:
-        """A state with no names.
+        """Returns a state with no names.
 
         Raises:
             SandboxFault: the server did not start.

@@ -56,7 +56,7 @@ _Rule = tuple[int, int, int, int]  # operation, operand, jump if true, jump if f
 
 
 def confined() -> bytes:
-    """The filter of everything that runs in the sandbox. It is the only one of commands.
+    """Returns the filter of everything that runs in the sandbox. It is the only one of commands.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -65,7 +65,7 @@ def confined() -> bytes:
 
 
 def broker() -> bytes:
-    """The filter of the Python server's process 1, which talks to its states over pairs of sockets.
+    """Returns the filter of the Python server's process 1, which talks to its states over pairs of sockets.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -74,7 +74,7 @@ def broker() -> bytes:
 
 
 def alone() -> bytes:
-    """A second filter, of Python states: no state can act on another one, or pass data to it.
+    """Returns a second filter, of Python states: no state can act on another one, or pass data to it.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # in the sandbox there are no files to import
     from turnwise.sandbox.state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
 
 TICK = 0.02  # seconds between two looks at what a snippet uses
-AHEAD = 0.5  # seconds for a copy that nobody waits for
+AHEAD = 0.5  # seconds for a copy that no request waits for
 BESIDE = 0.05  # seconds that the end of a snippet waits for the copy that was begun beside it
 WARM = 0.002  # seconds that a new copy may run while no request comes
 PATIENCE = 5  # seconds in which killed processes have to be gone
@@ -94,7 +94,7 @@ class Broker:
         return {process for process, *_ in (*self.states.values(), *self.copies.values())} | {os.getpid()}
 
     def strangers(self):
-        """All other processes."""
+        """Returns all other processes."""
         there = set(map(int, filter(str.isdigit, os.listdir(PROCESSES))))
         self.killed &= there
         return there - self.known()
@@ -117,7 +117,7 @@ class Broker:
         return speaker if speaker in strangers else None
 
     def excess(self):
-        """The limit that the running snippet and its children pass, if any."""
+        """Returns the limit that the running snippet and its children pass, if any."""
         unmet = self.meet(0)
         allowed = sum(resident(self.states[number][0]) for number in unmet)  # a copy is as large as its original
         running = self.strangers()

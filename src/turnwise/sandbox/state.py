@@ -20,7 +20,7 @@ import traceback
 
 COPY, RUN = b"c", b"r"
 ORDER = struct.Struct("=cI")
-FIRST = 1 << 15  # bytes of an order that its first message holds at most: a socket takes them while nobody reads
+FIRST = 1 << 15  # bytes of an order that its first message holds at most: a socket takes them while no process reads
 GIVEN = socket.CMSG_SPACE(4)  # bytes of a message that brings one descriptor
 CHANNEL, NOWHERE, DESCRIPTORS = 3, 4, 64  # this state's socket, /dev/null, and how many descriptors there may be
 PR_SET_DUMPABLE, PR_SET_SECCOMP, SECCOMP_FILTER = 4, 22, 2
@@ -140,7 +140,7 @@ def first_state(own, settings):
         resource.setrlimit(getattr(resource, name), (value, value))
     rules = bytes.fromhex(settings["filter"])
     library = ctypes.CDLL(None, use_errno=True)
-    library.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # the broker counts its open files; nobody else can look
+    library.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # the broker counts its open files; no other process can look
     if library.prctl(PR_SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(Filter(len(rules) // 8, rules)), 0, 0):
         raise OSError(ctypes.get_errno(), "the filter of system calls is refused")
     serve(own)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-_TIME = 1_735_689_600  # 2025-01-01, the date of every file, so that listings do not depend on when an episode is played
+_TIME = 1_735_689_600  # 2025-01-01, the date of every file, so that listings do not depend on the time of an episode
 _DEPTH = 32  # folders within folders
 _NOTHING = object()
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,7 +39,7 @@ Tree = Mapping[str, File | Link | None]
 
 
 def tree_of(files: Mapping[str, str]) -> Tree:
-    """A tree from texts, with the folders that they need."""
+    """Returns a tree from texts, with the folders that they need."""
     tree: dict[str, File | Link | None] = {}
     for path in sorted(files):
         parts = path.split("/")
@@ -51,7 +51,7 @@ def tree_of(files: Mapping[str, str]) -> Tree:
 
 @contextmanager
 def opened(name: str, place: int | None = None) -> Iterator[int]:
-    """A descriptor of the folder ``name`` in the folder ``place``; a link is refused."""
+    """Returns a descriptor of the folder ``name`` in the folder ``place``; a link is refused."""
     descriptor = os.open(name, _FOLDER, dir_fd=place)
     try:
         yield descriptor
@@ -134,7 +134,7 @@ def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bo
 
 
 def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
-    """Entries in the order of their names, parents before children: the folder's descriptor, the name in it, the whole path."""
+    """Yields entries by name, parents before children: the folder's descriptor, the name in it, the whole path."""
     with os.scandir(place) as listed:
         found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if _utf8(entry.name))
     for name, _ in found:
@@ -149,7 +149,7 @@ def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
 
 
 def _open(name: str, place: int, how: int, mode: int) -> int:
-    """A descriptor of the entry with this name, which is no link; if its mode forbids that, the mode is changed first."""
+    """Returns a descriptor of the entry with this name, which is no link; if its mode forbids that, the mode is changed first."""
     try:
         return os.open(name, how, dir_fd=place)
     except PermissionError:

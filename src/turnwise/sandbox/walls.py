@@ -20,7 +20,7 @@ _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
 
 
 def command_walls(owner: int | None, python: str, folders: Sequence[str], limits: Limits, mark: str) -> list[str]:
-    """The arguments for one command, which finds an empty work folder.
+    """Returns the arguments for one command, which finds an empty work folder.
 
     Args:
         owner: the user that root becomes; None: the run is not root's.
@@ -40,7 +40,7 @@ def command_walls(owner: int | None, python: str, folders: Sequence[str], limits
 
 
 def server_walls(owner: int | None, python: str, folders: Sequence[str], mark: str) -> list[str]:
-    """The arguments for the Python server. Nothing inside can be written, and only its first process can reach /proc."""
+    """Returns the arguments for the Python server. Nothing inside can be written, and only its first process can reach /proc."""
     proc = f"{_CLOSED}/proc"
     return [
         *_walls(owner, python, folders, mark),
@@ -93,7 +93,7 @@ def _system() -> tuple[str, ...]:
 
 
 def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
-    """An interpreter that the sandbox may run, and the folders that it needs beside /usr."""
+    """Returns an interpreter that the sandbox may run, and the folders that it needs beside /usr."""
     own = [str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix)]
     if python is not None and Path(python).resolve() != Path(sys.executable).resolve():
         return python, [] if python.startswith("/usr/") else [str(Path(python).resolve().parents[1])]
@@ -107,7 +107,7 @@ def _open_to_all(place: Path) -> bool:
 
 
 def refused(command: str) -> CallResult | None:
-    """The outcome of a text that cannot be given to a shell; None where it can."""
+    """Returns the outcome of a text that cannot be given to a shell; None where it can."""
     try:
         data = command.encode()
     except UnicodeEncodeError:

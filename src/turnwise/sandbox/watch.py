@@ -108,13 +108,13 @@ def _excess(members: list[int], limits: Limits, disks: Sequence[int]) -> Stop:
 
 
 def files(disk: int) -> int:
-    """The number of files, links and folders of a file system in memory, with those that have no name any more."""
+    """Returns the number of files, links and folders of a file system in memory, with those that have no name any more."""
     found = os.fstatvfs(disk)
     return found.f_files - found.f_ffree - 1  # its root
 
 
 def children(pid: int) -> list[int]:
-    """The child processes of a process; none where it is gone. Some may be missing if they change meanwhile."""
+    """Returns the child processes of a process; none where it is gone. Some may be missing if they change meanwhile."""
     found: list[int] = []
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
@@ -127,7 +127,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """A process and all below it."""
+    """Yields a process and all below it."""
     pending = [pid]
     while pending:
         found = pending.pop()

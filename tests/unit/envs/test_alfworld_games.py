@@ -97,8 +97,8 @@ def test_missing_games_say_how_to_get_them(tmp_path):
         AlfworldEnvironment(games=tmp_path)
     (tmp_path / "train").mkdir()
     games = OfficialGames(tmp_path)
-    with pytest.raises(ValueError, match="no split 'test'"):
-        games.tasks("test", 1, 0)
+    with pytest.raises(ValueError, match="got 'test'"):
+        AlfworldEnvironment(games=tmp_path).tasks("test", 1)
     with pytest.raises(ValueError, match="no game file"):
         games.game(Task("alfworld", "x", "train", {"game": "train/x/game.tw-pddl"}))
     (tmp_path / "outside.tw-pddl").write_text("{}")

@@ -1,4 +1,4 @@
-"""The real ALFWorld engine behind the environment protocol; an optional extra, see ``requirements-alfworld.txt``."""
+"""The real ALFWorld engine as an environment; an optional extra, see ``requirements-alfworld.txt``."""
 
 from turnwise.envs.alfworld.client import MissingEngineError
 from turnwise.envs.alfworld.environment import AlfworldEnvironment

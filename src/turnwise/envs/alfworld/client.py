@@ -1,4 +1,4 @@
-"""Worker processes that hold the real engine, and what reaches the rest of turnwise of their deaths and delays."""
+"""Worker processes that hold the real engine, and the errors that their deaths and delays raise."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The worker's process id."""
+        """Returns the worker's process id."""
         return self._process.pid
 
     def call(self, **request: Any) -> Mapping[str, Any]:
@@ -152,7 +152,7 @@ class Pool:
         return Pool, (len(self._workers), self.timeout, self.python, self.slow)
 
     def worker(self) -> Worker:
-        """The next worker in turn."""
+        """Returns the next worker in turn."""
         with self._lock:
             at, self._turn = self._turn, (self._turn + 1) % len(self._workers)
             worker = self._workers[at]

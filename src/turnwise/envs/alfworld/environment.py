@@ -12,19 +12,20 @@ from turnwise.envs.alfworld.generated import GeneratedGames
 from turnwise.envs.alfworld.official import OfficialGames
 from turnwise.envs.alfworld.session import AlfworldSession
 from turnwise.envs.demonstration import check_quality, demonstration
-from turnwise.envs.environment import Quality, check_horizon, check_task, same_text
+from turnwise.envs.environment import Quality, check_horizon
+from turnwise.envs.scripted import ScriptedEnv
 from turnwise.types import Task, Trajectory
 
 _CASES = Path(household.__file__).with_name("checks.yaml")
 
 
-class AlfworldEnvironment:
+class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     """ALFWorld's six task types (arXiv:2010.03768) in TextWorld. See ``turnwise.envs.environment.Environment``.
 
     Args:
         games: the ``json_2.1.1`` folder of the official games; None generates the rooms and tasks of ``env=household``.
         horizon: turns of an episode; ALFWorld's own limit is 50.
-        workers: engine processes; sessions are dealt out in turn and their forks stay where they are.
+        workers: engine processes; sessions are given to them in turn and their forks stay where they are.
         timeout: seconds until a silent worker is given up.
         python: the interpreter that has alfworld and textworld installed; None is this one.
 
@@ -48,29 +49,23 @@ class AlfworldEnvironment:
         self.cases = _CASES if games is None else None  # the same rooms and tasks, by the same rule
         self.pool = Pool(workers, timeout, python)
 
-    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """``count`` tasks of a split; a longer list starts with the shorter one.
-
-        Raises:
-            ValueError: no such split, or it has fewer games.
-        """
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         return [replace(task, env=self.name) for task in self.games.tasks(split, count, seed)]
 
-    def reset(self, task: Task) -> AlfworldSession:
-        """A fresh episode.
+    def begin(self, task: Task) -> AlfworldSession:
+        """Opens an episode in a worker.
 
         Raises:
             MissingEngineError: the workers' interpreter lacks the engine.
             EnvironmentFault: the worker died, was too late, or its engine refused the game.
-            ValueError: the task belongs to another environment, or to a game that is not there.
+            ValueError: the task's game does not exist.
         """
-        check_task(task, self.name)
         game = self.games.game(task)
         worker = self.pool.worker()
         return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """An expert's episode played in the real engine, the last observation included.
+        """Runs an expert's episode in the real engine, the last observation included.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -81,13 +76,9 @@ class AlfworldEnvironment:
         return demonstration(session, lambda: next(actions, None), quality, seed)
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """The functional verifier: household's exact rule for generated games, the planner's for official ones."""
+        """The functional verifier: household's exact rule for generated games, the planner's for official games."""
         return self.games.accepts(session, action, expert)
 
-    def same(self, action: str, expert: str) -> bool:
-        """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
-        return same_text(action, expert)
-
     def close(self) -> None:
-        """End the workers; they end with this process anyway."""
+        """Ends the workers. Without it they end with this process."""
         self.pool.close()

@@ -37,7 +37,7 @@ LIMIT = 999  # instances of one type: ids carry three digits
 
 @dataclass(frozen=True)
 class Scene:
-    """What a game holds. Names are the engine's: a lower-case type, a space and a number from 1 without gaps.
+    """The content of a game. Names are the engine's: a lower-case type, a space and a number from 1 without gaps.
 
     Raises:
         ValueError: a name out of form, numbers with gaps, an object in no receptacle of the scene, or a sentence or goal that
@@ -78,17 +78,17 @@ class Scene:
 
 
 def type_of(name: str) -> str:
-    """The type in a name: ``cabinet`` of ``cabinet 2``."""
+    """Returns the type in a name: ``cabinet`` of ``cabinet 2``."""
     return name.split(" ", 1)[0]
 
 
 def counts(names: Any) -> Counter[str]:
-    """How many instances each type has."""
+    """Returns how many instances each type has."""
     return Counter(type_of(name) for name in names)
 
 
 def pddl_id(name: str, count: int) -> str:
-    """The id that the engine shows as ``name`` where its type has ``count`` instances."""
+    """Returns the id that the engine shows as ``name`` where its type has ``count`` instances."""
     kind, number = name.split(" ")
     order = f"{count - int(number):03d}"
     if kind.endswith("basin"):  # the demangler appends "basin" itself
@@ -97,7 +97,7 @@ def pddl_id(name: str, count: int) -> str:
 
 
 def problem(scene: Scene) -> str:
-    """The scene as a PDDL problem of the ALFRED domain."""
+    """Returns the scene as a PDDL problem of the ALFRED domain."""
     rcounts, ocounts = counts(scene.receptacles), counts(scene.objects)
     ids = {name: pddl_id(name, rcounts[type_of(name)]) for name in scene.receptacles}
     ids |= {name: pddl_id(name, ocounts[type_of(name)]) for name in scene.objects}
@@ -140,7 +140,7 @@ def problem(scene: Scene) -> str:
 
 
 def goal(scene: Scene) -> str:
-    """The scene's goal as a PDDL condition, equivalent to the goal library of ALFRED."""
+    """Returns the scene's goal as a PDDL condition, equivalent to the goal library of ALFRED."""
     target = f"{scene.goal['object']}Type"
     if scene.kind == "look_at_obj_in_light":
         lit = (

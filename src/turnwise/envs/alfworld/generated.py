@@ -14,7 +14,7 @@ from turnwise.types import Task
 
 
 def scene(data: Mapping[str, Any]) -> Scene:
-    """What a household task's data says, for the game builder."""
+    """Returns what a household task's data says, for the game builder."""
     goal = {"object": data["goal"]["object"]}
     if data["goal"]["toggle"]:
         goal["lamp"] = data["goal"]["toggle"]
@@ -42,17 +42,17 @@ def scene(data: Mapping[str, Any]) -> Scene:
 
 
 class GeneratedGames:
-    """The tasks of ``env=household``, to be played in the real engine."""
+    """The tasks of ``env=household``, for the real engine."""
 
     def __init__(self, horizon: int) -> None:
         self._household = HouseholdEnv(horizon)
 
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Household's own tasks."""
+        """Returns household's own tasks."""
         return self._household.tasks(split, count, seed)
 
     def game(self, task: Task) -> dict[str, str]:
-        """What the worker needs to build the game.
+        """Returns what the worker needs to build the game.
 
         Raises:
             ValueError: the task's data is no household.
@@ -64,7 +64,7 @@ class GeneratedGames:
         return {"problem": problem(built), "sentence": built.sentence}
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
-        """The household expert's actions."""
+        """Returns the household expert's actions."""
         shown = self._household.demonstrate(_household(session.task), quality, seed)
         return [message["content"] for message in shown.messages if message["role"] == "assistant"]
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnwise.envs.alfworld.client import Worker
-from turnwise.envs.environment import Step
+from turnwise.envs.environment import Step, check_open
 from turnwise.types import Message, Task
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
 class AlfworldSession:
-    """See ``turnwise.envs.environment.Session``. The horizon is ours: the engine alone would go on for ever.
+    """See ``turnwise.envs.environment.Session``. The engine has no horizon of its own.
 
     ``actions`` are those taken so far, no-ops included; one that is not admissible answers "Nothing happens.". ``seen``
     are the receptacles whose inside a walk or an opening has shown.
@@ -36,7 +36,7 @@ class AlfworldSession:
         weakref.finalize(self, worker.free, self._at)
 
     def opening(self) -> list[Message]:
-        """One user message: the room, a blank line, the task."""
+        """Returns one user message: the room, a blank line, the task."""
         return [{"role": "user", "content": self._intro}]
 
     def step(self, action: str) -> Step:
@@ -46,9 +46,7 @@ class AlfworldSession:
             EnvironmentFault: the worker died, was too late, or its engine failed.
             RuntimeError: the episode is over.
         """
-        if self.done:
-            turns = len(self.actions)
-            raise RuntimeError(f"task {self.task.id}: the episode is over after {turns} turns; reset or fork earlier")
+        check_open(self.task, self.done, len(self.actions))
         command = action.strip()
         admissible = command in self._admissible
         reply = self._worker.call(op="step", at=self._at, action=action)
@@ -60,7 +58,7 @@ class AlfworldSession:
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        """An independent copy in the same worker; nothing is replayed until the engine has to change its place.
+        """Returns an independent copy in the same worker; nothing is replayed until the engine has to change its place.
 
         Raises:
             EnvironmentFault: the worker died or was too late.
@@ -73,11 +71,11 @@ class AlfworldSession:
         return twin
 
     def admissible(self) -> list[str]:
-        """All commands that do something now, in the engine's order."""
+        """Returns all commands that do something now, in the engine's order."""
         return list(self._admissible)
 
     def plan(self) -> list[str]:
-        """The planner's commands from here to the goal: not always the fewest; empty where it holds or none is found.
+        """Returns the planner's commands from here to the goal: not always the fewest; empty where it holds or none is found.
 
         Raises:
             EnvironmentFault: the worker died or was too late.

@@ -1,7 +1,7 @@
 """The process that holds the real engine. Run as a script by any interpreter that has alfworld and textworld.
 
 One JSON object a line comes in on standard input, one goes out on what standard output was at the start. The engine
-overwrites ``sys.argv``, replaces ``sys.stdout`` and is not thread-safe; here that harms nobody, for this file imports
+overwrites ``sys.argv``, replaces ``sys.stdout`` and is not thread-safe; that is harmless here, because this file imports
 nothing of turnwise and owns its process.
 
 Requests: ``{"op": "open", "game": path or {"problem", "sentence"}}``, ``{"op": "step", "at": id, "action": text}``,
@@ -57,7 +57,7 @@ def speed_up() -> None:
 
 @dataclass
 class Position:
-    """Where one episode stands: enough to put the engine there, whoever used it in between."""
+    """The state of one episode, from which the engine can be restored."""
 
     logic: Any
     entities: dict[str, Any]
@@ -66,7 +66,7 @@ class Position:
     operators: tuple[tuple[int, int], ...] = ()  # (id, number of effects) applied since the start
 
     def branch(self) -> Position:
-        """An independent copy. Only the fact sets and the variable counts of the world ever change in place."""
+        """Returns an independent copy. Only the fact sets and the variable counts change in place."""
         world = copy.copy(self.world)
         world._facts = defaultdict(set, {sign: set(facts) for sign, facts in world._facts.items()})
         world._vars_by_name = dict(world._vars_by_name)

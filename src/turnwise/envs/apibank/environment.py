@@ -15,15 +15,15 @@ class ApiBankEnv(DialogueEnv):
     """Level 1 calls a given API, level 2 finds one first, level 3 plans several. See ``turnwise.envs.environment.Environment``.
 
     Args:
-        data: the folder of the public files (``json_test_data``); None is the in-house office.
+        data: the folder of the public files (``json_test_data``); None is the generated office.
         levels: which of 1, 2 and 3.
         horizon: turns of an episode.
         steps: replies with calls to one user turn.
         format: how calls are written; ``bfcl_python`` is API-Bank's ``[Name(key='value')]``.
-        mistakes: how often the clumsy expert errs.
-        kept: how many ground truths stay played in memory.
+        mistakes: probabilities of the clumsy expert's mistakes.
+        kept: how many tasks' ground truths are kept in memory.
         thinks: whether the experts state before each reply which calls are left to make.
-        muddle: the probability that the clumsy one then states something else before a right reply.
+        muddle: the probability that the clumsy expert then states something else before a right reply.
 
     Raises:
         InputError: the public files cannot be read.

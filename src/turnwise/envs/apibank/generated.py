@@ -1,4 +1,4 @@
-"""In-house tasks of the three levels, with the requests of a small office."""
+"""Generated tasks of the three levels, with the requests of a small office."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _wish(text: str, *calls: tuple[str, dict[str, Any]]) -> Wish:
 
 
 def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A user with a password; the call that gets the token, which every caller has to make first."""
+    """Returns a user with a password; the call that gets the token, which every caller has to make first."""
     person = rng.choice(names["person"])
     password, token = f"p{rng.randint(10, 99)}", f"t{rng.randint(100, 999)}"
     tables["users"] = {person: {"password": password, "token": token}}
@@ -67,7 +67,7 @@ def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str
 
 
 def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.Random, Names], Any]) -> Kind:
-    """A kind that asks for one value by its key."""
+    """Returns a kind that asks for one value by its key."""
 
     def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
         keys = rng.sample(names[name], 3)
@@ -178,17 +178,15 @@ class OfficeTasks:
             raise ValueError(f"levels: name some of 1, 2 and 3, each once, got {list(self.levels)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """``count`` tasks, the levels in turn.
+        """Returns ``count`` tasks, the levels in turn.
 
         Raises:
             ValueError: there is no such split.
         """
-        if split not in ("train", "seen", "unseen"):
-            raise ValueError(f"split must be train, seen or unseen, got {split!r}")
         return [self._task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """The task that its data describes. At levels 2 and 3 only the search is shown; it describes the others."""
+        """Returns the task that its data describes. At levels 2 and 3 only the search is shown; it describes the others."""
         data = task.data
         shown = tools_named(data["apis"])
         others = tools_named([name for name in APIS if name not in data["apis"]])

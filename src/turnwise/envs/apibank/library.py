@@ -1,4 +1,4 @@
-"""The in-house APIs: what each is called, what it needs and what it does to the tables of a small office."""
+"""The generated office's APIs: what each is called, what it needs and what it does to the tables of a small office."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Office:
         self.tables: Tables = deepcopy(dict(tables))
 
     def call(self, call: ToolCall) -> str:
-        """The answer's text; whatever goes wrong is one too."""
+        """Returns the answer's text; whatever goes wrong is one too."""
         api = APIS.get(call.name)
         if api is None:
             return _exception(f"no API {call.name}")
@@ -63,7 +63,7 @@ class Office:
             return _exception(str(error))
 
     def fork(self) -> Office:
-        """An independent copy."""
+        """Returns an independent copy."""
         return Office(self.tables)
 
     def same_state(self, other: Office) -> bool:
@@ -71,7 +71,7 @@ class Office:
         return self.tables == other.tables
 
     def same_place(self, other: Office) -> bool:
-        """The same: nothing is hidden."""
+        """Returns the same: nothing is hidden."""
         return self.tables == other.tables
 
 
@@ -125,7 +125,7 @@ def _delete(table: str) -> Callable[..., str]:
 
 
 def _query(table: str, column: str) -> Callable[..., Any]:
-    """One column of the token's user's rows."""
+    """Returns one column of the token's user's rows."""
 
     def run(tables: Tables, token: str) -> Any:
         user = _owner(tables, token)
@@ -135,7 +135,7 @@ def _query(table: str, column: str) -> Callable[..., Any]:
 
 
 def _look_up(table: str, column: str) -> Callable[..., Any]:
-    """A value by its key."""
+    """Returns a value by its key."""
 
     def run(tables: Tables, **key: str) -> Any:
         return {column: _row(tables, table, next(iter(key.values())))}
@@ -156,7 +156,7 @@ def _book(tables: Tables, doctor: str, date: str) -> Any:
 
 
 def _search(tables: Tables, keywords: str) -> Any:
-    """The API whose name and description share the most words with the keywords; of several the first."""
+    """Returns the API whose name and description share the most words with the keywords; of several the first."""
     wanted = words(keywords)
     best = max(APIS.values(), key=lambda api: (api.name != SEARCHER) * len(wanted & words(f"{api.name} {api.about}")))
     if not wanted & words(f"{best.name} {best.about}"):
@@ -192,5 +192,5 @@ APIS: Mapping[str, Api] = {api.name: api for api in _ALL}
 
 
 def tools_named(names: Sequence[str]) -> Tools:
-    """Definitions of these APIs, in this order."""
+    """Returns definitions of these APIs, in this order."""
     return tuple(APIS[name].tool() for name in names)

@@ -1,7 +1,7 @@
 """The public API-Bank data at a path of the user: ``level-1-api.json``, ``level-2-api.json`` and ``level-3.json``.
 
 A record of levels 1 and 2 is one call to make after a dialogue; one of level 3 is a requirement and the calls that meet it, each
-with the answer that the real API gave. Those answers are played back: no API of the benchmark is run.
+with the answer that the real API gave. Those answers are returned: no API of the benchmark is run.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from turnwise.data.toolcalls.match import equivalent
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call
 from turnwise.envs.apibank.library import SEARCHER, words
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, turns_data, turns_from
+from turnwise.envs.scripted import first
 from turnwise.envs.tools import json_schema
 from turnwise.errors import InputError
 from turnwise.text import parse_json, whole_characters
@@ -39,22 +40,22 @@ class Recorded:
         self.answers = tuple(answers)
 
     def call(self, call: ToolCall) -> str:
-        """The recorded answer."""
+        """Returns the recorded answer."""
         for known, answer in self.answers:
             if same_call(call, known):
                 return answer
         return json.dumps({"exception": "the record has no such call"})
 
     def fork(self) -> Recorded:
-        """Itself: nothing changes."""
+        """Returns itself: nothing changes."""
         return self
 
     def same_state(self, other: Recorded) -> bool:
-        """True: a record has no state."""
+        """Returns True: a record has no state."""
         return True
 
     def same_place(self, other: Recorded) -> bool:
-        """True."""
+        """Returns True."""
         return True
 
 
@@ -96,24 +97,17 @@ class ReleasedTasks:
             )
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """``count`` tasks in the order that the seed gives.
+        """Returns ``count`` tasks in the order that the seed gives.
 
         Raises:
             ValueError: there is no such split, or it has fewer tasks.
         """
-        if split not in self._tasks:
-            raise ValueError(f"split must be train, seen or unseen, got {split!r}")
         found = list(self._tasks[split])
-        if count > len(found):
-            raise InputError(
-                f"split {split} of the public API-Bank has {len(found)} tasks, {count} were asked for: lower data.trajectories, "
-                "states.count or eval.tasks"
-            )
         random.Random(f"{seed}/apibank").shuffle(found)
-        return found[:count]
+        return first(found, count, f"split {split} of the public API-Bank")
 
     def problem(self, task: Task) -> DialogueProblem:
-        """The task that its data describes."""
+        """Returns the task that its data describes."""
         data = task.data
         turns = turns_from(data["turns"])
         answers = list(zip(turns[0].calls, data["answers"], strict=True))
@@ -149,7 +143,7 @@ def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
 
 
 def _step(record: Mapping[str, Any]) -> dict[str, Any]:
-    """One call after a dialogue."""
+    """Returns one call after a dialogue."""
     call = read_request(record["expected_output"])
     dialogue = record["input"].replace(_ASKS, "").strip()
     tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
@@ -160,7 +154,7 @@ def _step(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A requirement and its calls; what the searches found can be called besides the search."""
+    """Returns a requirement and its calls; what the searches found can be called besides the search."""
     calls, answers, found = [], [], {}
     for one in record["apis"]:
         calls.append(checked_call(one["api_name"], one["input"]))
@@ -180,7 +174,7 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_request(text: str) -> ToolCall:
-    """The call of ``API-Request: [Name(key='value')]``.
+    """Returns the call of ``API-Request: [Name(key='value')]``.
 
     Raises:
         ValueError: there is none, or more than one.
@@ -196,7 +190,7 @@ def read_request(text: str) -> ToolCall:
 
 
 def described(text: str) -> list[dict[str, Any]]:
-    """The APIs that an instruction describes, one JSON object a line.
+    """Returns the APIs that an instruction describes, one JSON object a line.
 
     Raises:
         ValueError: a line is none.

@@ -51,14 +51,14 @@ class Apis:
             self.instances[name] = deepcopy(instance)
 
     def fork(self) -> Apis:
-        """An independent copy."""
+        """Returns an independent copy."""
         twin = Apis.__new__(Apis)
         twin.classes, twin.full = self.classes, self.full
         twin.instances = deepcopy(self.instances)
         return twin
 
     def call(self, call: ToolCall) -> str:
-        """The text of the answer; whatever goes wrong is one too."""
+        """Returns the text of the answer; whatever goes wrong is one too."""
         owner = owners(self.classes).get(call.name)
         if owner is None:
             return f"{FAILED}name {call.name!r} is not defined"
@@ -98,7 +98,7 @@ class Apis:
 
 @lru_cache(maxsize=256)
 def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
-    """Public function -> the API that answers it."""
+    """Returns a mapping from public functions to the API that answers them."""
     return {
         method: name
         for name in classes
@@ -109,7 +109,7 @@ def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
 
 @lru_cache(maxsize=1024)
 def parameters(owner: str, method: str) -> tuple[inspect.Parameter, ...]:
-    """The parameters of an API's function, without the instance."""
+    """Returns the parameters of an API's function, without the instance."""
     return tuple(inspect.signature(getattr(api_class(owner), method)).parameters.values())[1:]
 
 

@@ -22,10 +22,10 @@ class BfclEnv(DialogueEnv):
         steps: replies with calls to one user turn; the benchmark stops a model after 20.
         format: how calls are written; None is the level's own (tiny ``bfcl_python``, public ``hermes``).
         subsets: of the public tasks.
-        mistakes: how often the clumsy expert errs.
-        kept: how many ground truths stay played in memory.
+        mistakes: probabilities of the clumsy expert's mistakes.
+        kept: how many tasks' ground truths are kept in memory.
         thinks: whether the experts state before each reply which calls are left to make.
-        muddle: the probability that the clumsy one then states something else before a right reply.
+        muddle: the probability that the clumsy expert then states something else before a right reply.
 
     Raises:
         MissingBfclError: bfcl-eval is not installed; the message says how.

@@ -1,4 +1,4 @@
-"""The tiny level: short tasks over the real simulated APIs, one or two requests each, a few calls a request."""
+"""The tiny level: short tasks over the benchmark's simulated APIs, one or two requests each, a few calls a request."""
 
 from __future__ import annotations
 
@@ -34,17 +34,15 @@ class TinyTasks:
     names: Callable[[random.Random], Names] | None = None
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """``count`` tasks.
+        """Returns ``count`` tasks.
 
         Raises:
             ValueError: there is no such split.
         """
-        if split not in ("train", "seen", "unseen"):
-            raise ValueError(f"split must be train, seen or unseen, got {split!r}")
         return [self._task(split, seed, index) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """The task that its data describes."""
+        """Returns the task that its data describes."""
         data = task.data
         classes = tuple(data["classes"])
         tools = tuple(tool for name in classes for tool in shown(name))
@@ -69,7 +67,7 @@ def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
 
 
 def shown(name: str) -> Tools:
-    """The functions of an API that a tiny task lists: each of them is useful in some task."""
+    """Returns the functions of an API that a tiny task lists: each of them is useful in some task."""
     return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
 
 

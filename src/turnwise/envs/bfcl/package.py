@@ -1,4 +1,4 @@
-"""What is read from the installed bfcl-eval: the data files, the function documents, the classes of the simulated APIs.
+"""Reads from the installed bfcl-eval: the data files, the function documents, the classes of the simulated APIs.
 
 Only data and the eight API modules are touched. Importing the package's own settings would create folders in it.
 """
@@ -36,7 +36,7 @@ class MissingBfclError(InputError):
 
 
 def root() -> Path:
-    """The folder of the installed package.
+    """Returns the folder of the installed package.
 
     Raises:
         MissingBfclError: it is not installed.
@@ -49,7 +49,7 @@ def root() -> Path:
 
 @lru_cache(maxsize=len(_MODULES))
 def api_class(name: str) -> Any:
-    """The class of a simulated API.
+    """Returns the class of a simulated API.
 
     Raises:
         ValueError: there is no API of that name.
@@ -67,7 +67,7 @@ def api_class(name: str) -> Any:
 
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
-    """The definitions of an API's functions, as JSON Schema."""
+    """Returns the definitions of an API's functions, as JSON Schema."""
     records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name][1]}.json")
     return tuple(
         {
@@ -83,24 +83,24 @@ def tools_of_class(name: str) -> Tools:
 
 
 def tools_of_classes(names: tuple[str, ...]) -> Tools:
-    """The functions of several APIs, in their order."""
+    """Returns the functions of several APIs, in their order."""
     return tuple(tool for name in names for tool in tools_of_class(name))
 
 
 def without(tools: Tools, names: set[str]) -> Tools:
-    """The tools but those of these names."""
+    """Returns the tools but those of these names."""
     return tuple(tool for tool in tools if function_of(tool)["name"] not in names)
 
 
 @lru_cache(maxsize=1)
 def announcement() -> str:
-    """What the benchmark's user says where functions that were held out are given back."""
+    """Returns what the benchmark's user says where functions that were held out are given back."""
     return str(import_module("bfcl_eval.constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 
 @lru_cache(maxsize=len(SUBSETS))
 def entries(subset: str) -> dict[str, dict[str, Any]]:
-    """The entries of a subset by id, each with its ``ground_truth``.
+    """Returns the entries of a subset by id, each with its ``ground_truth``.
 
     Raises:
         ValueError: no such subset.
@@ -119,6 +119,6 @@ def entries(subset: str) -> dict[str, dict[str, Any]]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a file of JSON lines."""
+    """Returns the records of a file of JSON lines."""
     with path.open(encoding="utf-8") as file:
         return [json.loads(line) for line in file if line.strip()]

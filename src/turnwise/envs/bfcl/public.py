@@ -12,7 +12,7 @@ from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_classes, without
 from turnwise.envs.bfcl.truth import read_truth
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn
-from turnwise.errors import InputError
+from turnwise.envs.scripted import first
 from turnwise.types import Task
 
 NO_FUNCTION = "None of the functions that I have does this."
@@ -29,7 +29,7 @@ SEEN_SHARE = 20  # dialogues of the other pairs that are held out as well
 
 @dataclass(frozen=True)
 class PublicTasks:
-    """Tasks by split. A dialogue's variants always share one: a variant in training would give the others away.
+    """Tasks by split. A dialogue's variants always share one: a variant in training would reveal the others.
 
     80 % of the dialogues are for training. ``unseen`` has the 10 % whose pair of APIs no training task needs, ``seen`` a tenth
     drawn from the others.
@@ -45,25 +45,18 @@ class PublicTasks:
             raise ValueError(f"subsets: name some of {', '.join(SUBSETS)}, got {list(self.subsets)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """``count`` tasks in the order that the seed gives.
+        """Returns ``count`` tasks in the order that the seed gives.
 
         Raises:
             ValueError: there is no such split, or it has fewer tasks.
         """
-        splits = _splits()
-        if split not in splits:
-            raise ValueError(f"split must be train, seen or unseen, got {split!r}")
-        found = [f"multi_turn_{subset}_{number}" for number in splits[split] for subset in self.subsets]
-        if count > len(found):
-            raise InputError(
-                f"split {split} of the public tasks has {len(found)} tasks, {count} were asked for: lower "
-                "data.trajectories, states.count or eval.tasks"
-            )
+        found = [f"multi_turn_{subset}_{number}" for number in _splits()[split] for subset in self.subsets]
         random.Random(f"{seed}/bfcl").shuffle(found)
-        return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in found[:count]]
+        chosen = first(found, count, f"split {split} of the public tasks")
+        return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """The entry that its data names."""
+        """Returns the entry that its data names."""
         return _problem(str(task.data["entry"]))
 
 

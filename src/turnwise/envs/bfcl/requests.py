@@ -16,7 +16,7 @@ from turnwise.types import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What tasks name. Training and held-out names never meet."""
+    """The names in tasks. Training and held-out names never meet."""
 
     folders: tuple[str, ...]
     files: tuple[str, ...]
@@ -114,7 +114,7 @@ def _move(rng: random.Random, names: Names) -> Request:
 
 
 def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Some open tickets of a user; the state and one of them."""
+    """Returns some open tickets of a user; the state and one of them."""
     numbers = sorted(rng.sample(range(1, 10), 2))
     queue = [
         {

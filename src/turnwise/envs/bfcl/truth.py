@@ -9,7 +9,7 @@ from turnwise.types import ToolCall
 
 
 def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
-    """A call with its values by name; positional ones get the names of the function's parameters.
+    """Returns a call with its values by name; positional ones get the names of the function's parameters.
 
     Raises:
         ValueError: it is no call of a function of these APIs with literal arguments.

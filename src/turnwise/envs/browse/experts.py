@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
-import random
 import re
 from dataclasses import dataclass
 
 from turnwise.envs.browse.session import BrowseSession
-from turnwise.envs.calls import Hermes
-from turnwise.envs.search.experts import check_mistakes
+from turnwise.envs.experts import Chances, Clumsy, Expert
 from turnwise.envs.search.pages import Fact, Page
+from turnwise.envs.search.questions import malformed
 
 
 @dataclass(frozen=True, slots=True)
-class Mistakes:
-    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to put it right.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
-    """
+class Mistakes(Chances):
+    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it."""
 
     stray: float = 0.1  # open a page that has nothing to do with the question
     vain: float = 0.1  # look for words that the open page does not have
     again: float = 0.06  # search for what was listed already
-    malformed: float = 0.06  # a call that is none
-
-    def __post_init__(self) -> None:
-        check_mistakes({name: getattr(self, name) for name in self.__dataclass_fields__})
+    malformed: float = 0.06  # a reply that is no call
 
 
-class GoodExpert:
-    """Goes for one missing fact after the other by the shortest way, then answers. One instance plays one episode.
+class GoodExpert(Expert[BrowseSession]):
+    """Takes the shortest way to one missing fact after the other, then answers.
 
-    Args:
-        seed: decides with which of two things compared it begins.
+    Its seed decides with which of two things compared it begins.
     """
 
     def __init__(self, session: BrowseSession, seed: int | str) -> None:
-        self.rng = random.Random(f"browse expert {seed} {session.task.id}")
+        super().__init__(session, seed)
         self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
 
     def next_fact(self, session: BrowseSession) -> Fact | None:
-        """The fact to go for."""
+        """Returns the fact to look for next."""
         missing = session.missing()
         if not missing:
             return None
         return missing[-1] if self.swap else missing[0]
 
-    def act(self, session: BrowseSession) -> str:
-        """The next action."""
+    def best(self, session: BrowseSession) -> str:
         fact = self.next_fact(session)
         if fact is None:
             return session.write("answer", session.question.answers[0])
@@ -63,9 +53,9 @@ class GoodExpert:
 
 
 def key_of(page: Page, sentence: str) -> str:
-    """The longest word that only this sentence of its page has: an ordinary word, since names are what is yet to be found.
+    """Returns the longest ordinary word that only this sentence of its page has: names are still to be found.
 
-    Where every ordinary word stands elsewhere too, any word will do, and at last the whole sentence.
+    Where there is none, any word of this sentence alone is taken, and without one the whole sentence.
     """
     others = [other.casefold() for other in page.sentences if other != sentence]
     words = re.findall(r"\w+", sentence)
@@ -74,27 +64,11 @@ def key_of(page: Page, sentence: str) -> str:
     return max(ordinary or own or [sentence], key=len)
 
 
-class ClumsyExpert(GoodExpert):
-    """A good expert that errs with given probabilities and recovers."""
+class ClumsyExpert(Clumsy[BrowseSession], GoodExpert):
+    """The good expert with :class:`Mistakes`, from which it recovers."""
 
-    def __init__(self, session: BrowseSession, seed: int | str, mistakes: Mistakes) -> None:
-        super().__init__(session, seed)
-        self.mistakes = mistakes
-
-    def act(self, session: BrowseSession) -> str:
-        """The next action, now and then a mistake."""
-        draw = self.rng.random()
-        if (
-            session.horizon - session.turns > 3 * len(session.missing()) + 3
-        ):  # a stray page may cost opening another again
-            for name in Mistakes.__dataclass_fields__:
-                draw -= getattr(self.mistakes, name)
-                if draw < 0:
-                    text = getattr(self, f"_{name}")(session)
-                    if text is not None:
-                        return text
-                    break
-        return super().act(session)
+    def has_room(self, session: BrowseSession) -> bool:
+        return session.horizon - session.turns > 3 * len(session.missing()) + 3  # a page may have to be opened again
 
     def _stray(self, session: BrowseSession) -> str | None:
         needed = session.question.titles
@@ -111,5 +85,5 @@ class ClumsyExpert(GoodExpert):
         return session.write("search", self.rng.choice(session.listed)) if session.listed else None
 
     def _malformed(self, session: BrowseSession) -> str | None:
-        action = super().act(session)
-        return action.replace("</tool_call>", "").strip() if isinstance(session.calls, Hermes) else f"go {action}"
+        action = self.best(session)
+        return malformed(session, action, f"go {action}")

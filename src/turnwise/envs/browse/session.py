@@ -5,9 +5,8 @@ from __future__ import annotations
 from turnwise.envs.calls import Calls, tool
 from turnwise.envs.environment import Step
 from turnwise.envs.search.pages import Fact, Page, Pages, Question
+from turnwise.envs.search.questions import ANSWER, NOTHING, QuestionSession
 from turnwise.envs.search.retrieval import Retriever
-from turnwise.envs.search.session import ANSWERED, ASKED, NOTHING, answered
-from turnwise.envs.tool_session import ToolSession
 from turnwise.types import Task
 
 TOOLS = (
@@ -22,23 +21,27 @@ TOOLS = (
         "Show the sentences of the open page that have all of these words.",
         words=("string", "what the sentences have"),
     ),
-    tool(
-        "answer",
-        "Give the final answer: a name, a number, a date, yes or no. This ends the episode.",
-        text=("string", "the answer"),
-    ),
+    ANSWER,
 )
 SHOWN = 8  # sentences that ``find`` shows
 NO_PAGE = "There is no such page."
 NOT_OPEN = "No page is open."
 NOT_THERE = "The page does not say."
 
-__all__ = ["ANSWERED", "TOOLS", "BrowseSession"]
 
+class BrowseSession(QuestionSession):
+    """See :class:`~turnwise.envs.search.questions.QuestionSession` for the other arguments.
 
-class BrowseSession(ToolSession):
-    """``listed`` are the titles that any search has shown, ``results`` those of the last one, ``page`` is the open page, and
-    ``collected`` the facts of the evidence that were shown."""
+    Args:
+        pages: what can be opened.
+        window: sentences that an opened page shows at once.
+
+    Attributes:
+        listed: titles that any search has shown.
+        results: titles of the last search.
+        page: the open page.
+        collected: facts of the evidence that were shown.
+    """
 
     def __init__(
         self,
@@ -46,33 +49,32 @@ class BrowseSession(ToolSession):
         question: Question,
         pages: Pages,
         retriever: Retriever,
-        shown: int,
+        results: int,
         window: int,
         calls: Calls,
         horizon: int,
         floor: float,
     ) -> None:
-        super().__init__(task, calls, horizon, ASKED, question.text)
-        self.question, self.pages, self.retriever = question, pages, retriever
-        self.shown, self.window, self.floor = shown, window, floor
+        super().__init__(task, question, retriever, results, calls, horizon, floor)
+        self.pages, self.window = pages, window
         self.listed: tuple[str, ...] = ()
         self.results: tuple[str, ...] = ()
         self.page: Page | None = None
         self.collected: frozenset[Fact] = frozenset()
 
     def missing(self) -> list[Fact]:
-        """Facts of the evidence that were not shown yet, in the order in which they can be found."""
+        """Returns the facts of the evidence that were not shown yet, in the order in which they can be found."""
         return [fact for fact in self.question.evidence if fact not in self.collected]
 
-    def act(self, name: str, argument: str) -> Step:
+    def use(self, name: str, argument: str) -> Step:
         if name == "answer":
-            return answered(argument, self.question, self.floor)
+            return self.answered(argument)
         if name == "search":
             return Step(self._search(argument))
         return Step(self._open(argument) if name == "open" else self._find(argument))
 
     def _search(self, query: str) -> str:
-        self.results = tuple(page.title for page in self.retriever(query, self.shown))
+        self.results = tuple(page.title for page in self.retriever(query, self.most))
         self.listed += tuple(title for title in self.results if title not in self.listed)
         return "\n".join(f"[{i}] {title}" for i, title in enumerate(self.results, start=1)) or NOTHING
 

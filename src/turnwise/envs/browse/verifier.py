@@ -1,23 +1,21 @@
-"""Which browsing steps bring evidence nearer: the verifier of ``env=browse``.
+"""The functional verifier of ``env=browse``: it accepts steps that bring evidence nearer.
 
-PivotRL (arXiv:2603.21383, App. A.2) judges a browsing step by whether it is a next useful step of gathering evidence. Every
-fact of the evidence is so far from the reader: not listed by any search, listed, on the open page, shown. A step is accepted
-where it brings a fact nearer and the sum of all distances falls; an answer, where it is right and every fact was shown (or the
-expert answers here too). The expert's own step decides nothing else, so any page, any order and any words will do that get
-there.
+PivotRL (arXiv:2603.21383, App. A.2) judges a browsing step by whether it is a next useful step of gathering evidence. Each fact
+of the evidence has a distance from the reader: not listed by any search, listed, on the open page, shown. A step is accepted
+where the sum of all distances falls. An answer is accepted where it is right and every fact was shown, or the expert answers here
+too. The expert's step decides nothing else, so any page, order and words are accepted that lead to the evidence.
 
-The sum falls with every accepted step, so none can be repeated for ever: walking between two needed pages gains nothing, since
-leaving a page takes its facts away again.
+The sum falls with every accepted step, so none can be repeated for ever. Walking between two needed pages gains nothing, because
+leaving a page adds the distances of its facts again.
 """
 
 from __future__ import annotations
 
 from turnwise.envs.browse.session import BrowseSession
-from turnwise.envs.search.scoring import score
 
 
 def distance(session: BrowseSession) -> int:
-    """Steps that the evidence is away: 3 for a fact that nothing has led to, 2 where its page is listed, 1 where it is open."""
+    """Returns the steps to the evidence: 3 for a fact that nothing has led to, 2 if its page is listed, 1 if it is open."""
     total = 0
     for title, _ in session.missing():
         here = session.page is not None and session.page.title == title
@@ -26,7 +24,7 @@ def distance(session: BrowseSession) -> int:
 
 
 def accepts(session: BrowseSession, action: str, expert: str) -> bool:
-    """The verdict; ``session`` is not changed.
+    """Returns the verdict; ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the search failed.
@@ -36,9 +34,7 @@ def accepts(session: BrowseSession, action: str, expert: str) -> bool:
         return False
     tool, argument = call
     if tool == "answer":
-        wanted = session.read(expert)
-        supported = not session.missing() or (wanted is not None and wanted[0] == "answer")
-        return supported and score(argument, session.question.answers).exact
+        return session.accepts_answer(argument, session.read(expert))
     after = session.fork()
-    after.act(tool, argument)
+    after.use(tool, argument)
     return distance(after) < distance(session)

@@ -1,4 +1,4 @@
-"""What any environment must stand: replayed experts, hostile actions, forks that part ways, a verifier held against cases."""
+"""Tests of any environment: replayed experts, hostile actions, forks that take other actions, a verifier compared with cases."""
 
 from turnwise.envs.checks.cases import Case, Cases, read_cases
 from turnwise.envs.checks.hostile import check_hostile, forges

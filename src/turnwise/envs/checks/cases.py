@@ -1,7 +1,7 @@
 """Hand-written cases of a verifier: a place in an episode, what is as good as the expert's action there, and what only looks so.
 
-A world brings them in a file of its own: ``checks.yaml`` beside the module of its class, or ``<module>.checks.yaml`` where
-several worlds share a folder.
+An environment has them in a file: ``checks.yaml`` beside the module of its class, or ``<module>.checks.yaml`` where
+several environments share a folder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Cases:
     cases: tuple[Case, ...]
 
     def wrong(self, make: Callable[[Sequence[str]], Environment]) -> tuple[list[str], list[str]]:
-        """What the verifier refuses although it should accept it, and what it accepts although it should not.
+        """Returns what the verifier refuses and should accept, and what it accepts and should refuse.
 
         Args:
             make: overrides -> the environment.
@@ -96,7 +96,7 @@ class Cases:
 
 
 def case_file(environment: Environment) -> Path | None:
-    """The file of cases that an environment brings, if it does: the one that it names as ``cases``, or one beside its module."""
+    """Returns the file of cases of an environment: the file that it names as ``cases``, or one beside its module; else None."""
     if (named := getattr(environment, "cases", None)) is not None:
         return Path(named)
     module = Path(inspect.getfile(type(environment)))
@@ -105,7 +105,7 @@ def case_file(environment: Environment) -> Path | None:
 
 
 def read_cases(path: Path) -> Cases:
-    """The cases of a file.
+    """Returns the cases of a file.
 
     Raises:
         InputError: it is missing, no YAML, or not a list of cases.

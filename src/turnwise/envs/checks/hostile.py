@@ -51,7 +51,7 @@ class Hostile:
     """Makes actions.
 
     Args:
-        known: well-formed actions of this world, to be varied and to be mixed in as they are.
+        known: well-formed actions of this environment, to be varied and to be mixed in as they are.
         canary: a file that none of them may bring about; some ask for it in Python and in shell.
     """
 
@@ -64,7 +64,7 @@ class Hostile:
         self._makers = (self._known, self._known, self._broken, self._cut, self._payload, self._filled, self._typed)
 
     def __call__(self) -> str:
-        """The next action."""
+        """Returns the next action."""
         if self.rng.random() < 0.03:
             return self._huge()
         return self.rng.choice(self._makers)()
@@ -79,20 +79,20 @@ class Hostile:
         return self.rng.choice((*_PAYLOADS, *self.code))
 
     def _cut(self) -> str:
-        """A good action with a piece missing, doubled or turned around."""
+        """Returns a good action with a piece missing, doubled or turned around."""
         text = self._known()
         i, j = sorted((self.rng.randrange(len(text) + 1), self.rng.randrange(len(text) + 1)))
         return self.rng.choice((text[:i] + text[j:], text[:i] + text[i:j] * 2 + text[j:], text[i:j][::-1]))
 
     def _huge(self) -> str:
-        """A mebibyte: of one letter, of brackets, of a good action's argument."""
+        """Returns a mebibyte: of one letter, of brackets, of a good action's argument."""
         return self.rng.choice(("a" * _MIB, "[" * _MIB, self._known() + " x" * (_MIB // 2), self._fill("x" * _MIB)))
 
     def _filled(self) -> str:
         return self._fill(self._payload())
 
     def _fill(self, payload: str) -> str:
-        """A good action with its arguments replaced by ``payload``."""
+        """Returns a good action with its arguments replaced by ``payload``."""
         text = self._known()
         call = _call(text)
         if call is None:
@@ -100,7 +100,7 @@ class Hostile:
         return _with(text, call, dict.fromkeys(call[2]["arguments"], payload))
 
     def _typed(self) -> str:
-        """A good action whose arguments have the wrong types."""
+        """Returns a good action whose arguments have the wrong types."""
         text = self._known()
         call = _call(text)
         if call is None:
@@ -110,7 +110,7 @@ class Hostile:
 
 
 def _call(text: str) -> tuple[int, int, dict[str, Any]] | None:
-    """The first JSON object with name and arguments in a text, and where it stands."""
+    """Returns the first JSON object with name and arguments in a text, and where it stands."""
     start = text.find("{")
     try:
         value, length = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else (None, 0)
@@ -146,12 +146,12 @@ def check_hostile(
     forges: Callable[[Step], bool] = lambda step: False,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
-    """What goes wrong in ``sequences`` episodes of hostile and random actions, in words; nothing where all is well.
+    """Returns what goes wrong in ``sequences`` episodes of hostile and random actions, in words; nothing where all is well.
 
     Args:
-        known: well-formed actions of this world, most usefully the experts' of these tasks.
+        known: well-formed actions of this environment, most usefully the experts' of these tasks.
         forges: whether what a step shows would be read as more turns than it is, rendered as the policy reads it.
-        on_done: told after each sequence.
+        on_done: called after each sequence.
     """
     rng = random.Random(f"hostile {seed}")
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""The expert's actions lead to success again, and a fork that parts ways leaves its parent alone."""
+"""The expert's actions lead to success again, and a fork that takes other actions does not change its parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnwise.types import Message, Task
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One demonstrated task, played again from its actions alone."""
+    """One demonstrated task, repeated from its actions alone."""
 
     task: Task
     actions: tuple[str, ...]
@@ -26,7 +26,7 @@ class Replayed:
 
 
 def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = True) -> Replayed:
-    """A good expert demonstrates the task, and its actions are played again in a fresh episode.
+    """A good expert demonstrates the task, and its actions are repeated in a fresh episode.
 
     Args:
         verify: also ask the verifier of each action; ``accepted`` is empty without.
@@ -60,7 +60,7 @@ def _told(messages: Sequence[Message]) -> list[str]:
 
 
 def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> float:
-    """Steps of the experts' episodes by the seconds spent in ``step``, on an environment that has not seen them yet."""
+    """Returns steps of the experts' episodes by the seconds spent in ``step``, on an environment that has not seen them yet."""
     steps, seconds = 0, 0.0
     for episode in replayed:
         session = environment.reset(episode.task)
@@ -75,7 +75,7 @@ def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> 
 def check_forks(
     environment: Environment, replayed: Sequence[Replayed], others: Sequence[str], rng: random.Random
 ) -> list[str]:
-    """What is wrong with forks, in words; nothing where they are independent.
+    """Returns what is wrong with forks, in words; nothing where they are independent.
 
     Each task's expert episode is forked at a random turn. The fork goes its own way to the end, and so does a fork of the
     fork; the parent must then see exactly what it saw without them. Another fork follows the expert: it must see the same.

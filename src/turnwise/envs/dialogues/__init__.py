@@ -1,4 +1,4 @@
-"""Dialogues over tools: what the worlds share whose users ask for things that calls do."""
+"""Dialogues over tools: what environments share whose users' requests are served by calls."""
 
 from turnwise.envs.dialogues.experts import Mistakes
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn

@@ -7,22 +7,24 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from turnwise.data.toolcalls.formats import Format
-from turnwise.envs.demonstration import by_quality
+from turnwise.envs.demonstration import by_quality, trajectory_of
 from turnwise.envs.dialogues import experts, verifier
 from turnwise.envs.dialogues.experts import Mistakes
 from turnwise.envs.dialogues.problem import DialogueProblem
 from turnwise.envs.dialogues.score import Reference
 from turnwise.envs.dialogues.session import DialogueSession
-from turnwise.envs.environment import Quality, check_horizon, check_task, same_text, tools_of
+from turnwise.envs.environment import Quality, check_horizon
+from turnwise.envs.remembered import LastTasks
+from turnwise.envs.scripted import ScriptedEnv
 from turnwise.envs.tools import check_format, played
 from turnwise.types import Task, Trajectory
 
 
 class Source(Protocol):
-    """Where an environment's tasks come from."""
+    """A source of an environment's tasks."""
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """``count`` tasks of a split.
+        """Returns ``count`` tasks of a split.
 
         Raises:
             ValueError: there is no such split, or it has fewer tasks.
@@ -30,7 +32,7 @@ class Source(Protocol):
         ...
 
     def problem(self, task: Task) -> DialogueProblem:
-        """The task's content.
+        """Returns the task's content.
 
         Raises:
             KeyError, TypeError, ValueError: its data is of another source.
@@ -38,26 +40,26 @@ class Source(Protocol):
         ...
 
 
-class DialogueEnv:
-    """See ``turnwise.envs.environment.Environment``; a world of its own names itself and its source.
+class DialogueEnv(ScriptedEnv[DialogueSession]):
+    """See ``turnwise.envs.environment.Environment``; a subclass has a name and a source of tasks.
 
     Args:
         source: of the tasks.
         horizon: turns of an episode.
         steps: replies with calls to one user turn.
         format: how calls are written.
-        mistakes: how often the clumsy expert errs.
-        brief: whether the world says nothing but its functions at the start, as short texts for a small policy do.
-        kept: how many ground truths stay played in memory.
+        mistakes: probabilities of the clumsy expert's mistakes.
+        brief: whether the environment shows only its functions at the start, as short texts for a small policy do.
+        kept: how many tasks' ground truths are kept in memory.
         thinks: whether the experts state before each reply which calls are left to make.
-        muddle: the probability that the clumsy one then states something else before a right reply.
+        muddle: the probability that the clumsy expert then states something else before a right reply.
 
     Raises:
         ValueError: a number below 1, no probability, or an unknown format.
     """
 
-    name = ""
     closing = "Done."
+    mistakes: Mistakes
 
     def __init__(
         self,
@@ -80,39 +82,24 @@ class DialogueEnv:
         self.horizon = check_horizon(horizon)
         self.format: Format = check_format(format)
         self.mistakes = mistakes or Mistakes()
-        self._kept: dict[str, tuple[Task, DialogueProblem, Reference]] = {}
-        self._keep = kept
+        self._problems = LastTasks(self._problem, kept)
 
-    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """``count`` tasks of a split; a longer list starts with the shorter one.
-
-        Raises:
-            ValueError: there is no such split, or it has fewer tasks.
-        """
-        if count < 0:
-            raise ValueError(f"count: cannot draw {count} tasks")
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         return self.source.tasks(split, count, seed)
 
-    def reset(self, task: Task) -> DialogueSession:
-        """A fresh episode.
+    def begin(self, task: Task) -> DialogueSession:
+        problem, reference = self._problems(task)
+        return DialogueSession(task, problem, reference, self.format, self.horizon, self.steps, self.brief)
 
-        Raises:
-            ValueError: the task belongs to another environment, or its data is of another source.
-        """
-        check_task(task, self.name)
-        kept = self._kept.get(task.id)
-        if kept is None or (kept[0] is not task and kept[0] != task):
-            try:
-                problem = self.source.problem(task)
-            except (KeyError, TypeError) as error:
-                raise ValueError(f"task {task.id}: its data is no task of this {self.name} ({error!r})") from error
-            while len(self._kept) >= self._keep:
-                self._kept.pop(next(iter(self._kept)))
-            kept = self._kept[task.id] = (task, problem, Reference.of(problem))
-        return DialogueSession(task, kept[1], kept[2], self.format, self.horizon, self.steps, self.brief)
+    def _problem(self, task: Task) -> tuple[DialogueProblem, Reference]:
+        try:
+            problem = self.source.problem(task)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"task {task.id}: its data is no task of this {self.name} ({error!r})") from error
+        return problem, Reference.of(problem)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """The ground truth as chat messages; the clumsy expert errs without harm. ``success`` is the check's verdict.
+        """Returns the ground truth as chat messages; the clumsy expert errs without harm. ``success`` is the check's verdict.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -124,19 +111,7 @@ class DialogueEnv:
             lambda: experts.good(session, self.closing, self.thinks),
             lambda: experts.clumsy(session, self.closing, rng, self.mistakes, self.thinks, self.muddle),
         )
-        return Trajectory(
-            id=f"{task.id}/{quality}/{seed}",
-            messages=tuple(played(session, replies, self.format)),
-            tools=tuple(tools_of(session)),
-            task=task,
-            success=session.won,
-            source=f"{self.name}:{quality}",
-        )
+        return trajectory_of(session, played(session, replies, self.format), quality, seed)
 
     def accepts(self, session: DialogueSession, action: str, expert: str) -> bool:
-        """The functional verifier; see ``dialogues.verifier`` for the rule, which needs no ``expert``."""
         return verifier.accepts(session, action)
-
-    def same(self, action: str, expert: str) -> bool:
-        """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
-        return same_text(action, expert)

@@ -1,4 +1,4 @@
-"""Experts: the ground truth call by call, and the same with harmless mistakes that are put right at once."""
+"""Experts: the ground truth call by call, and the same with harmless mistakes that are corrected at once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from turnwise.data.tool_schema import function_of
 from turnwise.envs.dialogues.problem import W
 from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.envs.dialogues.thoughts import muddled, thought
+from turnwise.envs.experts import Chances
 from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
@@ -20,19 +21,16 @@ _ROOM = 4  # replies to one user turn that are kept free for mistakes
 
 
 @dataclass(frozen=True, slots=True)
-class Mistakes:
-    """Probabilities, before each call of the clumsy expert. None of them changes a state: what would is not done.
+class Mistakes(Chances):
+    """Probabilities, before each call of the clumsy expert. A mistake that would change the state is not made.
 
     Attributes:
         wrong: the call with a wrong value.
         unknown: the call under a name that no function has.
         missing: the call without one of its arguments.
-        repeat: the call before, once more.
+        repeat: the call before, again.
         look: a call that only looks.
         early: the closing word instead of the call, which loses the episode.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or together they exceed 0.8.
     """
 
     wrong: float = 0.08
@@ -41,13 +39,6 @@ class Mistakes:
     repeat: float = 0.06
     look: float = 0.08
     early: float = 0.0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not 0 <= getattr(self, field.name) <= 1:
-                raise ValueError(f"mistakes.{field.name}: a probability, got {getattr(self, field.name)}")
-        if sum(getattr(self, field.name) for field in fields(self)) > 0.8:
-            raise ValueError("mistakes: the probabilities exceed 0.8 together; the expert would hardly get on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +55,7 @@ Reply = tuple[Sequence[ToolCall], str]
 
 
 def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
-    """The ground truth, one call a reply; more where a user turn needs more calls than replies are allowed."""
+    """Yields the ground truth, one call a reply; more where a user turn needs more calls than replies are allowed."""
     for turn in session.problem.turns:
         at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
         names = tuple(call.name for call in turn.calls)
@@ -74,7 +65,7 @@ def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
 
 
 def good(session: DialogueSession, closing: str, thinks: bool = False) -> Iterator[Reply]:
-    """The ground truth; where it ``thinks``, each reply begins with what is left to call."""
+    """Yields the ground truth; where it ``thinks``, each reply begins with what is left to call."""
     for reply in planned(session, closing):
         yield reply.calls, (thought(reply.left) if thinks else "") + reply.closing
 
@@ -87,10 +78,10 @@ def clumsy(
     thinks: bool = False,
     muddle: float = 0.0,
 ) -> Iterator[Reply]:
-    """:func:`good`, with a mistake now and then before a call. ``session`` is the one that is being played.
+    """:func:`good`, with a mistake now and then before a call. ``session`` is the episode that they are made in.
 
-    Where one reply is the whole task there is no room for a mistake. Who makes one has thought of it; who replies rightly has
-    thought of something else with the probability ``muddle``.
+    Where one reply is the whole task there is no room for a mistake. A mistake has its own thought before it; a right reply has
+    the thought of other calls with the probability ``muddle``.
     """
     last: ToolCall | None = None
     replies = list(planned(session, closing))
@@ -113,7 +104,7 @@ def clumsy(
 
 
 def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
-    """The name of a mistake, or nothing."""
+    """Returns the name of a mistake, or nothing."""
     names = [field.name for field in fields(mistakes)]
     weights = [getattr(mistakes, name) for name in names]
     return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
@@ -122,7 +113,7 @@ def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
 def mistake(
     world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
 ) -> ToolCall | None:
-    """A harmless call that is not the due one, or None.
+    """Returns a harmless call that is not the due one, or None.
 
     Args:
         world: the state before the call, which is not changed.

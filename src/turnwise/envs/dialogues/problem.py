@@ -1,4 +1,4 @@
-"""A task: the world that its calls change, and the user's turns with the calls that serve each."""
+"""A task: the state that calls change, and the user's turns with the calls that serve each."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ W = TypeVar("W", bound="World")
 
 
 class World(Protocol):
-    """What calls act on: the live state of one episode."""
+    """The live state of one episode, which calls change."""
 
     def call(self, call: ToolCall) -> str:
-        """The text of the answer. Whatever goes wrong is one too."""
+        """Returns the text of the answer. Whatever goes wrong is one too."""
         ...
 
     def fork(self: W) -> W:
-        """An independent copy."""
+        """Returns an independent copy."""
         ...
 
     def same_state(self: W, other: W) -> bool:
@@ -61,7 +61,7 @@ class DialogueProblem:
     one_reply: bool = False
 
     def tools_at(self, turn: int) -> Tools:
-        """What can be called in a user turn."""
+        """Returns what can be called in a user turn."""
         return self.tools + tuple(tool for at, more in self.given.items() if at <= turn for tool in more)
 
 
@@ -84,7 +84,7 @@ def turns_data(turns: Sequence[UserTurn]) -> list[dict[str, Any]]:
 
 
 def turns_from(records: Sequence[Mapping[str, Any]]) -> tuple[UserTurn, ...]:
-    """The user's turns of a task's data."""
+    """Returns the user's turns of a task's data."""
     return tuple(
         UserTurn(record["user"], tuple(ToolCall(c["name"], dict(c["arguments"])) for c in record["calls"]))
         for record in records

@@ -14,7 +14,7 @@ EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "st
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The ground truth played once: the state after each user turn and the answers of that turn. Nothing may change it."""
+    """The ground truth, run once: the state after each user turn and the answers of that turn. It is never changed."""
 
     start: World
     states: tuple[World, ...]
@@ -32,7 +32,7 @@ class Reference:
         return cls(start, tuple(states), tuple(answers))
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
-        """What is wrong at the end of a user turn; empty where nothing is.
+        """Returns what is wrong at the end of a user turn; empty where nothing is.
 
         Args:
             turn: which one.
@@ -57,7 +57,7 @@ def holds(seen: Iterable[str], wanted: Iterable[str]) -> bool:
 
 
 def check(reference: Reference, turns: Sequence[Sequence[Sequence[ToolCall]]]) -> str:
-    """What is wrong with whole user turns of steps of calls; empty where the task is solved.
+    """Returns what is wrong with whole user turns of steps of calls; empty where the task is solved.
 
     Fewer turns than the task has means that the policy was stopped. The name of the fault is one of ``EMPTY``, ``STATE``,
     ``ANSWERS`` and ``STOPPED``.

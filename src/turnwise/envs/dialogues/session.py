@@ -7,7 +7,7 @@ import copy
 from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.dialogues.problem import DialogueProblem, World
 from turnwise.envs.dialogues.score import STOPPED, Reference
-from turnwise.envs.environment import Step
+from turnwise.envs.environment import Step, check_open
 from turnwise.envs.tools import Tools, answered, read_calls, signature, templated
 from turnwise.types import Message, Task, ToolCall
 
@@ -17,8 +17,8 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]. Reply
 class DialogueSession:
     """See ``envs.environment.Session``. The policy makes calls until it replies without one; then the user's next turn comes.
 
-    A reply that cannot be read ends the user's turn, as in BFCL. The episode ends, lost, at the first user turn that
-    fails the check, after more than ``steps`` replies with calls to one user turn, or at the horizon.
+    A reply that cannot be read ends the user's turn, as in BFCL. The episode is lost at the first user turn that fails the
+    check, after more than ``steps`` replies with calls to one user turn, or at the horizon.
     """
 
     __slots__ = (
@@ -49,11 +49,11 @@ class DialogueSession:
 
     @property
     def tools(self) -> Tools:
-        """What the chat template shows; nothing where the world lists its functions itself."""
+        """Returns what the chat template shows; nothing where the opening lists the functions."""
         return self.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """The functions, where no chat template shows them, and the user's first request."""
+        """Returns the functions, where no chat template shows them, and the user's first request."""
         user: Message = {"role": "user", "content": self.problem.turns[0].user}
         if templated(self.form):
             return [user]
@@ -61,15 +61,12 @@ class DialogueSession:
         return [{"role": "system", "content": listed if self.brief else f"{listed}\n{HOW}"}, user]
 
     def step(self, action: str) -> Step:
-        """Make the calls of a reply, or end the user's turn where it has none.
+        """Makes the calls of a reply, or ends the user's turn where it has none.
 
         Raises:
             RuntimeError: the episode is over.
         """
-        if self.done:
-            raise RuntimeError(
-                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
-            )
+        check_open(self.task, self.done, self.turns)
         self.turns += 1
         calls = read_calls(action, self.form, self.problem.tools_at(self.turn)) or ()
         results: list[str] = []
@@ -92,7 +89,7 @@ class DialogueSession:
         return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
 
     def _next(self) -> str:
-        """The user's next turn, if this one was served."""
+        """Checks this user turn and goes on to the next one if it was served; returns what the user says."""
         self.fault = self.reference.fault(self.turn, self.world, self.seen, bool(self.made))
         last = self.turn == len(self.problem.turns) - 1
         self.won = last and not self.fault
@@ -104,11 +101,11 @@ class DialogueSession:
         return self.problem.turns[self.turn].user
 
     def fork(self) -> DialogueSession:
-        """An independent copy, sharing only what never changes."""
+        """Returns an independent copy, sharing only what never changes."""
         twin = copy.copy(self)
         twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin
 
     def admissible(self) -> list[str]:
-        """Nothing: calls have values, and no list holds them all."""
+        """Returns nothing: calls have values, and no list holds them all."""
         return []

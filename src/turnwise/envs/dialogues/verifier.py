@@ -3,12 +3,13 @@
 A reply is accepted where it serves the user's turn as far as the same number of calls of the ground truth would:
 
 - its calls are the ground truth's own, or fit the schemas of the functions at hand;
-- each stands for one call that is still due, one to one: after them the rest of the ground truth still leads to the state and the
-  answers that are checked. So other spellings, another order of calls that do not depend on each other, and another call with the
-  same effect are as good; a needless or a repeated call is not, and no accepted reply can be repeated for ever;
-- where nothing is due, or the request cannot be served, it makes no call. Nor need it where an earlier answer holds what is due.
+- each replaces one call that is still due: after them the rest of the ground truth still leads to the state and the answers that
+  are checked. So other spellings, another order of independent calls, and another call with the same effect are accepted. A
+  needless or repeated call is not, and no accepted reply can be repeated for ever;
+- where nothing is due, or the request cannot be served, it makes no call. It may make none where an earlier answer holds what is
+  due.
 
-The demonstrated reply does not enter: a mistake of a clumsy expert cannot lower the bar.
+The demonstrated reply does not count: a mistake of a clumsy expert cannot lower the bar.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ def accepts(session: DialogueSession, action: str) -> bool:
 
 
 def still_due(session: DialogueSession) -> list[ToolCall]:
-    """The calls of the ground truth that this user turn still lacks.
+    """Returns the calls of the ground truth that this user turn still lacks.
 
-    Calls are taken out that were made word for word. Where the rest then does not serve the turn, because another call stood
-    for one of them, one more is taken out if that does.
+    Calls that were made word for word are removed. Where the rest then does not serve the turn, because another call replaced
+    one of them, one more is removed if the rest then serves it.
     """
     due = _less(session.problem.turns[session.turn].calls, session.made)
     if not due or not session.made or serves(session, due):
@@ -65,7 +66,7 @@ def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
 
 
 def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
-    """What may be left of the due calls after as many others."""
+    """Yields what may be left of the due calls after as many others."""
     if len(calls) == 1:
         for i in range(len(due)):
             yield [*due[:i], *due[i + 1 :]]
@@ -74,7 +75,7 @@ def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[
 
 
 def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
-    """The due calls without one for each call that was made."""
+    """Returns the due calls without one for each call that was made."""
     rest = list(due)
     for call in made:
         place = next((i for i, true in enumerate(rest) if equivalent([call], [true])), None)

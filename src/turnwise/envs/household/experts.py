@@ -1,14 +1,14 @@
 """Scripted experts, which know only what they have seen.
 
 ``GoodExpert`` pursues what it knows by a shortest plan and otherwise searches likely places in a random order.
-``ClumsyExpert`` does the same with detours and mistakes in between, each of which it puts right.
+``ClumsyExpert`` does the same with detours and mistakes in between, each of which it corrects.
 """
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 
+from turnwise.envs.experts import Chances, Clumsy, Expert
 from turnwise.envs.household.catalog import LAMP_PLACES
 from turnwise.envs.household.planner import distance, known_aim
 from turnwise.envs.household.rooms import weight
@@ -31,12 +31,8 @@ _PLANNED = frozenset({OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE})
 
 
 @dataclass(frozen=True, slots=True)
-class Mistakes:
-    """Probabilities per turn of the clumsy expert; each applies only where the mistake is possible.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
-    """
+class Mistakes(Chances):
+    """Probabilities per turn of the clumsy expert; each applies only where the mistake is possible."""
 
     revisit: float = 0.06  # walk to a receptacle that was looked into
     idle: float = 0.06  # examine something, look around, check the inventory
@@ -45,36 +41,24 @@ class Mistakes:
     premature: float = 0.25  # carry the target to its destination before it was cleaned, heated or cooled
     inadmissible: float = 0.06  # a command that does nothing here
 
-    def __post_init__(self) -> None:
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name, value in values.items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"mistakes.{name}: a probability lies in [0, 1], got {value}")
-        if sum(values.values()) > 0.8:
-            raise ValueError(
-                f"mistakes: the probabilities sum to {sum(values.values()):g}; at most 0.8, or no task ends"
-            )
 
-
-class GoodExpert:
-    """Near-optimal given what it has seen. One instance plays one episode.
-
-    Args:
-        seed: fixes the order in which it searches.
-    """
+class GoodExpert(Expert[HouseholdSession]):
+    """Acts near-optimally given what it has seen. Its seed decides the order in which it searches."""
 
     def __init__(self, session: HouseholdSession, seed: int | str) -> None:
-        self.rng = random.Random(f"household expert {seed} {session.task.id}")
+        super().__init__(session, seed)
         # Sorting by these keys draws without replacement in proportion to the weights.
         self.order = [self.rng.random() ** (1 / weight(name)) for name in session.world.receptacles]
 
-    def act(self, session: HouseholdSession) -> str:
-        """The next action."""
-        command = self.pursue(session) or self.search(session)
-        return session.world.texts[command]
+    def best(self, session: HouseholdSession) -> str:
+        return session.world.texts[self.command(session)]
+
+    def command(self, session: HouseholdSession) -> Command:
+        """Returns the right command."""
+        return self.pursue(session) or self.search(session)
 
     def pursue(self, session: HouseholdSession) -> Command | None:
-        """The next action of a shortest plan over what is known; None where that needs a search."""
+        """Returns the next action of a shortest plan over what is known; None where that needs a search."""
         world, state = session.world, session.state
         aim = known_aim(world, state)
         if aim is None:
@@ -126,31 +110,15 @@ class GoodExpert:
         return session.world.looking and held != NOWHERE and bool(session.world.targets >> held & 1)
 
 
-class ClumsyExpert(GoodExpert):
-    """A good expert that errs with given probabilities and recovers."""
+class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
+    """The good expert with :class:`Mistakes`, from which it recovers."""
 
-    def __init__(
-        self,
-        session: HouseholdSession,
-        seed: int | str,
-        mistakes: Mistakes | None = None,
-    ) -> None:
-        super().__init__(session, seed)
-        self.mistakes = mistakes or Mistakes()
-        self.carried = False  # the premature walk happens at most once
+    carried = False  # the premature walk happens at most once
 
     def act(self, session: HouseholdSession) -> str:
-        """The next action, now and then a mistake."""
-        planned = self.pursue(session)
-        if planned is None:
-            planned = self.search(session)
-        draw = self.rng.random()
-        for name in Mistakes.__dataclass_fields__:
-            draw -= getattr(self.mistakes, name)
-            if draw < 0:
-                text = getattr(self, f"_{name}")(session, planned)
-                return text or session.world.texts[planned]
-        return session.world.texts[planned]
+        """Returns the next action, which is now and then a mistake."""
+        planned = self.command(session)
+        return self.mistake(session, planned) or session.world.texts[planned]
 
     def _choose(self, session: HouseholdSession, commands: list[Command]) -> str | None:
         return session.world.texts[self.rng.choice(commands)] if commands else None
@@ -212,7 +180,7 @@ class ClumsyExpert(GoodExpert):
 
 
 def options(session: HouseholdSession) -> list[Command]:
-    """The admissible commands that a plan may use, walks last."""
+    """Returns the admissible commands that a plan may use, walks last."""
     world, state = session.world, session.state
     commands = [c for c in world.nearby[state.at] if c[0] in _PLANNED and state.admits(world, c)]
     return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]

@@ -1,7 +1,7 @@
 """Exact length of the shortest plan, in closed form: no search, a minimum over what to carry, where from and where to.
 
 A plan has few forms. With empty hands: walk to a target, open its place if need be, take it; treat it if the goal
-asks; walk to a destination, open it if need be, put it down; for a pair, once more. With hands full: treat and deliver
+asks; walk to a destination, open it if need be, put it down; for a pair, again. With hands full: treat and deliver
 what is held if it is a target, or put it down somewhere on the way and go on with empty hands. Tests compare the result
 with a breadth-first search.
 """
@@ -25,12 +25,12 @@ class Aim(NamedTuple):
 
 
 def full_aim(world: World) -> Aim:
-    """The whole goal with full knowledge of where everything is."""
+    """Returns the whole goal with full knowledge of where everything is."""
     return Aim(world.targets, world.toggles, world.wanted)
 
 
 def known_aim(world: World, state: State) -> Aim | None:
-    """The part of the goal that can be pursued with what was observed; None where the agent has to search first.
+    """Returns the part of the goal that can be pursued with what was observed; None where the agent has to search first.
 
     Where a pair is asked for and one was found, the aim is to place that one; where the lamp was not found yet, to take
     the thing to look at.

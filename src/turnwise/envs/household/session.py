@@ -1,8 +1,8 @@
-"""A live episode of the household world."""
+"""A live episode of household."""
 
 from __future__ import annotations
 
-from turnwise.envs.environment import Step
+from turnwise.envs.environment import Step, check_open
 from turnwise.envs.household.state import State
 from turnwise.envs.household.world import GO, NOTHING, OPEN, World
 from turnwise.types import Message, Task
@@ -26,7 +26,7 @@ class HouseholdSession:
         self.done = self.won
 
     def opening(self) -> list[Message]:
-        """One user message: the room, a blank line, the task."""
+        """Returns one user message: the room, a blank line, the task."""
         return [{"role": "user", "content": self.world.opening}]
 
     def step(self, action: str) -> Step:
@@ -35,10 +35,7 @@ class HouseholdSession:
         Raises:
             RuntimeError: the episode is over.
         """
-        if self.done:
-            raise RuntimeError(
-                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
-            )
+        check_open(self.task, self.done, self.turns)
         self.turns += 1
         world, state = self.world, self.state
         command = world.commands.get(action.strip())
@@ -53,7 +50,7 @@ class HouseholdSession:
         return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> HouseholdSession:
-        """An independent copy, sharing only what never changes."""
+        """Returns an independent copy, sharing only what never changes."""
         twin = HouseholdSession.__new__(HouseholdSession)
         twin.task = self.task
         twin.world = self.world
@@ -65,7 +62,7 @@ class HouseholdSession:
         return twin
 
     def admissible(self) -> list[str]:
-        """All commands that do something now, sorted as TextWorld sorts them."""
+        """Returns all commands that do something now, sorted as TextWorld sorts them."""
         world, state = self.world, self.state
         return sorted(world.texts[c] for c in world.nearby[state.at] if state.admits(world, c))
 

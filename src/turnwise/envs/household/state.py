@@ -60,7 +60,7 @@ class State:
         self.clean = self.hot = self.cool = self.sliced = self.lit = 0
 
     def copy(self) -> State:
-        """An independent copy."""
+        """Returns an independent copy."""
         twin = State.__new__(State)
         twin.at = self.at
         twin.held = self.held
@@ -75,7 +75,7 @@ class State:
         return twin
 
     def key(self) -> tuple[int, ...]:
-        """The whole state as one hashable value."""
+        """Returns the whole state as one hashable value."""
         return (
             self.at,
             self.held,
@@ -151,7 +151,7 @@ class State:
             self.sliced |= 1 << o
 
     def treated(self, world: World) -> int:
-        """The objects that have had what the goal asks for before placing."""
+        """Returns the objects that have had what the goal asks for before placing."""
         if world.goal == "pick_clean_then_place_in_recep":
             return self.clean
         if world.goal == "pick_heat_then_place_in_recep":
@@ -173,7 +173,7 @@ class State:
         return any((self.contents[r] & ready).bit_count() >= world.wanted for r in bits(world.destinations))
 
     def describe(self, world: World, command: Command) -> str:
-        """What the world prints after the command was applied."""
+        """Returns the observation after the command was applied."""
         op, o, r = command
         if op in (GO, OPEN, LOOK_INTO):
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))

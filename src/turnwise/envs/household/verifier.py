@@ -1,4 +1,4 @@
-"""The functional verifier of the household world: which actions are as good as an expert's (PivotRL, arXiv:2603.21383).
+"""The functional verifier of household: which actions are as good as an expert's (PivotRL, arXiv:2603.21383).
 
 Doing no harm is not enough: where that was paid, walking back and forth was as good as searching. So every accepted
 action makes progress in one of two ways, and no accepted action can be repeated for ever:
@@ -9,7 +9,7 @@ action makes progress in one of two ways, and no accepted action can be repeated
   from another one left unopened), or is a step of the exact remaining plan other than a walk or a take: putting down
   what is in the way, or switching on the lamp.
 
-The expert's action does not enter: a mistake of a clumsy expert cannot lower the bar, and the acceptable set of a state
+The expert's action does not count: a mistake of a clumsy expert cannot lower the bar, and the acceptable set of a state
 is the same whoever demonstrated there. Once everything that matters was observed, the plan over what was observed is
 the exact remaining plan.
 """

@@ -1,4 +1,4 @@
-"""One task's world: names, affordances, the commands that mean something in it, and the texts it prints.
+"""The fixed part of one task: names, affordances, the commands that have an effect, and the printed texts.
 
 Text, commands and conditions follow ALFWorld's TextWorld games (arXiv:2010.03768). Two things are left out: the banner
 line before the room's description, and rooms where several receptacles share a place.
@@ -73,7 +73,7 @@ HELP_TEXT = """Available commands:
 
 
 def bits(mask: int) -> list[int]:
-    """The members of a bit mask, ascending."""
+    """Returns the members of a bit mask, ascending."""
     found = []
     while mask:
         low = mask & -mask
@@ -102,7 +102,7 @@ class World:
         data: a task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
 
     Raises:
-        ValueError: the data names a type, a place or a goal that the world does not have.
+        ValueError: the data names a type, a place or a goal that household does not have.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -165,7 +165,7 @@ class World:
         self._inside: dict[tuple[int, int], str] = {}
 
     def contents(self, receptacle: int, mask: int, is_open: bool) -> str:
-        """What one sees of a receptacle that holds ``mask``."""
+        """Returns what one sees of a receptacle that holds ``mask``."""
         name = self.receptacles[receptacle]
         if self.openable >> receptacle & 1:
             if not is_open:

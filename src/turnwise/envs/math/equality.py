@@ -54,7 +54,7 @@ class Equality:
         """Whether ``answer`` is right.
 
         Raises:
-            EnvironmentFault: the worker cannot start. One that dies or is late at an answer speaks against the answer.
+            EnvironmentFault: the worker cannot start. An answer at which the worker dies or is late counts as wrong.
         """
         return self._known(answer.strip(), reference.strip())
 
@@ -113,7 +113,7 @@ class _Worker:
             raise EnvironmentFault(f"math-verify's worker does not start ({why}); install it: pip install math-verify")
 
     def ask(self, request: dict[str, str], seconds: float) -> dict[str, Any] | None:
-        """The reply; None where the worker died or was late."""
+        """Returns the reply; None where the worker died or was late."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")

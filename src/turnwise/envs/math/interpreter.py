@@ -11,7 +11,7 @@ from turnwise.envs.remembered import Remembered
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.sandbox import CallResult, Limits, NoSandboxError, PythonState, Sandbox, SandboxFault
 
-_STATES = 96  # processes kept: the sandbox holds some hundreds, and several worlds may share a machine
+_STATES = 96  # processes kept: the sandbox holds some hundreds, and several environments may share a machine
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Interpreter:
     )
 
     def run(self, before: tuple[str, ...], code: str) -> CallResult:
-        """What a snippet prints after others.
+        """Returns what a snippet prints after others.
 
         Raises:
             NoSandboxError: nothing here can hold it.
@@ -64,7 +64,7 @@ class Interpreter:
             self._sandbox = None
 
     def _state(self, snippets: tuple[str, ...]) -> PythonState:
-        """The state after some snippets, from the longest beginning of them that is kept."""
+        """Returns the state after some snippets, from the longest beginning of them that is kept."""
         if snippets in self._states:
             self._states.move_to_end(snippets)
             return self._states[snippets]
@@ -81,7 +81,7 @@ class Interpreter:
             self._states.popitem(last=False)
 
     def open(self) -> Sandbox:
-        """The sandbox, tried out when it is first wanted.
+        """Returns the sandbox, tried out when it is first wanted.
 
         Raises:
             NoSandboxError: nothing here can hold a snippet; the message says what to install.

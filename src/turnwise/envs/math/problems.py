@@ -11,16 +11,16 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
-Level = Literal["tiny", "full"]
-SPLITS = ("train", "seen", "unseen")
+from turnwise.envs.environment import Level
+
 _SEEN = 5  # of the problems with numbers of train, about one in five is kept for seen
 
 
 @dataclass(frozen=True, slots=True)
 class MathProblem:
-    """``code`` is None where nobody has said how to compute the answer."""
+    """``code`` is None where nothing says how to compute the answer."""
 
     kind: str
     text: str
@@ -147,7 +147,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 
 
 def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
-    """``count`` different problems of all kinds; a longer list starts with the shorter one.
+    """Returns ``count`` different problems of all kinds; a longer list starts with the shorter one.
 
     A hash of its text says which split a problem belongs to, so no two splits share one.
 

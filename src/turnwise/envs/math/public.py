@@ -22,7 +22,7 @@ _ANSWER = ("answer", "final_answer", "expected_answer", "target")
 
 
 def read_problems(path: str | Path, key: str) -> list[MathProblem]:
-    """The problems of a file, in its order, each once.
+    """Returns the problems of a file, in its order, each once.
 
     Raises:
         InputError: the file cannot be read, a record has no problem or no answer, or none is left.
@@ -48,7 +48,7 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
 
 
 def boxed(solution: str) -> str | None:
-    r"""What stands in the last ``\boxed{}`` of a solution; None where there is none, or its braces do not match."""
+    r"""Returns what stands in the last ``\boxed{}`` of a solution; None where there is none, or its braces do not match."""
     start = solution.rfind("\\boxed{")
     if start < 0:
         return None

@@ -8,8 +8,8 @@ from turnwise.envs.environment import Step
 from turnwise.envs.math.equality import Equality
 from turnwise.envs.math.interpreter import Interpreter
 from turnwise.envs.math.problems import MathProblem
-from turnwise.envs.search.session import ANSWERED
-from turnwise.envs.tool_session import ToolSession
+from turnwise.envs.search.questions import ANSWERED
+from turnwise.envs.tool_session import TextSession
 from turnwise.types import Task
 
 PYTHON = tool(
@@ -24,7 +24,7 @@ ASKED = "Solve the problem."
 SILENT = "(no output)"
 
 
-class MathSession(ToolSession):
+class MathSession(TextSession):
     """``snippets`` are the code that ran, ``values`` the last line that each of them printed."""
 
     def __init__(
@@ -47,12 +47,12 @@ class MathSession(ToolSession):
         return any(self.equal(value, self.problem.answer) for value in self.values)
 
     def value(self, code: str) -> str | None:
-        """The last line that a snippet would print now; None where it fails or prints nothing."""
+        """Returns the last line that a snippet would print now; None where it fails or prints nothing."""
         outcome = self.interpreter.run(self.snippets, code)
         lines = outcome.output.strip().splitlines()
         return lines[-1].strip() if outcome.ok and lines else None
 
-    def act(self, name: str, argument: str) -> Step:
+    def use(self, name: str, argument: str) -> Step:
         if name == "answer":
             right = self.equal(argument, self.problem.answer)
             return Step(ANSWERED, float(right), True, right)

@@ -1,10 +1,8 @@
-"""Which computations and answers are as good as an expert's (the functional verifier of ``env=math``).
+"""The functional verifier of ``env=math``: which computations and answers are as good as an expert's.
 
-- An answer is accepted where math-verify holds it to be equal to the reference, however it is written: who has the answer in
-  the head needs no tool.
-- Code is accepted where it prints, as its last line, a value that is worth having and that no snippet has printed before: the
-  problem's answer. Of problems from files, whose steps nobody has written down, the value that the expert's code prints will
-  do as well.
+- An answer is accepted where math-verify finds it equal to the reference, however it is written and with or without the tool.
+- Code is accepted where its last line is the problem's answer and no snippet has printed that before. For problems from files,
+  which show no steps, the value that the expert's code prints is accepted too.
 - Code that fails, prints nothing new or prints something else is refused. So is any code once the answer has been printed.
 """
 
@@ -14,7 +12,7 @@ from turnwise.envs.math.session import MathSession
 
 
 def accepts(session: MathSession, action: str, expert: str) -> bool:
-    """The verdict; ``session`` is not changed.
+    """Returns the verdict; ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the sandbox or math-verify's worker failed.

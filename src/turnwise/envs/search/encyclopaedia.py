@@ -11,14 +11,12 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Literal
 
+from turnwise.envs.environment import Level
 from turnwise.envs.search.names import Names
 from turnwise.envs.search.pages import Fact, Page, Pages, Question
 from turnwise.envs.search.schema import SCHEMAS, Comparison, Relation, Schema
 
-Level = Literal["tiny", "full"]
-SPLITS = ("train", "seen", "unseen")
 _UNSEEN = 5  # every fifth country is kept for unseen
 _SEEN = 5  # of the questions about the others, about one in five is kept for seen
 
@@ -44,7 +42,7 @@ class Encyclopaedia:
     """Args:
         level: ``tiny`` (short sentences, few words) or ``full``.
         edition: another number is another encyclopaedia.
-        countries: how many; None takes the level's own number.
+        countries: how many; None is the level's own number.
 
     Raises:
         ValueError: the level is unknown, the edition is negative, or there are fewer than two countries.
@@ -66,13 +64,7 @@ class Encyclopaedia:
         self.pages = Pages(page for _, pages in drawn for page in pages)
 
     def questions(self, split: str, seed: int) -> list[Question]:
-        """All questions of a split, kinds in turn, in an order that ``seed`` decides.
-
-        Raises:
-            ValueError: the split is unknown.
-        """
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        """Returns all questions of a split, kinds in turn, in an order that ``seed`` decides."""
         by_kind: dict[str, list[Question]] = {}
         for number, country in enumerate(self.countries):
             if (number % _UNSEEN == 1) == (split == "unseen"):
@@ -90,7 +82,7 @@ def _kept(question: Question) -> bool:
 
 
 def _in_turn(lists: list[list[Question]]) -> list[Question]:
-    """One of each list, round after round; a list that has ended is passed over."""
+    """Returns one of each list, round after round; a list that has ended is passed over."""
     longest = max(map(len, lists), default=0)
     return [questions[i] for i in range(longest) for questions in lists if i < len(questions)]
 
@@ -165,7 +157,7 @@ def _relations(schema: Schema, thing: Thing) -> Iterator[tuple[str, Relation]]:
 
 
 def _compare(country: Country, comparison: Comparison, a: Thing, b: Thing) -> Question | None:
-    """The comparison of two things; None where they tie or share what is compared."""
+    """Returns the comparison of two things; None where they tie or share what is compared."""
     numbers, evidence = [], []
     for thing in (a, b):
         if comparison.via is not None:

@@ -2,63 +2,38 @@
 
 from __future__ import annotations
 
-import random
 import re
 from dataclasses import dataclass
 
-from turnwise.envs.calls import Hermes
+from turnwise.envs.experts import Chances, Clumsy, Expert
+from turnwise.envs.search.questions import malformed
 from turnwise.envs.search.session import SearchSession
-
-MOST = 0.8  # of mistakes together: beyond it hardly a turn would be left to act well
 
 
 @dataclass(frozen=True, slots=True)
-class Mistakes:
-    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to put it right.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
-    """
+class Mistakes(Chances):
+    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it."""
 
     repeat: float = 0.06  # ask again what was just asked
     stray: float = 0.12  # follow a page that has nothing to do with the question
     vague: float = 0.12  # ask with the question's ordinary words and no name
-    malformed: float = 0.06  # a call that is none
-
-    def __post_init__(self) -> None:
-        check_mistakes({name: getattr(self, name) for name in self.__dataclass_fields__})
+    malformed: float = 0.06  # a reply that is no call
 
 
-def check_mistakes(values: dict[str, float]) -> None:
-    """Raises ``ValueError`` unless they are probabilities that leave room for good turns."""
-    for name, value in values.items():
-        if not 0 <= value <= 1:
-            raise ValueError(f"mistakes.{name}: a probability lies in [0, 1], got {value}")
-    if sum(values.values()) > MOST:
-        raise ValueError(
-            f"mistakes: the probabilities sum to {sum(values.values()):g}; at most {MOST}, or no task ends"
-        )
-
-
-class GoodExpert:
-    """Looks up what is missing by its name, then answers. One instance plays one episode.
-
-    Args:
-        seed: decides with which of two things compared it begins.
-    """
+class GoodExpert(Expert[SearchSession]):
+    """Looks up what is missing by its name, then answers. Its seed decides with which of two things compared it begins."""
 
     def __init__(self, session: SearchSession, seed: int | str) -> None:
-        self.rng = random.Random(f"search expert {seed} {session.task.id}")
+        super().__init__(session, seed)
         self.asked: list[str] = []
         self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
 
     def plan(self, session: SearchSession) -> list[str]:
-        """Titles to look up, next one first; one that a search did not bring is not asked for again."""
+        """Returns titles to look up, the next one first. A title that a search did not bring is not asked for again."""
         missing = [title for title in session.missing() if title not in self.asked]
         return missing[::-1] if self.swap else missing
 
-    def act(self, session: SearchSession) -> str:
-        """The next action."""
+    def best(self, session: SearchSession) -> str:
         plan = self.plan(session)
         if not plan:
             return session.write("answer", session.question.answers[0])
@@ -66,26 +41,11 @@ class GoodExpert:
         return session.write("search", plan[0])
 
 
-class ClumsyExpert(GoodExpert):
-    """A good expert that errs with given probabilities and recovers."""
+class ClumsyExpert(Clumsy[SearchSession], GoodExpert):
+    """The good expert with :class:`Mistakes`, from which it recovers."""
 
-    def __init__(self, session: SearchSession, seed: int | str, mistakes: Mistakes) -> None:
-        super().__init__(session, seed)
-        self.mistakes = mistakes
-
-    def act(self, session: SearchSession) -> str:
-        """The next action, now and then a mistake."""
-        needed = len(self.plan(session)) + 1
-        draw = self.rng.random()
-        if session.horizon - session.turns > needed:
-            for name in Mistakes.__dataclass_fields__:
-                draw -= getattr(self.mistakes, name)
-                if draw < 0:
-                    text = getattr(self, f"_{name}")(session)
-                    if text is not None:
-                        return text
-                    break
-        return super().act(session)
+    def has_room(self, session: SearchSession) -> bool:
+        return session.horizon - session.turns > len(self.plan(session)) + 1
 
     def _repeat(self, session: SearchSession) -> str | None:
         return session.write("search", self.asked[-1]) if self.asked else None
@@ -100,6 +60,4 @@ class ClumsyExpert(GoodExpert):
 
     def _malformed(self, session: SearchSession) -> str | None:
         title = (self.plan(session) or [session.question.answers[0]])[0]
-        if isinstance(session.calls, Hermes):
-            return session.write("search", title).replace("</tool_call>", "").strip()
-        return f"find {title}"
+        return malformed(session, session.write("search", title), f"find {title}")

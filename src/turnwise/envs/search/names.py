@@ -36,7 +36,7 @@ class Names:
             self._kinds = {kind: self._pairs(*words) for kind, words in pairs.items()}
 
     def __call__(self, kind: str) -> str:
-        """A name that none had before.
+        """Returns a name that none had before.
 
         Raises:
             ValueError: the words of the kind are used up.

@@ -55,7 +55,7 @@ class Pages:
         return iter(self.pages)
 
     def named(self, title: str) -> Page | None:
-        """The page of that title, upper and lower case apart."""
+        """Returns the page of that title, upper and lower case apart."""
         return self._named.get(title.strip().casefold())
 
 
@@ -63,7 +63,7 @@ class Pages:
 class Question:
     """A question with its references, and the facts that it takes, in the order in which they can be found.
 
-    ``evidence`` is empty where nobody has said which pages hold the answer.
+    ``evidence`` is empty where nothing says which pages hold the answer.
     """
 
     kind: str
@@ -73,7 +73,7 @@ class Question:
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """The pages of the evidence, each once, in order."""
+        """Returns the pages of the evidence, each once, in order."""
         return tuple(dict.fromkeys(title for title, _ in self.evidence))
 
     @property

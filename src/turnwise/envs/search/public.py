@@ -1,6 +1,6 @@
 """Questions of HotpotQA, 2WikiMultiHopQA, MuSiQue and Bamboogle, from the files that their authors and mirrors publish.
 
-The format is told from a record's keys, so that the same reader takes original files, Hugging Face exports (Parquet, or JSON
+The format is read from a record's keys, so that the same reader takes original files, Hugging Face exports (Parquet, or JSON
 inside of text) and FlashRAG's JSON lines:
 
 - HotpotQA, 2WikiMultiHopQA: ``question``, ``answer``, ``context``, ``supporting_facts``;
@@ -29,7 +29,7 @@ _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, 
 
 
 def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Page]]:
-    """The questions of a file, in its order, each once, and the pages that come with them.
+    """Returns the questions of a file, in its order, each once, and the pages that come with them.
 
     Raises:
         InputError: the file cannot be read, a record is in none of the formats, or no question is left.
@@ -52,7 +52,7 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
 
 
 def read_pages(path: str | Path, key: str) -> list[Page]:
-    """A corpus: records with ``title`` and ``text`` (as DPR's Wikipedia), or ``contents`` that begin with the title's line.
+    """Returns a corpus: records with ``title`` and ``text`` (as DPR's), or ``contents`` whose first line is the title.
 
     Raises:
         InputError: the file cannot be read, or a record has neither.
@@ -71,7 +71,7 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
 
 
 def _question(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
-    """One question and its pages; None where the record says that it has no answer."""
+    """Returns one question and its pages; None where the record says that it has no answer."""
     if "paragraphs" in record:
         return _musique(record)
     if "supporting_facts" in record and "context" in record:

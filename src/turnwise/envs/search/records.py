@@ -50,7 +50,7 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
 
 
 def cleaned(text: str) -> str:
-    """The text of a file without control characters, and with the marks of chats and calls broken up, special tokens or not."""
+    """Returns a file's text without control characters, and with the marks of chats and calls broken up."""
     return _MARK.sub("< ", _CONTROL.sub(" ", text))
 
 

@@ -27,7 +27,7 @@ MAX_QUERY = 4096  # characters of a query that are sent; encoders read fewer
 _OURS = "city"  # a query of our own
 _LOGGED = 8  # different faults that are logged
 _KEPT = 16_384  # queries remembered: the rollouts of a group ask much the same
-logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of every index that it builds
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every index that it builds
 
 
 class Retriever(Protocol):
@@ -66,12 +66,12 @@ class Bm25:
 
 
 class Served:
-    r"""A retrieval server that speaks the ``/retrieve`` protocol of Search-R1: ``scripts/serve_retrieval.py`` is one.
+    r"""A retrieval server with the ``/retrieve`` protocol of Search-R1: ``scripts/serve_retrieval.py`` is one.
 
     POST ``{"queries": [...], "topk": k, "return_scores": true}`` answers ``{"result": [[{"document": {"contents":
     "title\ntext"}, "score": s}, ...]]}``.
 
-    A search that fails is a fault of the world, and the first of each kind is logged. As long as no search has worked, a
+    A search that fails is a fault of the environment, and the first of each kind is logged. As long as no search has worked, a
     failing one is followed by a query of our own: where that fails too, the server cannot be used and the run ends.
 
     Args:
@@ -168,7 +168,7 @@ class Served:
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
-    """The first ``k`` pages of a server's answer.
+    """Returns the first ``k`` pages of a server's answer.
 
     Raises:
         ValueError: it is not in the format.
@@ -193,6 +193,6 @@ def _tokens(texts: list[str]) -> Any:
 
 
 def _words(query: str) -> list[str]:
-    """The query's words as the index knows them."""
+    """Returns the query's words as the index knows them."""
     found = bm25s.tokenize([query], stopwords="en", show_progress=False, return_ids=False)
     return list(found[0])

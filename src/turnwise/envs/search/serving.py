@@ -21,7 +21,7 @@ from turnwise.envs.search.retrieval import KEY, MAX_BODY, MAX_QUERY
 from turnwise.text import parse_json, plain
 
 _logger = logging.getLogger(__name__)
-_logger.addFilter(  # what a client sent that is no HTTP is answered with 400, and is no error of ours
+_logger.addFilter(  # text of a client that is not HTTP is answered with 400 and not logged as an error
     lambda record: (
         not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
     )
@@ -73,7 +73,7 @@ class _Refused(Exception):
 
 
 def make_app(index: Searcher, key: str | None = None, limits: Limits | None = None) -> web.Application:
-    """The server over an index. What is no request in the format is answered with 400 and the reason.
+    """Returns the server over an index. What is no request in the format is answered with 400 and the reason.
 
     Args:
         key: token that every request must carry (``Authorization: Bearer``), or it is answered with 401; None: none.
@@ -195,7 +195,7 @@ async def _guard(runner: web.AppRunner, asked: set[Any], limits: Limits) -> None
         since = {connection: since.get(connection, now) for connection in there}
         asked &= set(there)
         late = [one for one in there if now - since[one] > (limits.open if one in asked else limits.arrive)]
-        # Who has asked is heard: those who have sent nothing whole for longest go first.
+        # Above the limit, connections without a complete request are closed first, the oldest of them first.
         order = [one for one in there if one not in asked] + [one for one in reversed(there) if one in asked]
         for connection in {*late, *order[: max(0, len(there) - limits.connections)]}:
             if connection.transport is not None:

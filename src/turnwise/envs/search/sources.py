@@ -7,8 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.envs.environment import check_task
-from turnwise.envs.search.encyclopaedia import SPLITS, Encyclopaedia, Level
+from turnwise.envs.environment import Level, check_split
+from turnwise.envs.search.encyclopaedia import Encyclopaedia
 from turnwise.envs.search.pages import Page, Pages, Question
 from turnwise.envs.search.public import read_pages, read_questions
 from turnwise.errors import InputError
@@ -37,8 +37,7 @@ class Source:
         corpus: str | None,
     ) -> None:
         for split in files or ():
-            if split not in SPLITS:
-                raise ValueError(f"files.{split}: splits are {', '.join(SPLITS)}")
+            check_split(split, f"files.{split}")
         self._made = None if files else Encyclopaedia(level, edition, countries)
         self._read: dict[str, list[Question]] = {}
         self._lists: dict[tuple[str, int], list[Question]] = {}
@@ -52,15 +51,11 @@ class Source:
         self.name = f"files {_digest(files)}" if files else f"{level} {edition} {countries}"
 
     def tasks(self, env: str, split: str, count: int, seed: int) -> Sequence[Task]:
-        """``count`` tasks, all different; a longer list starts with the shorter one.
+        """Returns ``count`` tasks, all different; a longer list starts with the shorter one.
 
         Raises:
             ValueError: the split has no questions, or fewer than ``count``.
         """
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-        if count < 0:
-            raise ValueError(f"count: cannot draw {count} tasks")
         questions = self._lists.get((split, seed))
         if questions is None:
             questions = self._lists[split, seed] = self._ordered(split, seed)
@@ -70,13 +65,12 @@ class Source:
         source = {"source": self.name}
         return [Task(env, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions[:count]]
 
-    def question(self, task: Task, env: str) -> Question:
-        """A task's question.
+    def question(self, task: Task) -> Question:
+        """Returns a task's question.
 
         Raises:
-            ValueError: the task was made for another environment or from other pages.
+            ValueError: the task was made from other pages.
         """
-        check_task(task, env)
         made = task.data.get("source")
         if made is not None and made != self.name:
             raise ValueError(

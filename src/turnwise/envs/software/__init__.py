@@ -1,4 +1,4 @@
-"""The software world: generated repositories with a seeded fault."""
+"""The software environment: generated repositories with a seeded fault."""
 
 from turnwise.envs.software.environment import SoftwareEnv
 from turnwise.envs.software.experts import Slips

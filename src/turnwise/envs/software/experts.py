@@ -2,95 +2,62 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from turnwise.envs.experts import Chances, Clumsy, Expert
 from turnwise.envs.software.session import SoftwareSession
-from turnwise.types import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
-class Slips:
-    """Probabilities a turn of the clumsy expert.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
-    """
+class Slips(Chances):
+    """Probabilities per turn of the clumsy expert."""
 
     again: float = 0.08  # run the tests once more
     astray: float = 0.12  # open another file, or one that is not there
     lost: float = 0.06  # search for what is nowhere
-    wrong: float = 0.35  # a wrong edit of the right line, where one is due; it is put right next
-
-    def __post_init__(self) -> None:
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name, value in values.items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"slips.{name}: a probability lies in [0, 1], got {value}")
-        if sum(values.values()) > 0.8:
-            raise ValueError(f"slips: the probabilities sum to {sum(values.values()):g}; at most 0.8, or no task ends")
+    wrong: float = 0.35  # a wrong edit of the right line, where an edit is due; the next action puts it right
 
 
-class GoodExpert:
-    """Run the tests, search the function, open its file, put the line right. One instance plays one episode.
+class GoodExpert(Expert[SoftwareSession]):
+    """Runs the tests, searches the function, opens its file and corrects the line.
 
-    Args:
-        seed: draws whether it searches where the tests name the module already.
+    Its seed draws whether it searches where the tests name the module already.
     """
 
     def __init__(self, session: SoftwareSession, seed: int | str) -> None:
-        self.rng = random.Random(f"software expert {seed} {session.task.id}")
+        super().__init__(session, seed)
         self.fault: Mapping[str, Any] = session.task.data["fault"]
         self.plan = ["run", *(["search"] if self.rng.random() < 0.5 else []), "open", "edit"]
 
-    def call(self, session: SoftwareSession) -> ToolCall:
-        """The next call."""
-        return self.planned(self.plan.pop(0) if len(self.plan) > 1 else self.plan[0])
-
-    def planned(self, step: str) -> ToolCall:
-        """A step of the plan as a call."""
+    def best(self, session: SoftwareSession) -> str:
+        step = self.plan.pop(0) if len(self.plan) > 1 else self.plan[0]
         fault = self.fault
-        arguments: Mapping[str, Mapping[str, Any]] = {
-            "run": {},
-            "search": {"text": f"def {fault['function']}"},
-            "open": {"path": fault["path"]},
-            "edit": {"path": fault["path"], "line": fault["line"], "text": fault["right"]},
+        arguments: Mapping[str, tuple[Any, ...]] = {
+            "run": (),
+            "search": (f"def {fault['function']}",),
+            "open": (fault["path"],),
+            "edit": (fault["path"], fault["line"], fault["right"]),
         }
-        return ToolCall(step, arguments[step])
+        return session.write(step, *arguments[step])
 
 
-class ClumsyExpert(GoodExpert):
-    """A good expert that errs with given probabilities and recovers."""
+class ClumsyExpert(Clumsy[SoftwareSession], GoodExpert):
+    """The good expert with :class:`Slips`, from which it recovers."""
 
-    def __init__(self, session: SoftwareSession, seed: int | str, slips: Slips | None = None) -> None:
-        super().__init__(session, seed)
-        self.slips = slips or Slips()
+    def _again(self, session: SoftwareSession) -> str:
+        return session.write("run")
 
-    def call(self, session: SoftwareSession) -> ToolCall:
-        """The next call, now and then a mistake."""
-        draw = self.rng.random()
-        for name in Slips.__dataclass_fields__:
-            draw -= getattr(self.slips, name)
-            if draw < 0:
-                slip: ToolCall | None = getattr(self, f"_{name}")(session)
-                return slip or super().call(session)
-        return super().call(session)
-
-    def _again(self, session: SoftwareSession) -> ToolCall:
-        return ToolCall("run", {})
-
-    def _astray(self, session: SoftwareSession) -> ToolCall:
+    def _astray(self, session: SoftwareSession) -> str:
         others = [path for path in session.tree if path != self.fault["path"]]
-        return ToolCall("open", {"path": self.rng.choice([*others, f"{self.fault['function']}.py"])})
+        return session.write("open", self.rng.choice([*others, f"{self.fault['function']}.py"]))
 
-    def _lost(self, session: SoftwareSession) -> ToolCall:
-        return ToolCall("search", {"text": f"class {self.fault['function']}"})
+    def _lost(self, session: SoftwareSession) -> str:
+        return session.write("search", f"class {self.fault['function']}")
 
-    def _wrong(self, session: SoftwareSession) -> ToolCall | None:
+    def _wrong(self, session: SoftwareSession) -> str | None:
         choices = session.task.data["wrong"]
         if self.plan != ["edit"] or not choices:
             return None
-        edit = self.planned("edit")
-        return ToolCall("edit", {**edit.arguments, "text": self.rng.choice(choices)})
+        return session.write("edit", self.fault["path"], self.fault["line"], self.rng.choice(choices))

@@ -22,7 +22,7 @@ class Program:
     cases: tuple[tuple[str, str], ...]  # arguments, right value; both as Python text
 
     def text(self, broken: tuple[int, int] | None = None) -> str:
-        """The source; ``broken`` is (line, which wrong form)."""
+        """Returns the source; ``broken`` is (line, which wrong form)."""
         lines = []
         for i, line in enumerate(self.body):
             forms = (line,) if isinstance(line, str) else line

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.envs.boxed import STOPPED, Box, cut
-from turnwise.envs.calls import Calls, Short, refusal, tool
+from turnwise.envs.calls import Calls, refusal, tool
 from turnwise.envs.environment import Step
 from turnwise.envs.software.tasks import TEST
-from turnwise.sandbox.tree import File, Tree, tree_of
-from turnwise.types import Message, Task, ToolCall
+from turnwise.envs.workspace import WorkspaceSession
+from turnwise.sandbox.tree import File, tree_of
+from turnwise.types import Task, ToolCall
 
 TOOLS = (
     tool("search", "Lines of all files that hold a text.", text=("string", "what to look for")),
@@ -27,6 +27,7 @@ TOOLS = (
     ),
     tool("run", "Run the tests."),
 )
+_RULES = "You repair a repository of Python files. One line is wrong. The task is done as soon as all tests pass."
 _LIST = 8  # lines that a search shows
 _FEW = 3  # lines of a search that has found something: a letter that stands everywhere has not
 
@@ -47,82 +48,39 @@ print({mark!r} + json.dumps(found))
 """
 
 
-class SoftwareSession:
+class SoftwareSession(WorkspaceSession):
     """See ``turnwise.envs.environment.Session``. The task is done when every case, shown or held back, comes out right.
 
-    ``found`` says how much of the way to the fault answers have shown: 1 the function that fails, 2 where it stands, 3 its
-    faulty line. Who does not know yet which function fails has not found the other two, even if they stand in an answer.
+    ``found`` says how much of the way to the fault observations have shown: 1 the function that fails, 2 where it stands, 3 its
+    faulty line. As long as the function is not known, 2 and 3 are not counted, even if they stand in an observation.
     """
-
-    __slots__ = ("box", "calls", "cases", "done", "fault", "found", "horizon", "shown", "task", "tree", "turns", "won")
 
     def __init__(self, task: Task, box: Box, calls: Calls, horizon: int, shown: int) -> None:
         try:
-            self.tree: Tree = tree_of(task.data["files"])
+            tree = tree_of(task.data["files"])
             self.cases = dict(task.data["cases"])
             self.fault = {key: task.data["fault"][key] for key in ("path", "line", "function")}
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"task data: a software task has files, cases and a fault ({error!r})") from None
-        self.task, self.box, self.calls, self.horizon, self.shown = task, box, calls, horizon, shown
-        self.turns = self.found = 0
-        self.won = self.done = False
+        files = " ".join(path for path, entry in tree.items() if isinstance(entry, File))
+        request = f"repair the code so that the tests pass\nfiles: {files}"
+        super().__init__(task, tree, box, calls, horizon, shown, _RULES, request)
+        self.found = 0
 
-    def opening(self) -> list[Message]:
-        """The tools (not where calls are short, which is left to demonstrations), then the request."""
-        files = " ".join(path for path, entry in self.tree.items() if isinstance(entry, File))
-        user: Message = {"role": "user", "content": f"repair the code so that the tests pass\nfiles: {files}"}
-        if isinstance(self.calls, Short):
-            return [user]
-        rules = (
-            "You repair a repository of Python files. One line is wrong. The task is done as soon as all tests pass."
-        )
-        return [{"role": "system", "content": f"{rules}\n\n{self.calls.explain()}"}, user]
+    def act(self, call: ToolCall) -> Step:
+        """Makes a call; after an edit the cases are tried."""
+        observation = cut(getattr(self, f"_{call.name}")(call.arguments), self.shown)
+        shows = self._shows(call, observation)
+        if shows == 1 or self.found:
+            self.found = max(self.found, shows)
+        won = call.name == "edit" and self._judged()
+        return Step(observation, float(won), won, won)
 
-    def call(self, action: str) -> ToolCall:
-        """The call of an action; a short one is ``search TEXT``, ``open PATH``, ``edit PATH LINE TEXT`` or ``run``.
-
-        Raises:
-            ToolCallError: there is none, or it does not fit its tool.
-        """
-        return self.calls.read(action)
-
-    def step(self, action: str) -> Step:
-        """Make the action's call; after an edit the cases are tried.
-
-        Raises:
-            RuntimeError: the episode is over.
-            EnvironmentFault: the sandbox failed.
-        """
-        if self.done:
-            raise RuntimeError(
-                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
-            )
-        info: dict[str, Any] = {"admissible": True}
-        try:
-            call = self.call(action)
-            observation = getattr(self, f"_{call.name}")(call.arguments)
-            shows = self._shows(call, cut(observation, self.shown))
-            if shows == 1 or self.found:
-                self.found = max(self.found, shows)
-            if call.name == "edit":
-                self.won = self._judged()
-        except ToolCallError as error:
-            info["admissible"] = False
-            observation = refusal(error)
-        self.turns += 1
-        self.done = self.won or self.turns >= self.horizon
-        return Step(cut(observation, self.shown), float(self.won), self.done, self.won, info)
-
-    def fork(self) -> SoftwareSession:
-        """An independent copy: what is shared is never changed in place."""
-        return copy.copy(self)
-
-    def admissible(self) -> list[str]:
-        """None are listed: texts are free."""
-        return []
+    def refused(self, error: ToolCallError) -> str:
+        return cut(refusal(error), self.shown)
 
     def lines(self, path: str) -> list[str]:
-        """The lines of a file.
+        """Returns the lines of a file.
 
         Raises:
             ToolCallError: there is no such file.
@@ -133,7 +91,7 @@ class SoftwareSession:
         return entry.content.decode().splitlines()
 
     def _shows(self, call: ToolCall, answer: str) -> int:
-        """What an answer says of the fault; see ``found``."""
+        """Returns what an observation shows of the fault; see ``found``."""
         path, number, function = self.fault["path"], self.fault["line"], self.fault["function"]
         lines = answer.splitlines()
         if call.name == "run":
@@ -188,7 +146,7 @@ class SoftwareSession:
         return text.splitlines()[-1] if not outcome.ok and text else text or "all tests pass"
 
     def _judged(self) -> bool:
-        """Whether every case comes out right. What the code prints or claims by itself decides nothing."""
+        """Whether every case comes out right. Nothing else that the code prints counts."""
         script = _JUDGE.format(calls=json.dumps(list(self.cases)), mark=_MARK)
         tree = {**self.tree, "judge.py": File(script.encode())}
         outcome, _ = self.box.run("python3 judge.py", tree)

@@ -1,4 +1,4 @@
-"""Patches scored on real SWE-bench instances by the benchmark's own harness (arXiv:2310.06770), where Docker is there.
+"""Patches scored on real SWE-bench instances by the benchmark's own harness (arXiv:2310.06770), where Docker runs.
 
 The harness (``swebench``, MIT) is an extra, ``requirements-swebench.txt``, best in an environment of its own. It runs as a
 program; nothing of it is imported here.
@@ -39,7 +39,7 @@ class NoHarnessError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What the harness found of each instance that a patch was submitted for.
+    """The harness's results of each instance that a patch was submitted for.
 
     A fault says nothing about the patch, and is no failure of it: the harness's own rate counts it as one.
     """
@@ -97,7 +97,7 @@ class Harness:
             )
 
     def command(self, predictions: Path, run: str, instances: Sequence[str]) -> list[str]:
-        """The harness's command line; it writes into the folder that it runs in."""
+        """Returns the harness's command line; it writes into the folder that it runs in."""
         return [
             *(self.python or sys.executable, "-m", "swebench.harness.run_evaluation"),
             *("--dataset_name", self.dataset, "--split", self.split),
@@ -145,14 +145,14 @@ def write_predictions(path: Path, patches: Mapping[str, str], model: str) -> Non
 
 
 def read_report(path: Path, logs: Path) -> Verdicts:
-    """The verdicts of a report (schema version 2) of the harness.
+    """Returns the verdicts of a report (schema version 2) of the harness.
 
     An instance that ended in an error is told apart by its log: a patch that does not apply, or under which the tests run out of
     time, has failed; anything else is a fault.
 
     Args:
         path: of the report.
-        logs: the folder of the run's logs, one folder an instance; what is not there tells nothing.
+        logs: the folder of the run's logs, one folder an instance; a missing log gives no information.
 
     Raises:
         InputError: it is no such report.
@@ -186,7 +186,7 @@ def _patch_at_fault(logs: Path) -> bool:
 
 
 def patch_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """The change between two trees of text files as a patch that ``git apply`` reads; empty where nothing changed.
+    """Returns the change between two trees of text files as a patch that ``git apply`` reads; empty where nothing changed.
 
     Args:
         before, after: path -> text; a path that stands on one side only was made or deleted.

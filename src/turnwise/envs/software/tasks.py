@@ -6,13 +6,12 @@ import hashlib
 import json
 import random
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
+from turnwise.envs.environment import Level
 from turnwise.envs.software.programs import PROGRAMS, Program
 from turnwise.types import Task
 
-Level = Literal["tiny", "full"]
-SPLITS = ("train", "seen", "unseen")
 SHAPES: Mapping[Level, tuple[int, int]] = {"tiny": (2, 1), "full": (4, 3)}  # modules, functions of each
 MODULES = ("bag", "box", "core", "data", "item", "num", "part", "shop", "tool", "unit")  # no names of the library
 TEST = "tests.py"
@@ -33,12 +32,7 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
     ``train`` and ``seen`` share faults and no repository: its hash decides which of the two it belongs to. ``unseen`` has
     wrong forms of a line that no training task has; what is right there, training tasks with other forms have shown.
-
-    Raises:
-        ValueError: the split is not one of train, seen, unseen.
     """
-    if split not in SPLITS:
-        raise ValueError(f"split: tasks are of {', '.join(SPLITS)}, got {split!r}")
     attempt = 0
     while True:
         rng = random.Random(f"software {level} {split} {seed} {index} {attempt}")
@@ -49,7 +43,7 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def held_out(program: Program) -> list[tuple[int, int]]:
-    """The faults of ``unseen`` alone: of each line that can be wrong in several ways the last, as (line, form)."""
+    """Returns the faults of ``unseen`` alone: of each line that can be wrong in several ways the last, as (line, form)."""
     forms = {i: len(line) - 1 for i, line in enumerate(program.body) if isinstance(line, tuple)}
     return [(i, last) for i, last in forms.items() if last > 1]
 
@@ -64,7 +58,7 @@ def _is_seen(data: Mapping[str, Any]) -> bool:
 
 
 def _draw(modules: int, functions: int, unseen: bool, rng: random.Random) -> dict[str, Any]:
-    """A repository: modules of functions, one of them broken, and the tests of all."""
+    """Returns a repository: modules of functions, one of them broken, and the tests of all."""
     names = [f"{name}.py" for name in rng.sample(MODULES, modules)]
     broken = PROGRAMS[rng.choice(BREAKABLE if unseen else sorted(PROGRAMS))]
     chosen = [broken.name, *rng.sample(sorted(set(PROGRAMS) - {broken.name}), modules * functions - 1)]
@@ -93,7 +87,7 @@ def _module(programs: list[Program], broken: Program, fault: tuple[int, int]) ->
 
 
 def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The first case that the fault gets wrong. Our own text is run here, never a policy's."""
+    """Returns the first case that the fault gets wrong. Our own text is run here, never a policy's."""
     names: dict[str, Any] = {}
     exec(program.text(fault), names)
     for (given, value), case in zip(program.cases, cases, strict=True):

@@ -2,10 +2,9 @@
 
 ``name``: a call that fits its tool, and the tool is the one that the expert calls: the paper's choice for software.
 ``call``: the same arguments too.
-``effect``: a call is accepted if it brings the repair forward, whatever the expert does. It repairs the code, or it shows more
-of the way there than was shown so far: which function fails, then, and only then, where that stands or its faulty line, among few
-others. So a mistake of a
-clumsy expert cannot lower the bar, and no accepted calls go on for ever.
+``effect``: a call is accepted if it repairs the code, or if it shows more of the way to the fault than was shown so far: first
+which function fails, and then where that function or its faulty line stands, among few other lines. The expert's call does not
+count, so a clumsy expert's mistake cannot lower the bar, and accepted calls cannot go on for ever.
 """
 
 from __future__ import annotations

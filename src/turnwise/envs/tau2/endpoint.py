@@ -23,13 +23,13 @@ _OURS = ("model", "messages", "temperature", "max_tokens", "stream", "n")
 class EndpointUser:
     """See ``turnwise.envs.tau2.user.User``.
 
-    Answers are kept by the content of their questions, so that a conversation played again is the same one. Without an answer
-    the world has failed: an ``EnvironmentFault``, never a lost episode.
+    Answers are kept by the content of their questions, so that repeating a conversation gives the same answers. Without an answer
+    the environment has failed: an ``EnvironmentFault``, never a lost episode.
 
     Args:
         client: where and how to ask.
         model: its name there; part of every question's address.
-        cache: the file that keeps answers; null: none, and episodes that are played again differ where the model does.
+        cache: the file that keeps answers; null: none, and episodes that are repeated differ where the model does.
         temperature, max_tokens: of an answer.
         extra: further keys of the request.
 
@@ -59,7 +59,7 @@ class EndpointUser:
             raise ValueError(f"extra must not set {', '.join(taken)}: the user sets them itself")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """The model's first message.
+        """Returns the model's first message.
 
         Raises:
             EnvironmentFault: no answer could be had, as of ``reply``.
@@ -68,7 +68,7 @@ class EndpointUser:
         return self._go_on(Talk(scenario))
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """The model's answer; that a transfer was called, or all is done, it has to read in the message."""
+        """Returns the model's answer; that a transfer was called, or all is done, it has to read in the message."""
         return self._go_on(Talk(talk.scenario, (*talk.messages, ("agent", message))))
 
     def _go_on(self, talk: Talk) -> Talk:

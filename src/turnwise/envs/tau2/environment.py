@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal
 
-from turnwise.envs.demonstration import by_quality
+from turnwise.envs.demonstration import by_quality, trajectory_of
 from turnwise.envs.dialogues import Mistakes
-from turnwise.envs.environment import Quality, check_horizon, check_task, same_text, tools_of
+from turnwise.envs.environment import Quality, check_horizon
+from turnwise.envs.scripted import ScriptedEnv, first
 from turnwise.envs.tau2 import experts, verifier
 from turnwise.envs.tau2.endpoint import EndpointUser
 from turnwise.envs.tau2.package import DOMAINS, FREE, root, splits
@@ -17,34 +18,33 @@ from turnwise.envs.tau2.problem import Reference, problem_of
 from turnwise.envs.tau2.session import Tau2Session
 from turnwise.envs.tau2.user import ScriptedUser, User
 from turnwise.envs.tools import check_format, played
-from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 
 NAME = "tau2"
-SPLITS = ("train", "seen", "unseen")
 
 
-class Tau2Env:
-    """The benchmark's base set, without the tasks that pay for doing nothing. See ``turnwise.envs.environment.Environment``.
+class Tau2Env(ScriptedEnv[Tau2Session]):
+    """The benchmark's base set without the tasks that pay for doing nothing. See ``turnwise.envs.environment.Environment``.
 
     Args:
-        domains: of ``airline``, ``retail`` and ``telecom``; the last is played solo, with a ticket instead of a user.
+        domains: of ``airline``, ``retail`` and ``telecom``; the last runs solo, with a ticket instead of a user.
         free: whether to keep the tasks that pay for doing nothing.
         horizon: turns of an episode.
         format: how calls are written.
         rules: whether the system message holds the domain's policy; without it an episode is short, and unlike the benchmark's.
-        user: who plays the user, by rule or ``endpoint``.
-        patience: replies that bring nothing, after which the scripted user ends the conversation.
-        endpoint: the model that plays the user.
-        mistakes: how often the clumsy expert errs.
-        kept: how many tasks stay played in memory.
+        user: the user, ``scripted`` by rule or ``endpoint``.
+        patience: replies without anything new, after which the scripted user ends the conversation.
+        endpoint: the model that acts as the user.
+        mistakes: probabilities of the clumsy expert.
+        kept: how many tasks' states are kept in memory.
 
     Raises:
         MissingTau2Error: the package is not installed; the message says how.
-        ValueError: a number below 1, an unknown domain, format or user, or mistakes of a kind that tau2 has not.
+        ValueError: a number below 1, an unknown domain, format or user, or mistakes of a kind that tau2 does not have.
     """
 
     name = NAME
+    mistakes: Mistakes
 
     def __init__(
         self,
@@ -82,46 +82,26 @@ class Tau2Env:
 
     @property
     def left_out(self) -> Mapping[str, tuple[str, ...]]:
-        """The tasks of each domain that are not among ``tasks``: those that the benchmark pays for doing nothing."""
+        """Returns the tasks of each domain that are not among ``tasks``: those that the benchmark pays for doing nothing."""
         return {domain: () if self.free else FREE[domain] for domain in self.domains}
 
-    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """``count`` tasks of a split in the order that the seed gives.
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        """Returns tasks in the order that the seed gives.
 
-        ``train`` is the shipped training split. The shipped test split is ``seen`` and ``unseen`` in turn, so that an
-        evaluation, which takes half its tasks from each, is of the test split.
-
-        Raises:
-            ValueError: there is no such split, or it has fewer tasks.
+        ``train`` is the shipped training split. The tasks of the shipped test split belong to ``seen`` and ``unseen`` in turn:
+        an evaluation takes half of its tasks from each, so it is one of the test split.
         """
-        if split not in SPLITS:
-            raise ValueError(f"split must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]}, got {split!r}")
-        if count < 0:
-            raise ValueError(f"count: cannot draw {count} tasks")
         found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
-        if count > len(found):
-            raise InputError(
-                f"split {split} of tau2 ({', '.join(self.domains)}) has {len(found)} tasks, {count} were asked for: lower "
-                "data.trajectories, states.count or eval.tasks"
-            )
         random.Random(f"{seed}/{NAME}").shuffle(found)
-        return [
-            Task(NAME, f"{domain}/{name}", split, {"domain": domain, "task": name}) for domain, name in found[:count]
-        ]
+        chosen = first(found, count, f"split {split} of tau2 ({', '.join(self.domains)})")
+        return [Task(NAME, f"{domain}/{name}", split, {"domain": domain, "task": name}) for domain, name in chosen]
 
     def _names(self, domain: str, split: str) -> list[str]:
         shipped = splits(domain)["train" if split == "train" else "test"]
         kept = [name for name in shipped if name not in self.left_out[domain]]
         return kept if split == "train" else kept[split == "unseen" :: 2]
 
-    def reset(self, task: Task) -> Tau2Session:
-        """A fresh episode.
-
-        Raises:
-            ValueError: the task belongs to another environment, or its data names no task of the benchmark.
-            EnvironmentFault: the databases or the user failed.
-        """
-        check_task(task, self.name)
+    def begin(self, task: Task) -> Tau2Session:
         reference = self._reference(str(task.data.get("domain")), str(task.data.get("task")))
         talk = None if reference.problem.solo else self.user.begin(reference.problem.scenario)
         return Tau2Session(task, reference, self.user, talk, self.format, self.horizon, self.rules)
@@ -135,7 +115,7 @@ class Tau2Env:
         return self._kept[domain, name]
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """The benchmark's calls as chat messages; the clumsy expert errs without harm. ``success`` is the benchmark's verdict.
+        """Returns the benchmark's calls as chat messages. The clumsy expert errs without harm; ``success`` is the benchmark's.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -145,26 +125,14 @@ class Tau2Env:
         replies = by_quality(
             quality, lambda: experts.good(session), lambda: experts.clumsy(session, rng, self.mistakes)
         )
-        return Trajectory(
-            id=f"{task.id}/{quality}/{seed}",
-            messages=tuple(played(session, replies, self.format)),
-            tools=tuple(tools_of(session)),
-            task=task,
-            success=session.won,
-            source=f"{self.name}:{quality}",
-        )
+        return trajectory_of(session, played(session, replies, self.format), quality, seed)
 
     def accepts(self, session: Tau2Session, action: str, expert: str) -> bool:
-        """The functional verifier; see ``tau2.verifier`` for the rule."""
         return verifier.accepts(session, action, expert)
-
-    def same(self, action: str, expert: str) -> bool:
-        """Exact match after whitespace is normalised (PivotRL Eq. 2)."""
-        return same_text(action, expert)
 
 
 def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The benchmark's success: of each domain, and ``overall``, their unweighted mean.
+    """Returns the benchmark's success: of each domain, and ``overall``, their unweighted mean.
 
     Args:
         success: task -> its outcomes, 0 or 1 (``Evaluation.success``). A task's outcomes are averaged first.

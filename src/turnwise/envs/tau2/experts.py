@@ -1,7 +1,7 @@
-"""Experts: the benchmark's calls, said as the policy asks for it, and the same with mistakes that are put right at once.
+"""Experts: the benchmark's calls in the way that the policy demands, and the same with mistakes that are corrected at once.
 
-The benchmark lists what has to be done, and often not how it was found. The expert asks the user for all it knows, looks at what
-it needs and has not seen, has the changes confirmed before the first one, makes the calls one by one, tells what has to be told
+The benchmark lists what has to be done, and often not how it was found. The expert asks the user for all it knows, looks up what
+it needs and has not seen, has the changes confirmed before the first one, makes the calls one by one, says what has to be said
 and ends.
 """
 
@@ -24,7 +24,7 @@ _ROOM = 4  # turns that are kept free of mistakes
 
 
 def good(session: Tau2Session) -> Iterator[Reply]:
-    """The calls with what belongs to them. ``session`` is the one that is being played."""
+    """Yields the calls with what belongs to them. ``session`` is the episode that they are made in."""
     solo = session.talk is None
     if not solo:
         yield [], ASK
@@ -46,7 +46,7 @@ def good(session: Tau2Session) -> Iterator[Reply]:
 
 
 def closing(session: Tau2Session) -> str:
-    """The last message: what still has to be told, in it."""
+    """Returns the last message with everything that still has to be said."""
     moved = any(call.name == TRANSFER for call in session.made)
     told = missing(session.reference.problem.said, session.said)
     return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
@@ -66,20 +66,20 @@ def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iter
 
 
 def _new(session: Tau2Session, gold: Gold) -> bool:
-    """Whether a read of the benchmark's list tells something that was not seen yet, or has to be made."""
+    """Whether a read of the benchmark's list shows something new or is required."""
     required = session.reference.problem.required and not any(gold.matches(call) for call in session.made)
     return required or gold.call.name == TRANSFER or not seen(session, session.world.fork().call(gold.call))
 
 
 def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Iterator[Reply]:
-    """What is to be looked at before these calls."""
+    """Yields what is to be looked at before these calls."""
     for gold, writes in steps:
         while found := lookup(session, gold.call, writes):
             yield [found], ""
 
 
 def _confirm(changes: Sequence[Gold]) -> str:
-    """The changes in words, and the question whether to make them."""
+    """Returns the changes in words, and the question whether to make them."""
     lines = [
         f"- {gold.call.name.replace('_', ' ')}: "
         + ", ".join(f"{name} {_plain(value)}" for name, value in gold.call.arguments.items())

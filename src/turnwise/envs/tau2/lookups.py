@@ -1,4 +1,4 @@
-"""What an agent should look at before it acts: identifiers that nobody has named yet, and the state that a call will change."""
+"""What an agent should look at before it acts: identifiers that were not named yet, and the state that a call will change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PHONE_CHECKS = (  # of the customer's phone, the most telling ones first
 
 
 def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
-    """The identifiers in ``calls``, and that of the customer, which neither a message nor an answer has named."""
+    """Returns the identifiers in ``calls``, and that of the customer, which neither a message nor an answer has named."""
     needed = {value for call in calls for value in identifiers(call.arguments)}
     if session.reference.customer:
         needed.add(session.reference.customer)
@@ -32,7 +32,7 @@ def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
 
 
 def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | None:
-    """What a careful agent reads before ``call``; None where nothing is left to read.
+    """Returns what a careful agent reads before ``call``; None where nothing is left to read.
 
     That is a read whose answer names an unknown identifier, and before a change the first one in whose answer the change will be
     seen, unless it has been read.
@@ -61,7 +61,7 @@ def seen(session: Tau2Session, answer: str) -> bool:
 
 
 def identifiers(arguments: Mapping[str, Any]) -> set[str]:
-    """The values of a call that name something in a database."""
+    """Returns the values of a call that name something in a database."""
     found: set[str] = set()
     for name, value in arguments.items():
         if isinstance(value, list):
@@ -73,7 +73,7 @@ def identifiers(arguments: Mapping[str, Any]) -> set[str]:
 
 
 def customer_of(problem: Tau2Problem) -> str:
-    """The identifier of the customer whom the task is about; empty where nothing tells."""
+    """Returns the identifier of the customer whom the task is about; empty where it is not known."""
     if problem.solo:
         answers = (problem.start.fork().call(read) for read in _by_phone(problem))
         return next((json.loads(answer)["customer_id"] for answer in answers if not answer.startswith(FAILED)), "")
@@ -88,7 +88,7 @@ def customer_of(problem: Tau2Problem) -> str:
 
 
 def _reads(session: Tau2Session, call: ToolCall) -> Iterator[ToolCall]:
-    """The reads that may tell something about a call and its customer, of which the agent knows all identifiers."""
+    """Yields the reads that may tell something about a call and its customer, of which the agent knows all identifiers."""
     found = {"airline": _airline, "retail": _retail, "telecom": _telecom}[session.reference.problem.domain]
     for name, arguments in found(session, call.arguments):
         read = ToolCall(name, arguments)

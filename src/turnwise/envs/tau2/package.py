@@ -1,4 +1,4 @@
-"""What is read from the installed inspect-evals: tasks, splits, policies, the tools and how they are opened.
+"""Reads from the installed inspect-evals: tasks, splits, policies, the tools and how they are opened.
 
 The package adapts tau2-bench (arXiv:2506.07982; MIT) to inspect-ai. Its tools are coroutines that find their databases in a
 store of the running context; here each episode has a store of its own (``world``).
@@ -60,7 +60,7 @@ class Toolbox:
 
 
 def root() -> Path:
-    """The folder of the benchmark in the installed package.
+    """Returns the folder of the benchmark in the installed package.
 
     Raises:
         MissingTau2Error: it is not installed.
@@ -78,7 +78,7 @@ def root() -> Path:
 
 
 def of_package(module: str, name: str) -> Any:
-    """An object of the benchmark's modules, as ``("retail.tools", "get_retail_tools")``.
+    """Returns an object of the benchmark's modules, as ``("retail.tools", "get_retail_tools")``.
 
     Raises:
         MissingTau2Error: it cannot be imported.
@@ -92,7 +92,7 @@ def of_package(module: str, name: str) -> Any:
 
 @lru_cache(maxsize=len(DOMAINS))
 def toolbox(domain: str) -> Toolbox:
-    """The tools of a domain; those of telecom include the customer's own, as in the benchmark's solo mode.
+    """Returns the tools of a domain; those of telecom include the customer's own, as in the benchmark's solo mode.
 
     Raises:
         MissingTau2Error: they cannot be imported.
@@ -116,27 +116,27 @@ def toolbox(domain: str) -> Toolbox:
 
 
 def opener(domain: str) -> Callable[[], Any]:
-    """What puts a domain's databases into the current store, and then answers its tools."""
+    """Returns what puts a domain's databases into the current store, and then answers its tools."""
     found: Callable[[], Any] = of_package(*_OPENERS[domain])
     return found
 
 
 @lru_cache(maxsize=len(DOMAINS))
 def policy(domain: str) -> str:
-    """The domain's policy; for telecom that of solo mode and the manual of technical support."""
+    """Returns the domain's policy; for telecom that of solo mode and the manual of technical support."""
     return "\n\n".join(_text(domain, name).strip() for name in _POLICIES[domain])
 
 
 @lru_cache(maxsize=len(DOMAINS))
 def splits(domain: str) -> Mapping[str, tuple[str, ...]]:
-    """The shipped lists of task ids: ``train`` and ``test``, which together are the benchmark's base set."""
+    """Returns the shipped lists of task ids: ``train`` and ``test``, which together are the benchmark's base set."""
     shipped = json.loads(_text(domain, "split_tasks.json"))
     return {name: tuple(map(str, shipped[name])) for name in ("train", "test")}
 
 
 @lru_cache(maxsize=len(DOMAINS))
 def records(domain: str) -> Mapping[str, Mapping[str, Any]]:
-    """The tasks of the base set by id, as JSON values."""
+    """Returns the tasks of the base set by id, as JSON values."""
     named = {name for ids in splits(domain).values() for name in ids}
     found = {str(record["id"]): record for record in json.loads(_text(domain, "tasks.json"))}
     if lost := named - found.keys():

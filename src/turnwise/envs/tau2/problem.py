@@ -1,4 +1,4 @@
-"""A task of the benchmark: what the agent is told, the expert's calls, and what is checked at the end."""
+"""A task of the benchmark: what the agent reads, the expert's calls, and what is checked at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
 TRANSFER = "transfer_to_human_agents"
-DONE: Mapping[str, Any] = {  # of solo mode, where nobody else can end the episode
+DONE: Mapping[str, Any] = {  # of solo mode, where only the agent can end the episode
     "type": "function",
     "function": {
         "name": "done",
@@ -51,10 +51,10 @@ class Tau2Problem:
 
     Attributes:
         domain: one of ``DOMAINS``.
-        start: the databases that it begins with. Nothing may change them.
+        start: the databases that it begins with. They are never changed.
         gold: the benchmark's calls, in order.
         scenario: the record of the user's instructions.
-        ticket: what the agent is told in solo mode.
+        ticket: what the agent reads in solo mode.
         said: what the agent has to tell the user.
         required: whether all of ``gold`` has to be called.
         assertions: what must hold in the end; None where the state must be the one that ``gold`` leads to.
@@ -76,19 +76,19 @@ class Tau2Problem:
 
     @property
     def tools(self) -> Tools:
-        """What can be called."""
+        """Returns what can be called."""
         return (*toolbox(self.domain).tools, DONE) if self.solo else toolbox(self.domain).tools
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The expert's calls played once. Nothing may change it.
+    """The expert's calls, run once. It is never changed.
 
     Attributes:
         problem: of the task.
         goal: the state that the calls lead to.
         steps: the calls that get an answer, and whether each changes the state. Others the benchmark passes over.
-        customer: the identifier of the customer; empty where nothing tells.
+        customer: the identifier of the customer; empty where it is not known.
     """
 
     problem: Tau2Problem
@@ -113,7 +113,7 @@ class Reference:
         return cls(problem, state, tuple(steps), customer_of(problem))
 
     def fault(self, world: World, calls: Sequence[ToolCall], said: Sequence[str]) -> str:
-        """What an episode that ends so fails in, by name; empty where the benchmark pays it.
+        """Returns what an episode that ends so fails in, by name; empty where the benchmark pays it.
 
         Args:
             world: the state that the agent left.
@@ -147,14 +147,14 @@ class Reference:
 
 
 def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
-    """What was not told: the benchmark looks for it in the small letters of all messages, without commas."""
+    """Returns what was not said. As in the benchmark, all messages are compared in lower case and without commas."""
     told = "\n".join(said).lower().replace(",", "")
     return [each for each in wanted if each.lower() not in told]
 
 
 @lru_cache(maxsize=256)
 def problem_of(domain: str, name: str) -> Tau2Problem:
-    """A task of the base set.
+    """Returns a task of the base set.
 
     Raises:
         ValueError: there is no such domain or task.
@@ -180,7 +180,7 @@ def problem_of(domain: str, name: str) -> Tau2Problem:
 
 
 def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
-    """What happened before the episode begins: a broken setting, an unpaid bill.
+    """Applies what happened before the episode begins: a broken setting, an unpaid bill.
 
     Raises:
         EnvironmentFault: it cannot happen.
@@ -209,6 +209,6 @@ def _holds(world: World, assertion: Mapping[str, Any]) -> bool:
 
     try:
         found = world.within(lambda: check(**assertion["arguments"]))
-    except ToolError:  # what it speaks of is not there
+    except ToolError:  # what it names is not there
         return False
     return bool(found == assertion.get("assert_value", True))

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Table:
-    """The records that every episode begins with. Nothing may change them."""
+    """The records that every episode begins with. They are never changed."""
 
     __slots__ = ("_texts", "records")
 
@@ -19,7 +19,7 @@ class Table:
         self._texts: dict[str, str] = {}
 
     def text(self, key: str) -> str | None:
-        """A record as it is compared; None where there is none."""
+        """Returns a record as it is compared; None where there is none."""
         if key in self.records and key not in self._texts:
             self._texts[key] = text_of(self.records[key])
         return self._texts.get(key)
@@ -61,7 +61,7 @@ class Records(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
     def peek(self, key: str) -> Any:
-        """A record to look at.
+        """Returns a record to look at.
 
         Raises:
             KeyError: there is none.
@@ -80,11 +80,11 @@ class Records(MutableMapping[str, Any]):
         return Records(self._table, self._frozen)
 
     def look(self) -> Mapping[str, Any]:
-        """All records, none of them copied, so none may be changed."""
+        """Returns all records, none of them copied, and none may be changed."""
         return ChainMap(self._own, self._frozen, self._table.records)
 
     def changes(self) -> dict[str, str]:
-        """The records that differ from the table's, as text."""
+        """Returns the records that differ from the table's, as text."""
         found = {key: text_of(self.peek(key)) for key in {**self._frozen, **self._own}}
         return {key: text for key, text in found.items() if text != self._table.text(key)}
 
@@ -104,5 +104,5 @@ class _Items(ItemsView[str, Any]):
 
 
 def text_of(record: Any) -> str:
-    """A pydantic model as the benchmark hashes it: its values as JSON with sorted keys, so that 5 is not 5.0."""
+    """Returns a pydantic model as the benchmark hashes it: its values as JSON with sorted keys, so that 5 is not 5.0."""
     return json.dumps(record.model_dump(warnings=False), sort_keys=True, default=str)

@@ -6,7 +6,7 @@ import copy
 
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import Reply, ToolCallError
-from turnwise.envs.environment import Step
+from turnwise.envs.environment import Step, check_open
 from turnwise.envs.tau2.package import policy
 from turnwise.envs.tau2.problem import DONE, TRANSFER, UNFINISHED, Gold, Reference
 from turnwise.envs.tau2.user import Talk, User
@@ -55,7 +55,7 @@ class Tau2Session:
 
     @property
     def tools(self) -> Tools:
-        """What the chat template shows; nothing where the world lists its functions itself."""
+        """Returns what the chat template shows; nothing where the opening lists the functions."""
         return self.reference.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
@@ -70,7 +70,7 @@ class Tau2Session:
         return [{"role": "system", "content": "\n\n".join(system)}, {"role": "user", "content": opened}]
 
     def read(self, action: str) -> Reply:
-        """A reply in its parts.
+        """Returns a reply in its parts.
 
         Raises:
             ToolCallError: it cannot be read, is empty, or does something beside ending the ticket.
@@ -93,10 +93,7 @@ class Tau2Session:
             RuntimeError: the episode is over.
             EnvironmentFault: the databases or the user failed.
         """
-        if self.done:
-            raise RuntimeError(
-                f"task {self.task.id}: the episode is over after {self.turns} turns; reset or fork earlier"
-            )
+        check_open(self.task, self.done, self.turns)
         self.due = None
         results: list[str] = []
         observation = ""
@@ -121,7 +118,7 @@ class Tau2Session:
         return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
 
     def _say(self, text: str) -> str:
-        """The user's answer."""
+        """Returns the user's answer."""
         assert self.talk is not None  # in solo mode ``read`` lets no text through
         self.said += (text,)
         satisfied = not self.reference.fault(self.world, self.made, self.said)
@@ -136,13 +133,13 @@ class Tau2Session:
         self.done, self.won = True, not self.fault
 
     def fork(self) -> Tau2Session:
-        """An independent copy; all but the world are values."""
+        """Returns an independent copy; all but the databases are values."""
         twin = copy.copy(self)
         twin.world = self.world.fork()
         return twin
 
     def admissible(self) -> list[str]:
-        """Nothing: calls have values, and no list holds them all."""
+        """Returns nothing: calls have values, and no list holds them all."""
         return []
 
 

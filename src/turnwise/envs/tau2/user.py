@@ -1,4 +1,4 @@
-"""Who plays the user: the interface, and the user by rule."""
+"""The interface of users, and the user by rule."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Talk:
 
     scenario: Mapping[str, Any]
     messages: tuple[tuple[str, str], ...] = ()  # (user or agent, text)
-    told: frozenset[int] = frozenset()  # which of the scenario's facts the user has told
+    told: frozenset[int] = frozenset()  # the scenario's facts that the user has given
     idle: int = 0  # replies in a row that held nothing new
     agreed: bool = False  # to what the agent wants to do
     ended: bool = False
 
     @property
     def last(self) -> str:
-        """What the user said last; empty where the conversation is over."""
+        """Returns what the user said last; empty where the conversation is over."""
         return "" if self.ended or not self.messages else self.messages[-1][1]
 
 
@@ -38,7 +38,7 @@ class User(Protocol):
     scripted: ClassVar[bool]
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """What the user says first.
+        """Returns what the user says first.
 
         Raises:
             EnvironmentFault: no answer could be had, as of ``reply``.
@@ -46,13 +46,13 @@ class User(Protocol):
         ...
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """The conversation with the agent's message and the answer to it.
+        """Returns the conversation with the agent's message and the answer to it.
 
         Args:
             talk: so far.
             message: the agent's.
             transferred: whether the agent has called for a human.
-            satisfied: whether all is done and told that the user wants.
+            satisfied: whether all that the user wants is done and said.
         """
         ...
 
@@ -61,11 +61,11 @@ class User(Protocol):
 class ScriptedUser:
     """The user by rule: no model, the same answers every time.
 
-    It begins with the reason of its call. Asked, it tells the facts that share a word with the question, what identifies it
+    It begins with the reason of its call. Asked, it gives the facts that share a word with the question, what identifies it
     where that is asked, all that is left where it is asked for everything, and else the next fact. It agrees where it is asked
     to confirm. It ends the conversation once all is done that it wants, after a transfer, or after
     ``patience`` replies in a row that brought nothing. Facts are the sentences of the task's instructions in the first person;
-    so it compares words and says more than people do: a stand-in to train and test with, not a person.
+    so it compares words and says more than people do: it is for training and tests, and does not replace a person.
 
     Raises:
         ValueError: ``patience`` is below 1.
@@ -79,7 +79,7 @@ class ScriptedUser:
             raise ValueError(f"patience: at least one reply, got {self.patience}")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """The reason of the call."""
+        """Returns the reason of the call."""
         reason = first_person(str(_instructions(scenario).get("reason_for_call") or "").strip())
         return Talk(scenario, (("user", reason or "Hello, I need your help."),))
 
@@ -119,7 +119,7 @@ def asks(message: str) -> bool:
 
 
 def facts(scenario: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The sentences of a scenario in the first person: what identifies the user, and what else it was told."""
+    """Returns the sentences of a scenario in the first person: what identifies the user, and what else it was told."""
     instructions = _instructions(scenario)
     known = [instructions.get(key) for key in ("known_info", "unknown_info")]
     return _sentences(*known), _sentences(instructions.get("task_instructions"))

@@ -1,13 +1,13 @@
 """The functional verifier: which replies serve the task as the benchmark's calls do (PivotRL, arXiv:2603.21383, Eq. 6).
 
-A call is accepted where it is, or stands for, one that is still due: the rest of the benchmark's calls after it still leads to
+A call is accepted where it is, or replaces, one that is still due: the rest of the benchmark's calls after it still leads to
 what is checked, and would not without it. A read that is not on the list is accepted where it shows something new that matters:
 the answer of a due read, an identifier that a due call needs, or a state that a due call changes. Changes need the user's
-agreement before. A message is accepted where it brings that agreement or a fact that the user had not told, and where it is the
-last one and tells what had to be told. So no accepted reply can be repeated for ever.
+agreement before. A message is accepted where it brings that agreement or a fact that the user had not given, and where it is the
+last one and says what had to be said. So no accepted reply can be repeated for ever.
 
-The demonstrated reply does not enter, but for one thing: whether a question gets something new out of a model that plays the
-user cannot be known beforehand, and there a message is accepted where the expert writes one too.
+The demonstrated reply does not count, with one exception. Where a model is the user, nothing says beforehand whether a question
+will bring something new, so a message is accepted where the expert writes one too.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def accepts(session: Tau2Session, action: str, expert: str) -> bool:
 
 
 def still_due(session: Tau2Session) -> Iterator[Due]:
-    """The benchmark's calls that are still to be made; nothing where they cannot win any more.
+    """Yields the benchmark's calls that are still to be made; nothing where they cannot win any more.
 
     Taken out are those that were made, and reads whose answer was seen. Where the rest does not lead to the goal, because
-    another call stood for one of them, one more is taken out if it then does.
+    another call replaced one of them, one more is removed if that helps.
     """
     due = list(session.reference.steps)
     for call in session.made:
@@ -116,7 +116,7 @@ def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
 def _stands_for_one(
     session: Tau2Session, world: World, untouched: World, made: Sequence[ToolCall], due: Due
 ) -> Due | None:
-    """``due`` without the call that another one, which led from ``untouched`` to ``world``, has made needless."""
+    """Returns ``due`` without the call that another one, which led from ``untouched`` to ``world``, has made needless."""
     for i, (_, writes) in enumerate(due):
         rest = due[:i] + due[i + 1 :]
         if writes and _leads(session, world, made, rest) and not _leads(session, untouched, made, rest):
@@ -125,7 +125,7 @@ def _stands_for_one(
 
 
 def _without(due: Due, call: ToolCall) -> Due | None:
-    """``due`` without a call that is on it; None where it is not."""
+    """Returns ``due`` without a call that is on it; None where it is not."""
     place = next((i for i, (gold, _) in enumerate(due) if _same(gold, call)), None)
     return None if place is None else due[:place] + due[place + 1 :]
 

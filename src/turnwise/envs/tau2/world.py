@@ -43,7 +43,7 @@ class World:
 
     Args:
         domain: one of ``DOMAINS``.
-        store: of inspect-ai, which holds the databases; it becomes this world's own.
+        store: of inspect-ai, which holds the databases; it becomes this state's own.
     """
 
     __slots__ = ("domain", "store")
@@ -53,17 +53,17 @@ class World:
 
     @classmethod
     def fresh(cls, domain: str) -> World:
-        """The databases as they are shipped."""
+        """Returns the databases as they are shipped."""
         return cls(domain, pristine(domain)).fork()
 
     def fork(self) -> World:
-        """An independent copy. Tables are shared, and what has been read or changed is copied when it is next reached for."""
+        """Returns an independent copy. Tables are shared; records that were read or changed are copied at their next use."""
         from inspect_ai.util import Store
 
         return World(self.domain, Store(dict(self.store.items())))  # which copies deeply what it is given
 
     def call(self, call: ToolCall) -> str:
-        """The text of the answer. What a tool raises is one too, as in the benchmark.
+        """Returns the text of the answer. What a tool raises is one too, as in the benchmark.
 
         Raises:
             EnvironmentFault: the databases themselves cannot be used.
@@ -89,7 +89,7 @@ class World:
         return answer if isinstance(answer, str) else json.dumps(answer)
 
     def opened(self) -> Any:
-        """The domain's tools over this world's databases, brought up to date with one another.
+        """Returns the domain's tools over this world's databases, brought up to date with one another.
 
         Raises:
             EnvironmentFault: they cannot be used.
@@ -110,7 +110,7 @@ class World:
         return copy_context().run(run)
 
     def state(self) -> Mapping[str, Any]:
-        """What states are compared by: of shared tables the records that differ from the shipped ones, else everything."""
+        """Returns the values that states are compared by. Of shared tables these are the records that were changed."""
         found: dict[str, Any] = {}
         for name, value in self.store.items():
             if not isinstance(value, BaseModel):
@@ -127,7 +127,7 @@ class World:
     same_place = same_state  # nothing is hidden: the same calls get the same answers from here on
 
     def table(self, name: str) -> Mapping[str, Any]:
-        """A table of the company's database, such as ``users``, to look at."""
+        """Returns a table of the company's database, such as ``users``, to look at."""
         tables = (getattr(value, name, None) for value in self.store.values() if isinstance(value, BaseModel))
         return next(table for table in tables if isinstance(table, Records)).look()
 
@@ -147,7 +147,7 @@ class World:
 
 @lru_cache(maxsize=len(DOMAINS))
 def pristine(domain: str) -> Store:
-    """The store of a domain as it is shipped, its large tables shared. Nothing may change it.
+    """Returns the store of a domain as it is shipped, its large tables shared. It is never changed.
 
     Raises:
         MissingTau2Error: the package cannot be used.
@@ -168,7 +168,7 @@ def pristine(domain: str) -> Store:
 
 
 def _result(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that never waits, as the benchmark's tools."""
+    """Returns what a coroutine returns that never waits, as the benchmark's tools."""
     try:
         work.send(None)
     except StopIteration as stop:

@@ -1,53 +1,37 @@
-"""Scripted experts, which know of the folder only what they have read.
+"""Scripted experts, which know only what they have read of the folder.
 
 The good one does the chores in order, and looks for a file first where the request names it by a word in it. The clumsy one
-does the same with detours and mistakes, each of which it puts right.
+does the same with detours and mistakes, each of which it corrects.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from turnwise.envs.experts import Chances, Clumsy, Expert
 from turnwise.envs.terminal.session import TerminalSession
 
 
 @dataclass(frozen=True, slots=True)
-class Slips:
-    """Probabilities a turn of the clumsy expert.
-
-    Raises:
-        ValueError: one lies outside [0, 1], or they sum to more than 0.8.
-    """
+class Slips(Chances):
+    """Probabilities per turn of the clumsy expert."""
 
     look: float = 0.12  # list the folder, or read a file
     misspell: float = 0.1  # a path that is not there
     guess: float = 0.08  # look for a word that is in no file
     stray: float = 0.08  # put a needless file into the folder, and take it away in the next turn
 
-    def __post_init__(self) -> None:
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name, value in values.items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"slips.{name}: a probability lies in [0, 1], got {value}")
-        if sum(values.values()) > 0.8:
-            raise ValueError(f"slips: the probabilities sum to {sum(values.values()):g}; at most 0.8, or no task ends")
 
+class GoodExpert(Expert[TerminalSession]):
+    """Does the chores in order. Its seed draws between equivalent commands."""
 
-class GoodExpert:
-    """One instance plays one episode.
-
-    Args:
-        seed: draws between equivalent commands.
-    """
-
-    def __init__(self, session: TerminalSession, seed: int | str) -> None:
-        self.rng = random.Random(f"terminal expert {seed} {session.task.id}")
+    def best(self, session: TerminalSession) -> str:
+        return session.write("bash", self.command(session))
 
     def command(self, session: TerminalSession) -> str:
-        """The next command."""
+        """Returns the right command."""
         chore = session.goal.unmet(session.tree)
         assert chore is not None
         if session.hidden(chore):
@@ -55,30 +39,22 @@ class GoodExpert:
         return str(chore["command"]).format(path=chore["path"])
 
     def search(self, chore: Mapping[str, Any]) -> str:
-        """Find the file that holds a word."""
+        """Returns a command that finds the file which holds a chore's word."""
         return self.rng.choice(["grep -rl {}", "grep -r {}"]).format(chore["find"])
 
 
-class ClumsyExpert(GoodExpert):
-    """A good expert that errs with given probabilities and recovers."""
+class ClumsyExpert(Clumsy[TerminalSession], GoodExpert):
+    """The good expert with :class:`Slips`, from which it recovers."""
 
-    def __init__(self, session: TerminalSession, seed: int | str, slips: Slips | None = None) -> None:
-        super().__init__(session, seed)
-        self.slips = slips or Slips()
-        self.stray: str | None = None
+    stray: str | None = None  # a needless file, which the next command removes
 
-    def command(self, session: TerminalSession) -> str:
-        """The next command, now and then a mistake."""
+    def act(self, session: TerminalSession) -> str:
+        """Returns the next action, which is now and then a mistake."""
         if self.stray is not None:
             path, self.stray = self.stray, None
-            return f"rm {path}"
-        planned = super().command(session)
-        draw = self.rng.random()
-        for name in Slips.__dataclass_fields__:
-            draw -= getattr(self.slips, name)
-            if draw < 0:
-                return str(getattr(self, f"_{name}")(session, planned))
-        return planned
+            return session.write("bash", f"rm {path}")
+        planned = self.command(session)
+        return session.write("bash", self.mistake(session, planned) or planned)
 
     def _look(self, session: TerminalSession, planned: str) -> str:
         folders = [path for path, entry in session.tree.items() if entry is None]

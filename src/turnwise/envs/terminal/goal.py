@@ -1,4 +1,4 @@
-"""When a terminal task is done, and how much of it is missing."""
+"""Checks whether a terminal task is done, and counts what is missing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from turnwise.sandbox.tree import File, Tree, tree_of
 class Goal:
     """A task's data, read once.
 
-    ``final`` is what has to be in the folder at the end: what the chores ask for and every file that they leave alone. ``gone``
-    has to be away. Anything else may lie about.
+    Attributes:
+        request: the task in words.
+        start: the folder at the start.
+        final: what the folder has to hold at the end: what the chores ask for and every file that they leave alone.
+        gone: paths that must not be there at the end. Other files do not matter.
 
     Raises:
         ValueError: the data is no terminal task.
@@ -26,13 +29,17 @@ class Goal:
             final = dict(data["files"])
             for chore in self.chores:
                 final = after(chore, final)
+            texts = [chore["text"] for chore in self.chores]
         except (KeyError, TypeError) as error:
             raise ValueError(f"task data: a terminal task has files, folders and chores ({error!r})") from None
+        self.request = (
+            texts[0] if len(texts) == 1 else "\n".join(f"{i}. {text}" for i, text in enumerate(texts, start=1))
+        )
         self.final = final
         self.gone = [path for chore in self.chores for path in chore["gone"] if path not in final]
 
     def missing(self, tree: Tree) -> int:
-        """How many files are not as they have to be; 0 where the task is done.
+        """Returns how many files are not as they have to be; 0 where the task is done.
 
         A file that is to move is not gone as long as it is in no other place: to delete it brings nothing forward.
         """
@@ -43,7 +50,7 @@ class Goal:
         return wrong
 
     def unmet(self, tree: Tree) -> Mapping[str, Any] | None:
-        """The first chore that is not done."""
+        """Returns the first chore that is not done."""
         for chore in self.chores:
             if not self._met(tree, chore) or any(path in tree for path in chore["gone"] if path in self.gone):
                 return chore

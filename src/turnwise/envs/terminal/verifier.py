@@ -1,12 +1,11 @@
 """The functional verifiers of the terminal: which commands are as good as an expert's (PivotRL, arXiv:2603.21383, Eq. 6).
 
-``effect``: the command is run on a copy of the folder, and is accepted if it brings the task forward. It does so if fewer
-files are wrong after it than before, or if it harms nothing and shows where the file of the next chore lies, which was not
-known yet. The expert's command does not enter, so that a mistake of a clumsy expert cannot lower the bar, and an accepted
-command can never be repeated for ever: there is nothing left that it could gain.
+``effect``: the command is run on a copy of the folder. It is accepted if fewer files are wrong after it than before, or if it
+harms nothing and shows where the file of the next chore lies, which was not known yet. The expert's command does not count, so a
+clumsy expert's mistake cannot lower the bar. An accepted command that is repeated gains nothing and is refused.
 
 ``similarity``: the call fits its tool, and its normalised text is near the expert's, or a judge calls the two equivalent. For
-worlds whose commands are too dear to run, and as the paper's own choice for terminals.
+environments whose commands are too expensive to run; it is the paper's choice for terminals.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def effective(session: TerminalSession, action: str) -> bool:
 
 
 def normalised(command: str) -> list[str]:
-    """A command as words: quotes, blanks, "./" and the order of neighbouring flags do not count."""
+    """Returns a command as words: quotes, blanks, "./" and the order of neighbouring flags do not count."""
     try:
         lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True

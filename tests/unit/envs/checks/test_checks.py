@@ -117,26 +117,26 @@ def test_forks_that_share_state_are_found(env: SearchEnv, monkeypatch: pytest.Mo
 
 def test_forks_whose_state_leaks_are_found(env: SearchEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     shared: list[str] = []
-    act = SearchSession.act
+    use = SearchSession.use
 
     def leaking(session: SearchSession, tool: str, argument: str) -> Step:
         shared.append(argument)
-        answer = act(session, tool, argument)
+        answer = use(session, tool, argument)
         return Step(f"{len(shared)} {answer.observation}", done=answer.done, won=answer.won)
 
-    monkeypatch.setattr(SearchSession, "act", leaking)
+    monkeypatch.setattr(SearchSession, "use", leaking)
     assert any("does not see" in problem for problem in forks(env))
 
 
 def test_a_world_that_is_not_the_same_twice_is_no_success(env: SearchEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(range(100))
-    act = SearchSession.act
+    use = SearchSession.use
 
     def other(session: SearchSession, tool: str, argument: str) -> Step:
-        answer = act(session, tool, argument)
+        answer = use(session, tool, argument)
         return Step(f"{next(answers)} {answer.observation}", done=answer.done, won=answer.won)
 
-    monkeypatch.setattr(SearchSession, "act", other)
+    monkeypatch.setattr(SearchSession, "use", other)
     assert not replay(env, env.tasks("train", 1)[0]).alike
 
 

@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 
 from turnwise.data.chat import ChatTokens
 from turnwise.envs.checks import forges
-from turnwise.envs.environment import Environment
+from turnwise.envs.environment import SPLITS, Environment, Level
 from turnwise.envs.math import Equality, Interpreter, MathEnv
-from turnwise.envs.math.problems import KINDS, SPLITS, Level, make_problems
+from turnwise.envs.math.problems import KINDS, make_problems
 from turnwise.envs.math.public import boxed, read_problems
 from turnwise.errors import InputError
 from turnwise.models.shipped import ASSETS

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from turnwise.envs.search.encyclopaedia import SPLITS, Encyclopaedia, Level
+from turnwise.envs.environment import SPLITS, Level
+from turnwise.envs.search.encyclopaedia import Encyclopaedia
 from turnwise.envs.search.pages import Page, Pages, Question
 from turnwise.envs.search.retrieval import Bm25
 

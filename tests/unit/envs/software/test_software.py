@@ -101,7 +101,7 @@ def test_a_fork_leaves_its_parent_alone(env: SoftwareEnv) -> None:
 def test_the_verifier_goes_by_the_tools_name(calls: str) -> None:
     env, strict = (SoftwareEnv(calls=calls, verifier=v) for v in ("name", "call"))  # type: ignore[arg-type]
     session = env.reset(HAND)
-    expert = env.action(ToolCall("open", {"path": "bag.py"}))
+    expert = session.calls.write(ToolCall("open", {"path": "bag.py"}))
     for call, accepted in [
         (ToolCall("open", {"path": "bag.py"}), True),
         (ToolCall("open", {"path": TEST}), True),
@@ -112,8 +112,10 @@ def test_the_verifier_goes_by_the_tools_name(calls: str) -> None:
         (ToolCall("run", {}), False),
         (ToolCall("close", {"path": "bag.py"}), False),
     ]:
-        assert env.accepts(session, env.action(call), expert) is accepted
-        assert strict.accepts(session, env.action(call), expert) is (call.arguments == {"path": "bag.py"} and accepted)
+        assert env.accepts(session, session.calls.write(call), expert) is accepted
+        assert strict.accepts(session, session.calls.write(call), expert) is (
+            call.arguments == {"path": "bag.py"} and accepted
+        )
     assert not env.accepts(session, "open", expert)
     assert env.same(expert, f" {expert} ") and not env.same(f"{expert} x", expert)
     assert session.turns == 0

@@ -98,7 +98,7 @@ def test_lists_of_tasks_are_reproducible_and_bounded(installed):
     assert [task.id for task in env.tasks("train", 30, seed=1)] != names
     with pytest.raises(ValueError, match=r"split seen of tau2 \(airline\) has 10 tasks, 11 were asked for: lower data"):
         env.tasks("seen", 11)
-    with pytest.raises(ValueError, match="split must be train, seen or unseen, got 'test'"):
+    with pytest.raises(ValueError, match="train, seen, unseen, got 'test'"):
         env.tasks("test", 1)
 
 

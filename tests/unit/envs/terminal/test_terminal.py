@@ -31,10 +31,14 @@ def env(box: Box) -> TerminalEnv:
     return TerminalEnv(box=box)
 
 
+def said(env: TerminalEnv, command: str) -> str:
+    return env.reset(HAND).write("bash", command)
+
+
 def play(env: TerminalEnv, *commands: str) -> TerminalSession:
     session = env.reset(HAND)
     for command in commands:
-        session.step(env.action(command))
+        session.step(said(env, command))
     return session
 
 
@@ -65,7 +69,7 @@ def test_what_is_missing_is_counted() -> None:
                                      "mv desk/b.txt shelf", "mv desk/b.txt shelf/b.txt", "cp desk/b.txt shelf; rm desk/b.txt",
                                      "wc -l < desk/a.txt > count.txt", "echo 3 > count.txt"])  # fmt: skip
 def test_commands_that_bring_the_task_forward_are_accepted(env: TerminalEnv, command: str) -> None:
-    assert env.accepts(env.reset(HAND), env.action(command), "any")
+    assert env.accepts(env.reset(HAND), said(env, command), "any")
 
 
 @pytest.mark.parametrize("command", ["ls", "ls -R", "find .", "cat desk/b.txt", "grep -rl lamp", "grep -rl zebra",
@@ -74,7 +78,7 @@ def test_commands_that_bring_the_task_forward_are_accepted(env: TerminalEnv, com
 def test_near_misses_are_refused(env: TerminalEnv, command: str) -> None:
     session = env.reset(HAND)
     before = session.tree
-    assert not env.accepts(session, env.action(command), "any")
+    assert not env.accepts(session, said(env, command), "any")
     assert session.tree is before and session.turns == 0
 
 
@@ -197,12 +201,12 @@ def test_similarity_reads_the_calls_and_asks_the_judge_below_the_threshold(box: 
         return ours == "find"
 
     env = TerminalEnv(calls="hermes", verifier="similarity", threshold=0.75, judge=judge, box=box)
-    session, expert = env.reset(HAND), env.action("grep -rl fork")
+    session, expert = env.reset(HAND), said(env, "grep -rl fork")
     for command, accepted in [("grep -r -l 'fork'", True), ("grep -rl mug", True), ("find", True), ("ls desk", False)]:
-        assert env.accepts(session, env.action(command), expert) is accepted  # 3 of 4 words alike is 0.75
+        assert env.accepts(session, said(env, command), expert) is accepted  # 3 of 4 words alike is 0.75
     assert asked == [("find", "grep -rl fork"), ("ls desk", "grep -rl fork")]
     assert not env.accepts(session, "grep -rl fork", expert)  # no call
-    assert not env.accepts(session, env.action("grep -rl fork").replace("bash", "sh"), expert)
+    assert not env.accepts(session, said(env, "grep -rl fork").replace("bash", "sh"), expert)
 
 
 @pytest.mark.parametrize("wrong", [{"level": "huge"}, {"horizon": 0}, {"calls": "xml"}, {"verifier": "x"}, {"threshold": 0},

@@ -1,0 +1,89 @@
+"""The base of scripted experts: a good one, and a clumsy one that errs with given probabilities and recovers."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+from turnwise.envs.environment import Session
+
+S = TypeVar("S", bound=Session)
+MOST = 0.8  # of all probabilities together: above it hardly a turn would be left to act well
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """Probabilities of a clumsy expert's mistakes, one field for each kind. Subclasses are ``Mistakes`` or ``Slips``.
+
+    Raises:
+        ValueError: a probability lies outside [0, 1], or they sum to more than 0.8.
+    """
+
+    def __post_init__(self) -> None:
+        key = type(self).__name__.lower()
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if not 0 <= value <= 1:
+                raise ValueError(f"{key}.{name}: a probability lies in [0, 1], got {value}")
+        if sum(values.values()) > MOST:
+            raise ValueError(
+                f"{key}: the probabilities sum to {sum(values.values()):g}; at most {MOST}, or no task ends"
+            )
+
+    def drawn(self, draw: float) -> str | None:
+        """Returns the mistake that a uniform draw from [0, 1) selects, or None."""
+        for field in fields(self):
+            draw -= getattr(self, field.name)
+            if draw < 0:
+                return field.name
+        return None
+
+
+class Expert(ABC, Generic[S]):
+    """An expert that knows the solution. One instance acts in one episode.
+
+    Args:
+        session: a fresh episode.
+        seed: of its draws between actions that are equally good.
+    """
+
+    def __init__(self, session: S, seed: int | str) -> None:
+        self.rng = random.Random(f"{session.task.env} expert {seed} {session.task.id}")
+
+    @abstractmethod
+    def best(self, session: S) -> str:
+        """Returns the right action."""
+
+    def act(self, session: S) -> str:
+        """Returns the next action."""
+        return self.best(session)
+
+
+class Clumsy(Expert[S]):
+    """An expert that errs. It goes before the good expert among the bases of a class.
+
+    For each field of ``chances`` a subclass has a method of that name with ``_`` before it. The method returns the mistake as
+    an action, or None where it is not possible.
+    """
+
+    def __init__(self, session: S, seed: int | str, chances: Chances) -> None:
+        super().__init__(session, seed)
+        self.chances = chances
+
+    def has_room(self, session: S) -> bool:
+        """Whether the turns that are left suffice to correct a mistake."""
+        return True
+
+    def mistake(self, session: S, *known: Any) -> str | None:
+        """Draws a mistake; None where none is due or possible. ``known`` goes to the mistake's method."""
+        draw = self.rng.random()
+        name = self.chances.drawn(draw) if self.has_room(session) else None
+        action: str | None = getattr(self, f"_{name}")(session, *known) if name else None
+        return action
+
+    def act(self, session: S) -> str:
+        """Returns the next action, which is now and then a mistake."""
+        action = self.mistake(session)
+        return self.best(session) if action is None else action

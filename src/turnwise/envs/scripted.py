@@ -1,0 +1,115 @@
+"""The base of the shipped environments: tasks by count, episodes of their own tasks, demonstrations by scripted experts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from turnwise.envs.demonstration import by_quality, demonstration
+from turnwise.envs.environment import Quality, check_split, check_task, same_text
+from turnwise.envs.experts import Chances, Clumsy, Expert, S
+from turnwise.errors import InputError
+from turnwise.types import Task, Trajectory
+
+T = TypeVar("T")
+
+
+class ScriptedEnv(ABC, Generic[S]):
+    """See ``turnwise.envs.environment.Environment``.
+
+    Attributes:
+        name: of the environment, in its tasks too.
+        horizon: turns of an episode.
+        good, clumsy: classes of the experts.
+        mistakes: probabilities of the clumsy expert.
+    """
+
+    name: str
+    horizon: int
+    good: type[Expert[S]]
+    clumsy: type[Clumsy[S]]
+    mistakes: Chances
+
+    @abstractmethod
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        """Returns the tasks of :meth:`tasks`; ``count`` is at least 0."""
+
+    @abstractmethod
+    def begin(self, task: Task) -> S:
+        """Opens an episode of a task that was made for this environment."""
+
+    @abstractmethod
+    def accepts(self, session: S, action: str, expert: str) -> bool:
+        """The functional verifier (PivotRL Eq. 6); ``session`` is not changed. The folder's ``verifier`` states the rule.
+
+        Raises:
+            EnvironmentFault: the environment failed.
+        """
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """Returns ``count`` different tasks of a split; a longer list starts with the shorter one.
+
+        Raises:
+            ValueError: the split is unknown or the count negative.
+            InputError: the split has fewer tasks.
+        """
+        check_split(split)
+        if count < 0:
+            raise ValueError(f"count: cannot draw {count} tasks")
+        return self.draw(split, count, seed)
+
+    def reset(self, task: Task) -> S:
+        """Opens a fresh episode.
+
+        Raises:
+            ValueError: the task belongs to another environment, or its data is no task of this one.
+            EnvironmentFault: the environment failed.
+        """
+        check_task(task, self.name)
+        return self.begin(task)
+
+    def chances(self) -> Chances:
+        """Returns the probabilities of the clumsy expert."""
+        return self.mistakes
+
+    def unknown(self, session: S) -> str:
+        """Says what a task's file leaves out so that no expert can demonstrate it; empty where nothing is missing."""
+        return ""
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """Runs an expert's episode: opening, then actions and observations in turn, the last observation included.
+
+        Raises:
+            ValueError: the quality is neither good nor clumsy.
+            InputError: the experts do not know the solution.
+            NoSandboxError: the environment needs a sandbox, and this machine has none.
+            EnvironmentFault: the environment failed.
+        """
+        session = self.reset(task)
+        if missing := self.unknown(session):
+            raise InputError(
+                f"task {task.id}: its file {missing}, so the experts cannot demonstrate it; give trajectories as data.file, "
+                "or choose a method that needs none (method=grpo, method=trace)"
+            )
+        expert = by_quality(
+            quality, lambda: self.good(session, seed), lambda: self.clumsy(session, seed, self.chances())
+        )
+        return demonstration(session, lambda: expert.act(session), quality, seed)
+
+    def same(self, action: str, expert: str) -> bool:
+        """Whether both are equal after whitespace is normalised (the strict verifier, PivotRL Eq. 2)."""
+        return same_text(action, expert)
+
+
+def first(found: list[T], count: int, source: str) -> list[T]:
+    """Returns the first ``count``.
+
+    Raises:
+        InputError: there are fewer.
+    """
+    if count > len(found):
+        raise InputError(
+            f"{source} has {len(found)} tasks, {count} were asked for: lower data.trajectories, states.count or eval.tasks"
+        )
+    return found[:count]

@@ -1,0 +1,124 @@
+"""What ``env=search`` and ``env=browse`` share: questions over pages, a retriever, and an answer that ends the episode."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from turnwise.envs.calls import Calls, Hermes, Style, tool
+from turnwise.envs.environment import Level, Step
+from turnwise.envs.search.pages import Question
+from turnwise.envs.search.retrieval import Bm25, Retriever, Served
+from turnwise.envs.search.scoring import score
+from turnwise.envs.search.sources import Source
+from turnwise.envs.tool_env import ToolEnv
+from turnwise.envs.tool_session import TextSession
+from turnwise.types import Task
+
+ANSWER = tool(
+    "answer",
+    "Give the final answer: a name, a number, a date, yes or no. This ends the episode.",
+    text=("string", "the answer"),
+)
+ANSWERED = "The answer was noted."
+NOTHING = "Nothing found."
+_ASKED = "Answer the question with facts that you find."
+
+
+class QuestionSession(TextSession):
+    """An episode that ends with an answer.
+
+    Args:
+        question: of the task.
+        retriever: finds pages.
+        results: how many pages a search shows.
+        floor: F1 from which a partly right answer is paid.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        question: Question,
+        retriever: Retriever,
+        results: int,
+        calls: Calls,
+        horizon: int,
+        floor: float,
+    ) -> None:
+        super().__init__(task, calls, horizon, _ASKED, question.text)
+        self.question, self.retriever, self.most, self.floor = question, retriever, results, floor
+
+    @abstractmethod
+    def missing(self) -> Sequence[Any]:
+        """Returns the evidence that no observation has shown yet, in the order in which it can be found."""
+
+    def answered(self, answer: str) -> Step:
+        """Ends the episode. An exact match pays 1, another answer its F1 from ``floor`` on; only the exact one has won."""
+        result = score(answer, self.question.answers)
+        info = {"exact": float(result.exact), "f1": result.f1}
+        return Step(ANSWERED, result.reward(self.floor), True, result.exact, info)
+
+    def accepts_answer(self, answer: str, expert: tuple[str, str] | None) -> bool:
+        """Whether an answer is right and supported: all evidence was shown, or the expert's call is an answer too."""
+        supported = not self.missing() or (expert is not None and expert[0] == "answer")
+        return supported and score(answer, self.question.answers).exact
+
+
+Q = TypeVar("Q", bound=QuestionSession)
+
+
+class QuestionEnv(ToolEnv[Q]):
+    """An environment of questions. ``turnwise.envs.search.SearchEnv`` documents the arguments.
+
+    Attributes:
+        opens: whether the policy opens pages, so that a retriever alone is not enough.
+        evidence: what question files have to name for the experts.
+
+    Raises:
+        ValueError: a number is out of range, or there are no pages.
+        InputError: a file cannot be used.
+    """
+
+    opens = False
+    evidence = "pages"
+
+    def __init__(
+        self,
+        tools: Sequence[Mapping[str, Any]],
+        level: Level,
+        edition: int,
+        countries: int | None,
+        horizon: int,
+        calls: Style | None,
+        floor: float,
+        files: Mapping[str, str] | None,
+        corpus: str | None,
+        retriever: str | None,
+    ) -> None:
+        if not 0 <= floor <= 1:
+            raise ValueError(f"floor: F1 lies in [0, 1], got {floor}")
+        super().__init__(level, horizon, calls, tools)
+        self.floor = floor
+        self._source = Source(level, edition, countries, files, corpus)
+        self.source, self.retriever, self.corpus = self._source.name, retriever, corpus
+        self._pages = self._source.pages
+        if self._pages is None and (self.opens or retriever is None):
+            other = "" if self.opens else ", or a retriever's address"
+            raise ValueError(f"corpus: these question files bring no pages; name a file of pages{other}")
+        self._retriever: Retriever
+        if retriever is not None:
+            self._retriever = Served(retriever)
+        elif self._pages is not None:
+            self._retriever = Bm25(self._pages)
+
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        return self._source.tasks(self.name, split, count, seed)
+
+    def unknown(self, session: Q) -> str:
+        return "" if session.question.evidence else f"names no supporting {self.evidence}"
+
+
+def malformed(session: QuestionSession, action: str, short: str) -> str:
+    """Returns a call without its end, or the ``short`` text where calls are short."""
+    return action.replace("</tool_call>", "").strip() if isinstance(session.calls, Hermes) else short

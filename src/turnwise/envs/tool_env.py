@@ -1,0 +1,49 @@
+"""The base of environments whose actions are calls of a few tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from turnwise.envs.calls import Style, calls_of
+from turnwise.envs.environment import Level, check_horizon
+from turnwise.envs.experts import S
+from turnwise.envs.scripted import ScriptedEnv
+
+FEWEST = 20  # characters of an observation
+
+
+class ToolEnv(ScriptedEnv[S]):
+    """An environment with levels and tools. Its sessions are :class:`~turnwise.envs.tool_session.ToolSession`.
+
+    Args:
+        level: ``tiny`` means short calls unless ``calls`` says otherwise.
+        horizon: turns of an episode.
+        calls: how calls are written, ``short`` or ``hermes``; None is short at the tiny level, else hermes.
+        tools: definitions that ``turnwise.envs.calls.tool`` made.
+        bare: whether short calls leave out the name of the only tool.
+
+    Raises:
+        ValueError: there is no such level or style, or the horizon is below 1.
+    """
+
+    def __init__(
+        self,
+        level: Level,
+        horizon: int,
+        calls: Style | None,
+        tools: Sequence[Mapping[str, Any]],
+        bare: bool = False,
+    ) -> None:
+        if level not in get_args(Level):
+            raise ValueError(f"level: must be {' or '.join(get_args(Level))}, got {level!r}")
+        self.level: Level = level
+        self.horizon = check_horizon(horizon)
+        self.calls = calls or ("short" if level == "tiny" else "hermes")
+        self._calls = calls_of(self.calls, tools, bare)
+
+
+def check_shown(shown: int | None) -> None:
+    """Raises ``ValueError`` where an observation would have fewer than 20 characters."""
+    if shown is not None and shown < FEWEST:
+        raise ValueError(f"shown: an observation has at least {FEWEST} characters, got {shown}")

@@ -1,0 +1,104 @@
+"""A tool environment made of the shared bases alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from turnwise.envs.calls import tool
+from turnwise.envs.checks.replay import replay
+from turnwise.envs.environment import Environment, Step
+from turnwise.envs.experts import Chances, Clumsy, Expert
+from turnwise.envs.tool_env import ToolEnv
+from turnwise.envs.tool_session import TextSession
+from turnwise.errors import InputError
+from turnwise.types import Task
+
+TOOLS = (tool("guess", "Guess the number.", number=("string", "the number")),)
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes(Chances):
+    low: float = 0.4
+    never: float = 0.4
+
+
+class SafeSession(TextSession):
+    def use(self, name: str, argument: str) -> Step:
+        won = argument == self.task.data["number"]
+        return Step("open" if won else "closed", float(won), won, won)
+
+
+class GoodExpert(Expert[SafeSession]):
+    def best(self, session: SafeSession) -> str:
+        return session.write("guess", session.task.data["number"])
+
+
+class ClumsyExpert(Clumsy[SafeSession], GoodExpert):
+    def has_room(self, session: SafeSession) -> bool:
+        return session.horizon - session.turns > 1
+
+    def _low(self, session: SafeSession) -> str:
+        return session.write("guess", "0")
+
+    def _never(self, session: SafeSession) -> None:
+        return None  # not possible: the good expert's action is taken
+
+
+class SafeEnv(ToolEnv[SafeSession]):
+    name = "safe"
+    good, clumsy = GoodExpert, ClumsyExpert
+
+    def __init__(self, mistakes: Mistakes | None = None) -> None:
+        super().__init__("tiny", 4, None, TOOLS)
+        self.mistakes = mistakes or Mistakes()
+
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        return [Task(self.name, f"{split}/{n}", split, {"number": str(n + 1)}) for n in range(count)]
+
+    def begin(self, task: Task) -> SafeSession:
+        return SafeSession(task, self._calls, self.horizon, "", "open the safe")
+
+    def unknown(self, session: SafeSession) -> str:
+        return "" if session.task.data["number"] else "names no number"
+
+    def accepts(self, session: SafeSession, action: str, expert: str) -> bool:
+        return session.read(action) == session.read(expert)
+
+
+def test_an_environment_of_tools_is_made_of_the_bases() -> None:
+    env = SafeEnv()
+    assert isinstance(env, Environment)
+    for task in env.tasks("train", 5):
+        assert env.demonstrate(task).success
+        assert replay(env, task).alike
+        assert env.accepts(
+            env.reset(task), f"guess  {task.data['number']}", env.demonstrate(task).messages[-2]["content"]
+        )
+    with pytest.raises(ValueError, match="split"):
+        env.tasks("test", 1)
+    with pytest.raises(InputError, match="names no number"):
+        env.demonstrate(Task("safe", "x", "train", {"number": ""}))
+
+
+def test_a_clumsy_expert_errs_as_often_as_its_chances_say_and_recovers() -> None:
+    shown = [SafeEnv().demonstrate(task, "clumsy", seed) for task in SafeEnv().tasks("train", 50) for seed in range(10)]
+    assert all(each.success for each in shown)
+    first = [each.messages[2]["content"] for each in shown]
+    assert 0.3 < first.count("guess 0") / len(first) < 0.5  # of 500 draws
+    assert all(
+        SafeEnv(Mistakes(0, 0.8)).demonstrate(each.task, "clumsy").messages[2]["content"] != "guess 0"
+        for each in shown[:5]
+    )
+
+
+def test_a_draw_selects_the_mistake_in_the_order_of_the_fields() -> None:
+    assert [Mistakes(0.25, 0.5).drawn(draw) for draw in (0.0, 0.24, 0.25, 0.74, 0.75)] == [
+        "low",
+        "low",
+        "never",
+        "never",
+        None,
+    ]
