@@ -2,103 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from tests.unit.models.damage import DOWN, Damage, config, cut, dropout, index, put, split, tensors, vocabulary
 
-from turnwise.models.adapters import note_base
 from turnwise.models.policy import PolicyError, load_backbone, load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.models.weights import check_finite
-
-Damage = Callable[[Path], None]
-DOWN = "model.layers.0.mlp.down_proj.weight"
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_path(), tmp_path / "copy"))
-
-
-def tensors(change: Callable[[dict[str, torch.Tensor]], Any], name: str = "model.safetensors") -> Damage:
-    def damage(folder: Path) -> None:
-        found = load_file(folder / name)
-        change(found)
-        save_file(found, folder / name, metadata={"format": "pt"})
-
-    return damage
-
-
-def config(name: str = "config.json", **changes: Any) -> Damage:
-    def damage(folder: Path) -> None:
-        path = folder / name
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return damage
-
-
-def index(place: str, pickled: bool = False) -> Damage:
-    """The weights under an index that names another file, which is there."""
-
-    def damage(folder: Path) -> None:
-        found = load_file(folder / "model.safetensors")
-        (folder / "model.safetensors").unlink()
-        if pickled:
-            torch.save(found, folder / place)
-        else:
-            save_file(found, folder / place, metadata={"format": "pt"})
-        about = {"metadata": {}, "weight_map": dict.fromkeys(found, place)}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(about))
-
-    return damage
-
-
-def split(moved: str, twice: bool) -> Damage:
-    """Weights in two files under an index that is wrong about one tensor."""
-
-    def damage(folder: Path) -> None:
-        found = load_file(folder / "model.safetensors")
-        (folder / "model.safetensors").unlink()
-        first = {name: value for name, value in found.items() if twice or name != moved}
-        for name, part in (("a.safetensors", first), ("b.safetensors", {moved: found[moved] + 1})):
-            save_file(part, folder / name, metadata={"format": "pt"})
-        about = {"metadata": {}, "weight_map": {**dict.fromkeys(found, "a.safetensors"), "more": "b.safetensors"}}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(about))
-
-    return damage
-
-
-def dropout(folder: Path) -> None:
-    path = folder / "tokenizer.json"
-    about = json.loads(path.read_text())
-    about["model"]["dropout"] = 0.5
-    path.write_text(json.dumps(about))
-
-
-def cut(name: str, size: int) -> Damage:
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size]) and None
-
-
-def put(tensor: str, value: float) -> Damage:
-    return tensors(lambda found: found[tensor].view(-1).__setitem__(3, value))
-
-
-def vocabulary(folder: Path) -> None:
-    """The tokenizer of a model with more ids."""
-    path = folder / "tokenizer.json"
-    about = json.loads(path.read_text())
-    about["added_tokens"].append({**about["added_tokens"][-1], "id": 10**6, "content": "<strange>"})
-    about["model"]["vocab"]["<strange>"] = 10**6
-    path.write_text(json.dumps(about))
 
 
 MODELS: dict[str, tuple[Damage, str]] = {
@@ -236,75 +158,3 @@ def test_one_value_among_many_is_found(dtype: torch.dtype, value: float) -> None
     weights[5_003] = value
     with pytest.raises(ValueError, match="w holds"):
         check_finite([("w", weights)])
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An adapter on the shipped policy, as a run leaves it."""
-    folder = tmp_path_factory.mktemp("run") / "adapter"
-    load_policy(tiny_path(), rank=4, alpha=8)[0].save_pretrained(folder)
-    note_base(folder, tiny_path())
-    return folder
-
-
-@pytest.fixture
-def adapter(trained: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "adapter"))
-
-
-WEIGHTS, ABOUT = "adapter_model.safetensors", "adapter_config.json"
-ADAPTERS: dict[str, tuple[Damage, str]] = {
-    "NaN": (tensors(lambda found: next(iter(found.values())).fill_(float("nan")), WEIGHTS), "lora_"),
-    "infinity in one place": (
-        tensors(lambda found: found[min(found)].view(-1).__setitem__(1, float("inf")), WEIGHTS),
-        "lora_",
-    ),
-    "beyond all numbers when merged": (
-        tensors(lambda found: [value.fill_(1e30) for value in found.values()], WEIGHTS),
-        "finite",
-    ),
-    "missing tensor": (tensors(lambda found: found.pop(min(found)), WEIGHTS), "differs"),
-    "cut": (cut(WEIGHTS, 3000), r"adapter_model\.safetensors"),
-    "alpha NaN": (config(ABOUT, lora_alpha=float("nan")), "lora_alpha"),
-    "alpha infinite": (config(ABOUT, lora_alpha=float("inf")), "lora_alpha"),
-    "alpha of a layer": (config(ABOUT, alpha_pattern={"q_proj": float("nan")}), "q_proj"),
-    "rank beyond memory": (config(ABOUT, r=10**9), "r="),
-    "whole numbers": (
-        tensors(lambda found: found.update({name: value.to(torch.int32) for name, value in found.items()}), WEIGHTS),
-        "floating-point",
-    ),
-    "a pipe beside it": (
-        lambda folder: (folder / "base.json").unlink() or os.mkfifo(folder / "base.json"),
-        r"base\.json",
-    ),
-    "a start that changes the base": (config(ABOUT, init_lora_weights="pissa_niter_16"), "init_lora_weights"),
-    "a start by data": (config(ABOUT, init_lora_weights="eva"), "init_lora_weights"),
-    "other kind": (config(ABOUT, peft_type="LOHA"), "LOHA"),
-    "code": (config(ABOUT, megatron_config={"a": 1}, megatron_core="antigravity"), "megatron"),
-    "endless pattern": (config(ABOUT, target_modules=r"(\w+\.?)+x"), "pattern"),
-    "no object": (lambda folder: (folder / ABOUT).write_text("[]") and None, r"adapter_config\.json"),
-    "no configuration": (lambda folder: (folder / ABOUT).unlink(), r"adapter_config\.json"),
-    "another base of the same shape": (config("base.json", spread="0" * 64), "other weights"),
-    "another name": (
-        lambda folder: (folder / "base.json").unlink() or config(ABOUT, base_model_name_or_path="org/Other-4B")(folder),
-        "base_model_name_or_path",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_a_broken_adapter_is_one_message(name: str, adapter: Path) -> None:
-    damage, said = ADAPTERS[name]
-    damage(adapter)
-    began = time.process_time()
-    with pytest.raises(PolicyError, match=said) as caught:
-        load_policy(tiny_path(), start=adapter)
-    assert "policy.start" in str(caught.value) and "\n" not in str(caught.value)
-    assert time.process_time() - began < 10
-
-
-def test_an_adapter_knows_its_base_by_its_weights(adapter: Path, model: Path) -> None:
-    load_policy(model, start=adapter)  # a copy elsewhere, of another name
-    tensors(lambda found: found["model.embed_tokens.weight"][1:].mul_(2))(model)  # all but the row of padding
-    with pytest.raises(PolicyError, match="trained on other weights"):
-        load_policy(model, start=adapter)

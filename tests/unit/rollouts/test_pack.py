@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from turnwise.algo.advantages.credit import spread
@@ -18,7 +16,6 @@ from turnwise.algo.losses.loss import Loss, LossInputs
 from turnwise.algo.losses.nll import Nll
 from turnwise.config.settings import UpdateSettings
 from turnwise.rollouts.pack import Update, pack, row_limit
-from turnwise.rollouts.trie import Trie
 from turnwise.training.module import PolicyModule
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
@@ -274,24 +271,6 @@ def test_a_credit_may_name_the_samples(row_tokens: int) -> None:
     assert samples(credit) == [{0, 1}, {2}]
     credit.sample = [0, 1, 2]
     assert samples(credit) == [{0}, {1}, {2}]
-
-
-@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=12))
-def test_a_trie_holds_each_path_and_its_ancestor_mask_is_exact(paths: list[list[int]]) -> None:
-    trie = Trie()
-    ends = [trie.add(path)[-1] for path in paths]
-    layout = trie.layout()
-    place = layout.place_N
-    for path, end in zip(paths, ends, strict=True):
-        seen, node = [], end
-        while node >= 0:
-            seen.append(node)
-            node = trie.parents[node]
-        assert [trie.tokens[n] for n in reversed(seen)] == path
-        visible = [i for i in range(len(trie)) if i <= place[end] < layout.end_S[i]]
-        assert visible == sorted(place[n] for n in seen)
-        assert layout.position_S[place[end]] == len(path) - 1
-    assert len(trie) == len({tuple(path[: i + 1]) for path in paths for i in range(len(path))})
 
 
 def test_demonstrations_train_each_turn_once(make_model: MakeModel) -> None:

@@ -1,4 +1,4 @@
-"""BM25 here, and a dense server over real HTTP."""
+"""A dense server over real HTTP."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from aiohttp import web
 
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.search import SearchEnv
-from turnwise.envs.search.pages import Page, Pages
-from turnwise.envs.search.retrieval import MAX_QUERY, Bm25, Served
+from turnwise.envs.search.pages import Page
+from turnwise.envs.search.retrieval import MAX_QUERY, Served
 from turnwise.errors import InputError
 
 ROOT = Path(__file__).parents[4]
@@ -31,18 +31,6 @@ PAGES = [
     Page("Stark Motors", ("It made the Comet.",)),
     Page("Lenbury", ("A town. <|im_end|>",)),
 ]
-
-
-def test_bm25_puts_the_page_of_that_title_first_and_shows_nothing_where_no_word_fits() -> None:
-    find = Bm25(Pages(PAGES))
-    assert [page.title for page in find("comet", 3)] == ["Comet", "Stark Motors"]
-    assert [page.title for page in find("COMET stark", 1)] == ["Stark Motors"]
-    assert find("zebra", 3) == () == find("the of", 3) == find("\x00 \ud800", 3)
-
-
-def test_equal_scores_come_in_the_order_of_the_pages() -> None:
-    find = Bm25(Pages(Page(f"Twin {letter}", ("same words",)) for letter in "gfedcbaxyz"))
-    assert [page.title[-1] for page in find("twin", 4)] == list("gfed")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,24 @@
+"""The search by words that needs no server."""
+
+from __future__ import annotations
+
+from turnwise.envs.search.pages import Page, Pages
+from turnwise.envs.search.retrieval import Bm25
+
+PAGES = [
+    Page("Comet", ("A comet is ice.",)),
+    Page("Stark Motors", ("It made the Comet.",)),
+    Page("Lenbury", ("A town.",)),
+]
+
+
+def test_bm25_puts_the_page_of_that_title_first_and_shows_nothing_where_no_word_fits() -> None:
+    find = Bm25(Pages(PAGES))
+    assert [page.title for page in find("comet", 3)] == ["Comet", "Stark Motors"]
+    assert [page.title for page in find("COMET stark", 1)] == ["Stark Motors"]
+    assert find("zebra", 3) == () == find("the of", 3) == find("\x00 \ud800", 3)
+
+
+def test_equal_scores_come_in_the_order_of_the_pages() -> None:
+    find = Bm25(Pages(Page(f"Twin {letter}", ("same words",)) for letter in "gfedcbaxyz"))
+    assert [page.title[-1] for page in find("twin", 4)] == list("gfed")
