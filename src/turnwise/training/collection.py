@@ -5,25 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
-from turnwise.config.settings import RolloutSettings, UpdateSettings
 from turnwise.errors import InputError
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.demonstrate import demonstration, paths
-from turnwise.rollouts.judged import NOT_SUMS, Judged
+from turnwise.rollouts.judged import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
-from turnwise.training.distributed import DistributedContext
 from turnwise.training.earlier import become, remembered
 from turnwise.training.frozen import Frozen
 from turnwise.training.module import PolicyModule
 from turnwise.training.overlap import Overlap
-from turnwise.training.recorder import Recorder
+from turnwise.training.parts import Parts, Settings
+from turnwise.training.recorder import Gathered, Recorder
 from turnwise.training.reprofile import Reprofile
 from turnwise.types import Credit, RolloutTree, State
 
@@ -53,17 +52,6 @@ class Allocated:
         return self.allocator.expand(trees)
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """What a collection brought, and the counts as they stood when it ended: sums since the process began, but for ``cost``."""
-
-    experience: Experience
-    cost: Mapping[str, float]
-    judge: Mapping[str, float]
-    engine: Mapping[str, float]
-    seconds: float
-
-
 def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> dict[str, float]:
     """Metrics of what sampled: its report, updates that its policy was behind, seconds in which the run did nothing else."""
     return {
@@ -89,19 +77,14 @@ class Collection:
     whoever needs the engine calls :meth:`settle` first.
 
     Args:
+        settings: how much an iteration collects, how it is packed, and the seed of the order of states and of every draw.
+        parts: what the method is composed of. Without an allocator nothing is sampled: the demonstrated path is the tree.
         states: where the run may act.
-        parts: allocator, gate, reward, advantage. Without an allocator nothing is sampled: the demonstrated path is the tree.
-        rollout, update: how much an iteration collects, and how it is packed.
-        player, module, recorder: who plays, whose weights, who writes it down.
-        seed: of the order of the states and of every draw.
-        judged: the reward with a judge beside it, where there is one; it takes the place of the reward alone.
-        learners: what else learns from every collection.
-        distributed: the processes of the run. Each plays its share of the states, then all know all trees, and each trains on its
-            share of the micro-batches.
-        iterations: of the run; the last one collects nothing ahead.
-        reprofile: whose states are played where they are chosen anew as the run goes on, in the place of ``states``.
-        frozen: groups that were played before the run's first update (``rollout.frozen``). Every iteration draws from them, and
-            none plays.
+        player: samples; each process of the run samples for its share of the states.
+        module: the policy.
+        recorder: writes down what was collected.
+        reprofile: chooses the states anew as the run goes on; it takes the place of ``states``.
+        frozen: groups that were sampled before the first update (``rollout.frozen``); every iteration draws from them.
 
     Raises:
         InputError: the parts need every collection to be of the current policy.
@@ -109,45 +92,39 @@ class Collection:
 
     def __init__(
         self,
+        settings: Settings,
+        parts: Parts,
         states: Sequence[State],
-        parts: Mapping[str, Any],
-        rollout: RolloutSettings,
-        update: UpdateSettings,
         player: Player,
         module: PolicyModule,
         recorder: Recorder,
-        seed: int,
-        judged: Judged | None = None,
-        learners: Sequence[Learner] = (),
-        distributed: DistributedContext | None = None,
-        iterations: int = 0,
         reprofile: Reprofile | None = None,
         frozen: Frozen | None = None,
     ) -> None:
-        self.distributed = distributed or DistributedContext()
-        self.iterations, self.overlap = iterations, Overlap[Gathered]()
+        rollout, update = settings.rollout, settings.update
+        self.settings, self.parts, self.player, self.module, self.recorder = settings, parts, player, module, recorder
+        self.reprofile, self.frozen, self.distributed = reprofile, frozen, module.distributed
+        self.overlap = Overlap[Gathered]()
         self.settled = 0.0  # s waited for what is collected ahead since it was begun, before it was taken
         self.halted = False
-        self.sampled = parts["allocator"] is not None
-        self.frozen = frozen
+        self.sampled = parts.allocator is not None
         self.staleness = rollout.staleness if self.sampled else 0
         if self.staleness and self.distributed.world > 1:
             raise InputError(
                 "rollout.staleness=1 is for one process: the collections of several talk to each other, and so do their "
                 "gradients meanwhile; set rollout.staleness=0, or trainer.devices=1"
             )
-        self.judged, self.learners, self.reprofile = judged, learners, reprofile
-        self.parts, self.player, self.module, self.recorder, self.seed = parts, player, module, recorder, seed
+        self.learners: Sequence[Learner] = [parts.predictor] if parts.predictor else []
         self.by_root = {} if self.sampled else paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         if frozen is not None:
             roots = frozen.states
         self.memory: dict[str, float] = {}  # the advantage's; it travels in the checkpoint (training/stream.py)
         self.collector = Collector(
-            select=reprofile or Batches(roots, seed, rollout.states, rollout.trajectories),
+            select=reprofile or Batches(roots, settings.seed, rollout.states, rollout.trajectories),
             play=frozen or (self._play if self.sampled else self._demonstrate),
-            reward=judged or parts["reward"] or (lambda tree: {}),
-            advantage=parts["advantage"] or Imitation(),
+            reward=parts.judged or parts.reward or (lambda tree: {}),
+            advantage=parts.advantage or Imitation(),
             row_tokens=update.row_tokens,
             batch_tokens=update.batch_tokens,
             steps=update.steps,
@@ -175,9 +152,10 @@ class Collection:
         if self.reprofile is not None:
             learned |= self.reprofile.collected(experience)
         cost = self.distributed.add(gathered.cost)
-        judge = self.distributed.add(gathered.judge, largest=SLOWEST) if self.judged else {}
+        judge = self.distributed.add(gathered.judge, largest=SLOWEST) if self.parts.judged else {}
         ahead = self._ahead(iteration + 1)
-        self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned, cpu_began, done - began)
+        whole = replace(gathered, cost=cost, judge=judge, seconds=seconds)
+        self.recorder.collected(iteration, whole, packed, learned, cpu_began, done - began)
         if ahead is not None:
             self.overlap.begin(iteration + 1, ahead)
         return [update.share(self.distributed.rank, self.distributed.world) for update in packed]
@@ -209,12 +187,12 @@ class Collection:
         The engine gets the weights even if it has them: what it kept of another collection would be in other batches than
         after a start from the checkpoint, and last digits depend on that.
         """
-        if not self.staleness or iteration >= self.iterations:
+        if not self.staleness or iteration >= self.settings.iterations:
             return None
         self.module.earlier = remembered(
             self.module
-        )  # also where the run ends: its next start collects with this policy
-        if getattr(self.module._trainer, "received_sigterm", False):
+        )  # also if the run ends now: its next start collects with this policy
+        if self.module.trainer.received_sigterm:
             return None
         began = time.monotonic()
         self.module.sync_weights(self.player.engine)
@@ -224,9 +202,9 @@ class Collection:
         before = asdict(self.player.tally)
         experience = self.collector.collect(iteration, memory)
         cost = {name: count - before[name] for name, count in asdict(self.player.tally).items()}
-        judge = self.judged.report() if self.judged else {}
+        judge = self.parts.judged.report() if self.parts.judged else {}
         engine = self.player.engine.report() if self.sampled else {}
-        return Gathered(experience, cost, judge, engine, time.monotonic() - began)
+        return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
     def _stale(self, experience: Experience) -> int:
         """By how many updates the oldest rollouts are behind."""
@@ -238,16 +216,17 @@ class Collection:
         return max((version - tree.version for tree in experience.trees), default=0)
 
     def _play(self, states: Sequence[State], key: object) -> list[RolloutTree]:
-        allocator = self.parts["allocator"]
+        parts, allocator = self.parts, self.parts.allocator
+        assert allocator is not None and parts.gate is not None
         if self.distributed.world > 1:
             allocator = Allocated(allocator, dict(zip((state.id for state in states), allocator(states), strict=True)))
         return self.player.play(
             self.distributed.share(states),
             allocator,
-            self.parts["gate"],
-            (self.seed, key),
+            parts.gate,
+            (self.settings.seed, key),
             on_turns=self._still,
-            on_reply=self.judged.ask if self.judged else None,
+            on_reply=parts.judged.ask if parts.judged else None,
         )
 
     def _still(self, turns: int) -> None:

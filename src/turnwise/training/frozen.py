@@ -91,82 +91,77 @@ def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
     return Batches(states, seed, count)(0)
 
 
-def record(
-    player: Player,
-    states: Sequence[State],
-    allocator: Allocator,
-    gate: Gate,
-    folder: Path,
-    key: object,
-    begin: Callable[[], None],
-    distributed: DistributedContext | None = None,
-    on_done: Callable[[int], None] | None = None,
-) -> Frozen:
-    """Play the states into ``folder``, as far as they do not lie there, and read them back.
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Samples the groups of a buffer and keeps them in files.
 
-    Every start of a run thus trains on what the files hold, and a kill costs the shard under way.
-
-    Args:
+    Attributes:
         player, allocator, gate: as for an iteration; nothing is stopped.
-        states: those of the buffer, in the same order in every start.
+        folder: of the files.
         key: names the draws.
-        begin: gives the engine the weights; called before each shard, so that nothing is left of the one before.
-        distributed: who plays a share of it; the first writes.
-        on_done: told how many states have just been played, or found.
-
-    Raises:
-        InputError: a file holds groups of other states.
+        begin: gives the engine the weights; called before each file, so that nothing is left of the one before.
+        distributed: each process samples its share; the first writes.
     """
-    distributed = distributed or DistributedContext()
-    trees: dict[str, RolloutTree] = {}
-    cost: Counter[str] = Counter()
-    for number, start in enumerate(range(0, len(states), SHARD)):
-        part, path = states[start : start + SHARD], folder / f"shard-{number:05d}.json.gz"
-        shard = _read(path) if distributed.first else None
-        if distributed.broadcast(shard is None if distributed.first else None):
-            begin()
-            _record(player, part, allocator, gate, path, key, distributed)
-        if (shard := shard or _read(path)) is None:
-            raise InputError(
-                f"{path}: is damaged as soon as it is written; look after the disk, and start the run again"
-            )
-        if [(state.id, list(state.ids)) for state in part] != [
-            (tree.state.id, list(tree.state.ids)) for tree in shard.trees
-        ]:
-            raise InputError(
-                f"{path}: holds groups of other states than this run would play, as after a change of the data or of the code; "
-                "fresh=true puts the run aside and plays them again"
-            )
-        trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, shard.trees, strict=True)}
-        cost.update(shard.cost)
-        if on_done is not None:
+
+    player: Player
+    allocator: Allocator
+    gate: Gate
+    folder: Path
+    key: object
+    begin: Callable[[], None]
+    distributed: DistributedContext = field(default_factory=DistributedContext)
+
+    def __call__(self, states: Sequence[State], on_done: Callable[[int], None] = lambda steps: None) -> Frozen:
+        """Samples from the states whose groups are not in the files yet, and reads all groups back.
+
+        Every start of a run thus trains on what the files hold, and a kill costs the file under way.
+
+        Args:
+            states: those of the buffer, in the same order in every start.
+            on_done: is given the number of states that have just been sampled from, or found.
+
+        Raises:
+            InputError: a file holds groups of other states.
+        """
+        trees: dict[str, RolloutTree] = {}
+        cost: Counter[str] = Counter()
+        for number, start in enumerate(range(0, len(states), SHARD)):
+            part, path = states[start : start + SHARD], self.folder / f"shard-{number:05d}.json.gz"
+            shard = _read(path) if self.distributed.first else None
+            if self.distributed.broadcast(shard is None if self.distributed.first else None):
+                self.begin()
+                self._sample(part, path)
+            if (shard := shard or _read(path)) is None:
+                raise InputError(
+                    f"{path}: is damaged as soon as it is written; look after the disk, and start the run again"
+                )
+            found = [(tree.state.id, list(tree.state.ids)) for tree in shard.trees]
+            if [(state.id, list(state.ids)) for state in part] != found:
+                raise InputError(
+                    f"{path}: holds groups of other states than this run would sample from, as after a change of the data or "
+                    "of the code; fresh=true puts the run aside and samples again"
+                )
+            trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, shard.trees, strict=True)}
+            cost.update(shard.cost)
             on_done(len(part))
-    return Frozen(trees, dict(cost), distributed)
+        return Frozen(trees, dict(cost), self.distributed)
 
-
-def _record(
-    player: Player,
-    part: Sequence[State],
-    allocator: Allocator,
-    gate: Gate,
-    path: Path,
-    key: object,
-    distributed: DistributedContext,
-) -> None:
-    local, shadow = player.using(player.sampling, player.max_turns), Shadow(gate)
-    began, cpu_began = time.monotonic(), time.process_time()
-    trees = local.play(distributed.share(part), allocator, shadow, key)
-    for tree in trees:
-        tree.stopped = tree.state.id in shadow.cut
-    mine = {**asdict(local.tally), "trajectories": sum(map(trajectories, trees))}
-    cost = distributed.add(mine | {"cpu_seconds": time.process_time() - cpu_began})
-    rows = distributed.gather([tree_row(tree) for tree in trees])
-    cost["rollout_seconds"] = time.monotonic() - began
-    if distributed.first:
-        data = json.dumps({"cost": cost, "trees": rows}).encode()
-        with atomic_write(path) as place:
-            place.write_bytes(gzip.compress(data, mtime=0))
-    distributed.barrier()  # what the first has written, the others read
+    def _sample(self, part: Sequence[State], path: Path) -> None:
+        """Writes the groups of ``part`` to ``path``."""
+        local, shadow = self.player.using(self.player.sampling, self.player.max_turns), Shadow(self.gate)
+        began, cpu_began = time.monotonic(), time.process_time()
+        trees = local.play(self.distributed.share(part), self.allocator, shadow, self.key)
+        for tree in trees:
+            tree.stopped = tree.state.id in shadow.cut
+        mine = {**asdict(local.tally), "trajectories": sum(map(trajectories, trees))}
+        cost = self.distributed.add(mine | {"cpu_seconds": time.process_time() - cpu_began})
+        rows = self.distributed.gather([tree_row(tree) for tree in trees])
+        cost["rollout_seconds"] = time.monotonic() - began
+        if self.distributed.first:
+            data = json.dumps({"cost": cost, "trees": rows}).encode()
+            with atomic_write(path) as place:
+                place.write_bytes(gzip.compress(data, mtime=0))
+        self.distributed.barrier()  # what the first has written, the others read
 
 
 def tree_row(tree: RolloutTree) -> dict[str, Any]:

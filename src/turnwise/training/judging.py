@@ -1,28 +1,16 @@
-"""A run's judge: its score beside the reward, and the first question, which shows whether the judge answers."""
+"""The first question to a run's judge, which shows whether the judge answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning import Callback
 
-from turnwise.data.chat import ChatTokens
-from turnwise.data.steps import TurnInContext
-from turnwise.data.toolcalls.formats import Format
 from turnwise.errors import InputError
 from turnwise.rollouts.judged import Judged
 from turnwise.training.distributed import DistributedContext
 from turnwise.types import State
-
-
-def judged_of(
-    parts: Mapping[str, Any], steps: Mapping[str, TurnInContext], chat: ChatTokens, form: Format
-) -> Judged | None:
-    """The reward with the judge's score beside it, for replies that write calls in ``form``; None without a judge."""
-    if parts["judge"] is None:
-        return None
-    return Judged(parts["reward"], parts["judge"], steps, chat.written, form)
 
 
 class Proof(Callback):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -77,6 +78,7 @@ class PolicyModule(LightningModule):
         self.staleness = 0  # updates that the rollouts of the update under way are behind
         self.earlier: dict[str, Any] | None = None  # see training/earlier.py; travels in the checkpoint
         self.last_metrics: dict[str, float] = {}  # of the last collection
+        self.evaluate: Callable[[int], None] | None = None  # set by the run: it needs the engine and the environment
         self._parts: list[list[dict[str, Mean | Max]]] = []  # of each step on the one under way, as the norms
         self._norms: list[float] = []
 
@@ -152,7 +154,7 @@ class PolicyModule(LightningModule):
                 self._halve(update, error)
 
     def _halve(self, update: Update, error: BaseException) -> None:
-        alone = self._trainer is None or self.trainer.world_size == 1  # others would wait for a rank that begins again
+        alone = self.distributed.world == 1  # other ranks would wait for one that begins again
         if not alone or all(len(packed.ids_BS) == 1 for packed in smaller(update.batches, self.halvings)):
             raise Stopped(
                 f"out of memory in an update ({str(error).splitlines()[0]}): lower update.row_tokens or update.batch_tokens, "
@@ -190,8 +192,8 @@ class PolicyModule(LightningModule):
 
     def _apart(self, more: bool) -> AbstractContextManager[None]:
         """Gradients stay with the process as long as ``more`` micro-batches come, where the strategy can add them up."""
-        strategy = self._trainer and self.trainer.strategy
-        return strategy.block_backward_sync() if more and isinstance(strategy, DDPStrategy) else nullcontext()
+        strategy = self.trainer.strategy if more and self.distributed.world > 1 else None
+        return strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
 
     @property
     def _in_threads(self) -> bool:
@@ -283,6 +285,7 @@ class PolicyModule(LightningModule):
             setattr(self, name, checkpoint["turnwise"][name])
         self.earlier = checkpoint.get("earlier")
 
-    def validation_step(self, evaluate: Any, batch_idx: int = 0) -> None:
-        """Evaluation as validation: the data module hands over what to run."""
-        evaluate()
+    def validation_step(self, iteration: int, batch_idx: int = 0) -> None:
+        """Evaluates the policy after ``iteration``."""
+        if self.evaluate is not None:
+            self.evaluate(iteration)

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.envs.environment import environments_of
+from turnwise.models.shipped import unknown_to
 from turnwise.training.durations import duration_line
 
 
@@ -42,6 +43,12 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
         "can be estimated."
     )
     return lines
+
+
+def untrained_lines(model: str, environment: Any) -> list[str]:
+    """A line for each environment that the shipped policy ``model`` was never trained on."""
+    parts = environments_of(environment).values()
+    return [line for part in parts if (line := unknown_to(model, part.name, getattr(part, "level", None)))]
 
 
 def _counted(count: int, one: str, several: str) -> str:

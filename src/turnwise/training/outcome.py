@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import DictConfig
 
 from turnwise.evaluation.held_out import reply_of
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Answer, Episode, Evaluation, repeat_rate
 from turnwise.experiments.arguments import typed
 from turnwise.files import atomic_write
+from turnwise.runs.identity import config_hash
+from turnwise.training.candidates import Candidates
 from turnwise.training.held_out import held_out_headline, held_out_metrics, held_out_result
 
 logger = logging.getLogger(__name__)
@@ -116,6 +119,37 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
         "mean_change_ci95": _interval(change),
         "change_ci95": {suite: found for suite, e in per_suite.items() if (found := _interval(e))},
         "items": {suite: len(items) for suite, items in before.items()},
+    }
+
+
+def result_of(
+    cfg: DictConfig,
+    environment: str,
+    candidates: Candidates,
+    base: Evaluation,
+    after: Evaluation,
+    entries: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The run's result.
+
+    Args:
+        environment: its name; the user's file takes its place where the run is judged on that.
+        base, after: the evaluations before and after training.
+        entries: costs, verdicts and warnings.
+    """
+    file = candidates.headline
+    return {
+        "method": cfg.method,
+        "env": file or environment,
+        "scale": cfg.scale,
+        "seed": int(cfg.seed),
+        "name": cfg.name,
+        **domains(base, after, file is not None),
+        "ood": out_of_domain(base, after),
+        "bad_trajectories": len(candidates.problems),
+        **entries,
+        "config_hash": config_hash(cfg),
+        **provenance(),
     }
 
 

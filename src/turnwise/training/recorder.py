@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +21,7 @@ from turnwise.runs.lines import append_lines, cut_lines, each_line
 from turnwise.training.branches import branch_metrics, trajectories
 from turnwise.training.gate_savings import gate_counts
 from turnwise.training.groups import reward_metrics
-from turnwise.training.verdicts import VERIFIER, count_verdicts, verifier_metrics
+from turnwise.training.verdicts import VERIFIER, count_verdicts, verifier_metrics, verifier_result
 from turnwise.types import Message, RolloutTree
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,26 @@ JUDGE = "judge/"  # of its metrics and counters
 _DIGITS = 6  # after the point of a recorded log-prob or advantage: what two processes disagree by is of this size
 
 
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a collection brought.
+
+    Attributes:
+        cost: its turns, tokens, faults and retries.
+        seconds: that it took.
+        judge: the report of the judge since the process began; empty without a judge.
+        engine: the report of the engine since the process began.
+    """
+
+    experience: Experience
+    cost: Mapping[str, float]
+    seconds: float
+    judge: Mapping[str, float] = field(default_factory=dict)
+    engine: Mapping[str, float] = field(default_factory=dict)
+
+
 class Recorder(Callback):
-    """Writes one line of metrics an iteration, then the rollouts of every ``rollouts_every``-th.
+    """Writes one line of metrics an iteration, then some of its rollouts.
 
     The counters travel in the checkpoint. After a resume, lines of iterations that the checkpoint does not know are cut off,
     so that a run that was killed and one that was not leave the same files. Every process of a run has one and counts the
@@ -41,14 +60,13 @@ class Recorder(Callback):
         self,
         folder: Path,
         messages: Any,
-        rollouts_every: int = 1,
         trees: int = 4,
         writes: bool = True,
         loggers: Sequence[Logger] = (),
         most: float | None = None,
     ) -> None:
         self.folder, self.messages, self.writes, self.loggers = folder, messages, writes, loggers
-        self.rollouts_every, self.trees, self.most = rollouts_every, trees, most
+        self.trees, self.most = trees, most
         self.counters: dict[str, float] = {
             "turns": 0,
             "tokens": 0,
@@ -86,6 +104,11 @@ class Recorder(Callback):
         sums = {key.removeprefix(JUDGE): value for key, value in self.counters.items() if key.startswith(JUDGE)}
         return sums | {key: self._judge[key] for key in NOT_SUMS if key in self._judge}
 
+    def result(self, profiled: Mapping[str, float]) -> dict[str, Any]:
+        """Entries of the run's result: the judge's report, and the verdicts on its rollouts and on the ``profiled`` actions."""
+        verdicts = {"verifier": verifier_result(self.verdicts, profiled)}
+        return {"judge": self.judge, **verdicts} if self.judge else verdicts
+
     # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -97,12 +120,10 @@ class Recorder(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self.writes:
             return
-        cut_lines(
-            self.folder / "metrics.jsonl",
-            lambda row: row["iteration"] < trainer.current_epoch + (row["phase"] != "train"),
-        )
+        done = trainer.current_epoch
+        cut_lines(self.folder / "metrics.jsonl", lambda row: row["iteration"] < done + (row["phase"] != "train"))
         for path in (self.folder / "rollouts").glob("*.jsonl"):
-            cut_lines(path, lambda row: row["iteration"] < trainer.current_epoch)
+            cut_lines(path, lambda row: row["iteration"] < done)
 
     # -- what an iteration says ----------------------------------------------------------------------------------------
 
@@ -117,11 +138,8 @@ class Recorder(Callback):
     def collected(
         self,
         iteration: int,
-        experience: Experience,
+        gathered: Gathered,
         updates: Sequence[Update],
-        cost: Mapping[str, float],
-        seconds: float,
-        judge: Mapping[str, float],
         learned: Mapping[str, float] = MappingProxyType({}),
         cpu_began: float | None = None,
         waited: float | None = None,
@@ -129,14 +147,13 @@ class Recorder(Callback):
         """Called by the collection when its rollouts are done.
 
         Args:
-            iteration, experience, updates: whose, what was collected, what is made of it.
-            cost: turns, tokens, faults and retries of this iteration.
-            seconds: that it took.
-            judge: the report of the judge since this process began; empty where there is none.
+            gathered: what the iteration collected, over all processes.
+            updates: what is made of it.
             learned: metrics of what learned from it beside the policy.
-            waited: those of them in which nothing else was done; None: all.
             cpu_began: the process's CPU clock (``time.process_time``) when the iteration began; None: now.
+            waited: the seconds of the collection in which nothing else was done; None: all.
         """
+        experience, cost, judge, seconds = gathered.experience, gathered.cost, gathered.judge, gathered.seconds
         self._add(cost)
         if cost["turns"]:  # groups of a frozen buffer are drawn, not played: they were counted when it was recorded
             self._add(gate_counts([*experience.trees, *(tree for tree, _ in experience.replaced)]))
@@ -166,10 +183,9 @@ class Recorder(Callback):
             "train/path_tokens": sum(update.path_tokens for update in updates),
             "seconds/rollout": seconds,
         }
-        if self.writes and iteration % self.rollouts_every == 0:
-            rows = [
-                tree_record(iteration, self.messages, experience, i) for i in _spread(len(experience.trees), self.trees)
-            ]
+        if self.writes:
+            places = _spread(len(experience.trees), self.trees)
+            rows = [tree_record(iteration, self.messages, experience, i) for i in places]
             append_lines(self.folder / "rollouts" / "train.jsonl", rows)
             self.counters["trees"] += len(rows)
         self._cpu_began = time.process_time() if cpu_began is None else cpu_began
