@@ -206,6 +206,7 @@ def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig,
             raise RuntimeError(f"state {state.id}: its text gives other tokens than ours, so the tasks would differ")
     verdict = verifier(run, tasks, work)
     policy = run.settings.policy
+    loss: Any = run.parts.loss
     model = policy_of("tiny", policy.dtype, device, policy.lora.r, policy.lora.alpha)
     model.load_state_dict(run.module.model.state_dict())
     model.get_base_model().set_attn_implementation("sdpa")
@@ -221,7 +222,7 @@ def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig,
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=passes,
         steps_per_generation=passes,
-        beta=run.parts.loss.kl_beta,
+        beta=loss.kl_beta,
         learning_rate=run.settings.update.learning_rate,
         max_grad_norm=run.settings.update.clip_norm,
         lr_scheduler_type="constant",

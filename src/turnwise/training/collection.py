@@ -1,4 +1,4 @@
-"""The collection of one iteration: the parts of a method around the policy as it is now, or as it was one update ago."""
+"""Collects the rollouts of one iteration, from the current policy or from the previous one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """An allocator whose budget over all states has been spent: ``counts`` by state id, of which a process plays some."""
+    """An allocator whose budget over all states has been spent: ``counts`` by state id. A process samples for some states."""
 
     allocator: Allocator
     counts: Mapping[str, int]
@@ -53,7 +53,7 @@ class Allocated:
 
 
 def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> dict[str, float]:
-    """Metrics of what sampled: its report, updates that its policy was behind, seconds in which the run did nothing else."""
+    """Returns metrics of sampling: the engine's report, how many updates its policy was behind, and the seconds waited."""
     return {
         **{f"engine/{name}": count for name, count in engine.items()},
         "rollout/staleness": float(stale),
@@ -62,19 +62,19 @@ def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> 
 
 
 class Learner(Protocol):
-    """Something that learns beside the policy from what was collected."""
+    """A model that learns from the rollouts beside the policy."""
 
     def learn(self, iteration: int, experience: Experience) -> Mapping[str, float]:
-        """Metrics of what it learned."""
+        """Learns from an iteration, and returns metrics."""
         ...
 
 
 class Collection:
-    """iteration -> the updates that the current policy's experience gives, one an optimiser step (``update.steps``).
+    """Returns the updates of an iteration, one for each optimiser step (``update.steps``).
 
-    With ``rollout.staleness=1`` the next iteration is collected while this one is trained on, from the policy that both began
-    with: iteration k learns from rollouts of policy k - 1 (the first from its own). Nothing else changes hands meanwhile, and
-    whoever needs the engine calls :meth:`settle` first.
+    With ``rollout.staleness=1`` the next iteration is sampled from the current policy while this policy is trained: iteration k
+    learns from rollouts of policy k - 1 (the first from its own). The engine is then busy, and other users of it call
+    :meth:`settle` first.
 
     Args:
         settings: how much an iteration collects, how it is packed, and the seed of the order of states and of every draw.
@@ -105,24 +105,24 @@ class Collection:
         self.settings, self.parts, self.player, self.module, self.recorder = settings, parts, player, module, recorder
         self.reprofile, self.frozen, self.distributed = reprofile, frozen, module.distributed
         self.overlap = Overlap[Gathered]()
-        self.settled = 0.0  # s waited for what is collected ahead since it was begun, before it was taken
+        self.settled = 0.0  # s waited for the collection ahead before its result was taken
         self.halted = False
         self.sampled = parts.allocator is not None
         self.staleness = rollout.staleness if self.sampled else 0
         if self.staleness and self.distributed.world > 1:
             raise InputError(
-                "rollout.staleness=1 is for one process: the collections of several talk to each other, and so do their "
-                "gradients meanwhile; set rollout.staleness=0, or trainer.devices=1"
+                "rollout.staleness=1 is for one process: the collections of several communicate at the same time as "
+                "their gradients; set rollout.staleness=0, or trainer.devices=1"
             )
         self.learners: Sequence[Learner] = [parts.predictor] if parts.predictor else []
         self.by_root = {} if self.sampled else paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         if frozen is not None:
             roots = frozen.states
-        self.memory: dict[str, float] = {}  # the advantage's; it travels in the checkpoint (training/stream.py)
+        self.memory: dict[str, float] = {}  # the advantage's; saved in the checkpoint (training/stream.py)
         self.collector = Collector(
             select=reprofile or Batches(roots, settings.seed, rollout.states, rollout.trajectories),
-            play=frozen or (self._play if self.sampled else self._demonstrate),
+            play=frozen or (self._roll_out if self.sampled else self._demonstrate),
             reward=parts.judged or parts.reward or (lambda tree: {}),
             advantage=parts.advantage or Imitation(),
             row_tokens=update.row_tokens,
@@ -161,7 +161,7 @@ class Collection:
         return [update.share(self.distributed.rank, self.distributed.world) for update in packed]
 
     def settle(self) -> None:
-        """Wait for what is collected ahead: the engine is free then."""
+        """Waits until the collection ahead is done and the engine is free."""
         began = time.monotonic()
         self.overlap.settle()
         waited = time.monotonic() - began
@@ -169,12 +169,12 @@ class Collection:
         self.recorder.waited(waited)
 
     def halt(self) -> None:
-        """End what is collected ahead after the turn that it is at; nobody will take it."""
+        """Ends the collection ahead after its current turn, and drops it."""
         self.halted = True
         self.overlap.settle()
 
     def _now(self, iteration: int) -> Gathered:
-        """This iteration's collection, by the policy that an undisturbed run would have collected it with."""
+        """Collects this iteration from the policy that a run without restarts would have used."""
         began = time.monotonic()
         if self.sampled and self.frozen is None:
             with become(self.module, self.module.earlier):
@@ -182,10 +182,10 @@ class Collection:
         return self._gather(iteration, self.memory, began)
 
     def _ahead(self, iteration: int) -> Callable[[], Gathered] | None:
-        """The collection of the next iteration by the policy as it is now; None where nobody asks for it.
+        """Returns the work of collecting the next iteration from the current policy; None without overlap.
 
-        The engine gets the weights even if it has them: what it kept of another collection would be in other batches than
-        after a start from the checkpoint, and last digits depend on that.
+        The engine gets the weights even if it has them, because that empties its cache: after a resume the cache is empty too,
+        and last digits depend on what is cached.
         """
         if not self.staleness or iteration >= self.settings.iterations:
             return None
@@ -207,7 +207,7 @@ class Collection:
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
     def _stale(self, experience: Experience) -> int:
-        """By how many updates the oldest rollouts are behind."""
+        """Returns by how many updates the oldest rollouts are behind the policy."""
         version = self.module.version
         most = math.inf if self.frozen is not None else self.staleness
         for tree in experience.trees:
@@ -215,7 +215,7 @@ class Collection:
                 raise RuntimeError(f"rollouts of policy {tree.version} would train policy {version}")
         return max((version - tree.version for tree in experience.trees), default=0)
 
-    def _play(self, states: Sequence[State], key: object) -> list[RolloutTree]:
+    def _roll_out(self, states: Sequence[State], key: object) -> list[RolloutTree]:
         parts, allocator = self.parts, self.parts.allocator
         assert allocator is not None and parts.gate is not None
         if self.distributed.world > 1:
@@ -231,7 +231,7 @@ class Collection:
 
     def _still(self, turns: int) -> None:
         if self.halted:
-            raise RuntimeError("the run ends: what was collected ahead is given up")
+            raise RuntimeError("the run ends: the collection ahead is dropped")
 
     def _demonstrate(self, states: Sequence[State], key: object) -> list[RolloutTree]:
         return [demonstration(self.by_root[state.id]) for state in states]

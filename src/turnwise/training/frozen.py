@@ -1,8 +1,8 @@
-"""A frozen buffer: groups that the policy plays once, before any update, and that every update draws from.
+"""A frozen buffer: groups that are sampled once from the base policy, and from which every update draws.
 
-It is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2): no update changes what later ones see, so that runs
-with and without a gate differ in nothing but which groups enter an update. The gate is asked while the groups are played, as if
-it were in force, and stops none; a group that it would have stopped is kept whole, and marked.
+It is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2). No update changes what later ones see, so that runs
+with and without a gate differ only in which groups enter an update. The gate decides while the groups are sampled but stops
+none: a group that it would have stopped is complete, and marked.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 
 logger = logging.getLogger(__name__)
 
-SHARD = 32  # groups that are played and written together: last digits depend on what shares a batch, so never on a kill
+SHARD = 32  # groups that are sampled and written together; a kill never changes what shares a batch, on which last digits depend
 
 
 @dataclass(slots=True)
 class Shadow:
-    """Asks a gate as a running one is asked and lets every rollout go on. ``cut``: ids of the states whose trees it stops."""
+    """Asks a gate for its decisions and lets every rollout go on. ``cut``: ids of the states whose trees it would stop."""
 
     gate: Gate
     cut: set[str] = field(default_factory=set)
@@ -48,15 +48,15 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Answers for states of the buffer with the trees that were played from them (:data:`turnwise.rollouts.collect.Play`).
+    """Returns for states of the buffer the trees that were sampled from them (:data:`turnwise.rollouts.collect.Play`).
 
-    A tree that the gate would have stopped is whole and ``stopped``: it leaves the update like one that was. The log-probs are
-    those of the policy that played, which makes every ratio one to it, however many updates ago that was.
+    A tree that the gate would have stopped is complete and ``stopped``, so that updates leave it out. The log-probs are
+    those of the base policy, so that ratios are relative to it at every update.
 
     Attributes:
-        trees: one a state, in the order in which they were played.
-        cost: what playing them took, by the names of the recorder's counters.
-        distributed: of which this process answers for its share of the states.
+        trees: one for each state, in the order in which they were sampled.
+        cost: of sampling them, by the names of the recorder's counters.
+        distributed: each process returns the trees of its share of the states.
     """
 
     trees: Mapping[str, RolloutTree]
@@ -73,19 +73,19 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    trees: list[RolloutTree]  # of states that know their id and tokens alone
+    trees: list[RolloutTree]  # their states have only an id and tokens
     cost: dict[str, float]
 
 
 def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
-    """The ``count`` states of a buffer, the same ones in every start of a run.
+    """Draws the ``count`` states of a buffer, the same ones at every start of a run.
 
     Raises:
-        InputError: there are fewer.
+        InputError: there are fewer states.
     """
     if len(states) < count:
         raise InputError(
-            f"rollout.frozen={count}: this run has {len(states)} states to play; lower it, or give more (states.count, or "
+            f"rollout.frozen={count}: this run has {len(states)} states to sample from; lower it, or give more (states.count, or "
             "data.trajectories)"
         )
     return Batches(states, seed, count)(0)
@@ -165,7 +165,7 @@ class Recording:
 
 
 def tree_row(tree: RolloutTree) -> dict[str, Any]:
-    """A tree as a JSON object that :func:`read_tree` turns back into an equal one: ids stay ids, and floats keep every digit."""
+    """Returns a tree as a JSON object from which :func:`read_tree` makes an equal tree; floats keep every digit."""
     return {
         "state": tree.state.id,
         "ids": list(tree.state.ids),
@@ -178,7 +178,7 @@ def tree_row(tree: RolloutTree) -> dict[str, Any]:
 
 
 def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
-    """The tree of :func:`tree_row`; its state is known from elsewhere."""
+    """Returns the tree of :func:`tree_row`, with ``state``."""
     return RolloutTree(
         state,
         [Turn(**turn) for turn in row["turns"]],
@@ -190,7 +190,7 @@ def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
 
 
 def _read(path: Path) -> _Shard | None:
-    """What a shard holds; None where it has to be played. A damaged file, or another one, is put aside."""
+    """Reads a shard; None if it has to be sampled. A damaged file, or one of another kind, is renamed."""
     if not path.exists():
         return None
     try:
@@ -199,5 +199,5 @@ def _read(path: Path) -> _Shard | None:
         return _Shard(list(map(read_tree, states, shard["trees"])), dict(shard["cost"]))
     except (OSError, EOFError, ValueError, zlib.error, LookupError, TypeError):
         path.replace(path.with_suffix(".damaged"))
-        logger.warning("%s is damaged; its groups are played again", path)
+        logger.warning("%s is damaged; its groups are sampled again", path)
         return None

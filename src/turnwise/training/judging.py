@@ -14,15 +14,15 @@ from turnwise.types import State
 
 
 class Proof(Callback):
-    """The first question to a judge, which shows that it answers before the run depends on it.
+    """Asks the judge a first question, which shows that it answers before the run depends on it.
 
-    A new run asks at once. A run that goes on asks when it begins to train, and not at all where no iteration is left. One
-    process asks, and all learn what came of it.
+    A new run asks at once. A resumed run asks when it begins to train, and not at all if no iteration is left. One process asks,
+    and all learn the outcome.
 
     Args:
-        judged: the reward with the judge; None: there is nothing to ask.
+        judged: the reward with the judge; None: there is no judge.
         candidates: the states of the run, whose first one the question is about.
-        tell: is given what a person should know of the answer.
+        log: is given what the user should know about the answer.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class Proof(Callback):
         judged: Judged | None,
         candidates: Sequence[State],
         distributed: DistributedContext,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self.judged, self.candidates, self.distributed, self.tell = judged, candidates, distributed, tell
+        self.judged, self.candidates, self.distributed, self.log = judged, candidates, distributed, log
         self.asked = False
 
     def on_train_start(self, *of_lightning: Any) -> None:
@@ -41,7 +41,7 @@ class Proof(Callback):
 
     def ask(self) -> None:
         """Raises:
-        InputError: there is no score. Every process raises it, because the others would wait for the one that asked.
+        InputError: there is no score. Every process raises it, because the others wait for the one that asked.
         """
         self.asked = True
         told = fault = None
@@ -53,4 +53,4 @@ class Proof(Callback):
         if fault := self.distributed.broadcast(fault):
             raise InputError(fault)
         if told:
-            self.tell(told)
+            self.log(told)

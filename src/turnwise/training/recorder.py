@@ -1,4 +1,4 @@
-"""What a run leaves behind while it trains: metrics as JSON lines, rollouts as JSON lines, counters in the checkpoint."""
+"""Records a run while it trains: metrics and rollouts as JSON lines, counters in the checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from turnwise.types import Message, RolloutTree
 logger = logging.getLogger(__name__)
 
 JUDGE = "judge/"  # of its metrics and counters
-_DIGITS = 6  # after the point of a recorded log-prob or advantage: what two processes disagree by is of this size
+_DIGITS = 6  # decimals of a recorded log-prob or advantage: differences between processes are of this size
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Gathered:
 class Recorder(Callback):
     """Writes one line of metrics an iteration, then some of its rollouts.
 
-    The counters travel in the checkpoint. After a resume, lines of iterations that the checkpoint does not know are cut off,
-    so that a run that was killed and one that was not leave the same files. Every process of a run has one and counts the
+    The counters travel in the checkpoint. After a resume, lines of iterations after the checkpoint are cut off, so that
+    a run that was killed and one that was not have the same files. Every process of a run has one and counts the
     whole run; only one of them ``writes``. ``most`` is the greatest reward that a rollout can earn, where that is known.
     """
 
@@ -85,7 +85,7 @@ class Recorder(Callback):
 
     @property
     def reward(self) -> float | None:
-        """Mean reward of the last collection; None where nothing was paid."""
+        """Mean reward of the last collection; None without a reward."""
         return self._pending.get("train/reward_mean")
 
     @property
@@ -100,7 +100,7 @@ class Recorder(Callback):
 
     @property
     def judge(self) -> dict[str, float]:
-        """What the judge was asked and answered, all starts of the run together; empty where there is none."""
+        """The judge's report over all starts of the run; empty without a judge."""
         sums = {key.removeprefix(JUDGE): value for key, value in self.counters.items() if key.startswith(JUDGE)}
         return sums | {key: self._judge[key] for key in NOT_SUMS if key in self._judge}
 
@@ -125,10 +125,10 @@ class Recorder(Callback):
         for path in (self.folder / "rollouts").glob("*.jsonl"):
             cut_lines(path, lambda row: row["iteration"] < done)
 
-    # -- what an iteration says ----------------------------------------------------------------------------------------
+    # -- what an iteration records --------------------------------------------------------------------------------------
 
     def paid(self, cost: Mapping[str, float]) -> None:
-        """Count what was played before the first iteration. A start that goes on from a checkpoint finds it counted there."""
+        """Counts what was sampled before the first iteration. A resumed run finds it in its checkpoint."""
         self._add(cost)
 
     def _add(self, counts: Mapping[str, float]) -> None:
@@ -155,7 +155,7 @@ class Recorder(Callback):
         """
         experience, cost, judge, seconds = gathered.experience, gathered.cost, gathered.judge, gathered.seconds
         self._add(cost)
-        if cost["turns"]:  # groups of a frozen buffer are drawn, not played: they were counted when it was recorded
+        if cost["turns"]:  # groups of a frozen buffer were counted when they were recorded
             self._add(gate_counts([*experience.trees, *(tree for tree, _ in experience.replaced)]))
         for name, value in judge.items():
             if name not in NOT_SUMS:
@@ -192,13 +192,13 @@ class Recorder(Callback):
         self._update_began, self._update_cpu_began = time.monotonic(), time.process_time()
 
     def waited(self, seconds: float) -> None:
-        """Take so many seconds for rollouts, not for the update."""
+        """Counts ``seconds`` as time for rollouts and not for the update."""
         self.counters["rollout_seconds"] += seconds
         self._update_began += seconds
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Inside stands what is no part of an iteration, such as an evaluation: neither its seconds nor its CPU seconds count."""
+        """Leaves the time of the block, such as an evaluation, out of the time of the iteration."""
         began, cpu_began = time.monotonic(), time.process_time()
         yield
         passed = time.process_time() - cpu_began
@@ -219,7 +219,7 @@ class Recorder(Callback):
         self.counters["rows"] += 1
 
     def check(self) -> None:
-        """Tell of records that are gone since they were written. They cannot be had back, and no later number needs them."""
+        """Warns about records that were lost after they were written. The result does not need them."""
         if not self.writes:
             return
         rows = sum(row["phase"] == "train" for row in each_line(self.folder / "metrics.jsonl"))
@@ -234,10 +234,9 @@ class Recorder(Callback):
                 )
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
-        """Append one line to ``metrics.jsonl``, and hand it to the loggers.
+        """Appends one line to ``metrics.jsonl`` and passes it to the loggers.
 
-        An evaluation that stands there already was logged by an earlier start, or in the middle of training, and is neither
-        written nor logged again.
+        An evaluation that is there already, from an earlier start or from the middle of training, is not written or logged again.
         """
         path = self.folder / "metrics.jsonl"
         if not self.writes:
@@ -251,7 +250,7 @@ class Recorder(Callback):
 
 
 def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The share of an iteration's time that a predictor took, asked and taught; nothing where none is at work."""
+    """Returns the share of an iteration's time that the predictor took; nothing without a predictor."""
     if "seconds/predictor_learn" not in metrics:
         return {}
     asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]
@@ -259,7 +258,7 @@ def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -> dict[str, Any]:
-    """A tree as one JSON object, for browsing."""
+    """Returns a tree as a JSON object, for browsing."""
     tree: RolloutTree = experience.trees[i]
     history: Sequence[Message] = messages(tree.state)
     return {

@@ -1,4 +1,4 @@
-"""One RL iteration is one epoch: the train dataloader *is* the collection of this iteration."""
+"""The data module of a run. One iteration is one epoch: its train dataloader collects the rollouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from turnwise.rollouts.pack import Update
 
 Collect = Callable[[int], Sequence[Update]]
-"""Iteration -> its updates, of which each is an optimiser step."""
+"""Iteration -> its updates; each is an optimiser step."""
 
 
 class Remembering(Protocol):
@@ -21,10 +21,10 @@ class Remembering(Protocol):
 
 
 class Iteration(IterableDataset[Update]):
-    """The ``steps`` updates of an iteration, collected when the first is asked for.
+    """The ``steps`` updates of an iteration, collected when the first is requested.
 
-    It has a length: without one Lightning fetches a batch ahead, and every update would learn from rollouts of the policy
-    before the last update.
+    It has a length, because without one Lightning fetches a batch ahead: every update would then learn from rollouts of the
+    policy before the last update.
     """
 
     def __init__(self, collect: Collect, iteration: int, steps: int) -> None:
@@ -42,7 +42,7 @@ class Rollouts(LightningDataModule):
 
     Args:
         collect: iteration -> its updates.
-        remembering: whose memory travels in the checkpoint.
+        remembering: its memory is saved in the checkpoint.
         steps: updates of an iteration.
     """
 
