@@ -57,7 +57,7 @@ def job(cfg: DictConfig) -> None:
             raise
         with suppress(OSError):
             os.removedirs(cfg.paths.out)  # it goes if nothing is in it
-        if _in_a_sweep():  # which tells it, and goes on with the next row
+        if _in_a_sweep():  # the sweep reports it and continues with the next row
             raise
         _stop(str(error), 2)
     except Stopped as error:
@@ -80,7 +80,7 @@ def _developer() -> bool:
 
 
 def _stop(message: str, status: int, own: bool = False) -> NoReturn:
-    """``own``: what the other processes of a distributed run need not meet."""
+    """Prints the message and exits. ``own``: also in processes other than the first, which may not have the error."""
     if is_first():
         print(message, file=sys.stderr)
     elif own:
@@ -93,7 +93,7 @@ def main() -> None:
     register()
     OmegaConf.register_new_resolver("launchers", lambda: launchers(CONF), replace=True)  # of --help
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands us its errors instead of printing them
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them
     try:
         refuse_secrets(sys.argv[1:])
         refuse_launcher(sys.argv[1:], CONF)
@@ -103,11 +103,11 @@ def main() -> None:
         job()
     except KeyboardInterrupt as end:
         number = getattr(end, "number", signal.SIGINT)
-        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))  # a second one ends what is waited for
+        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))  # a second one ends the process at once
         _stop(f"stopped by {number.name}: what was saved stays, and the same command goes on from there", 128 + number)
     except RowsFailed as failed:
         _stop(str(failed), 1)
-    except InputError as error:  # of a sweep: a run's own is told by the run
+    except InputError as error:  # of a sweep: a run prints its own errors
         if _developer():
             raise
         _stop(str(error), 2)
@@ -124,8 +124,8 @@ def main() -> None:
         if not type(error).__module__.startswith("submitit.") or _developer():
             raise
         refused = took_no_job(error)
-        told = "Slurm took no job" if refused else "a job ended without a result"
-        _stop(f"{told}: {' '.join(str(error).split())}", 2 if refused else 1)
+        message = "Slurm took no job" if refused else "a job ended without a result"
+        _stop(f"{message}: {' '.join(str(error).split())}", 2 if refused else 1)
 
 
 if __name__ == "__main__":

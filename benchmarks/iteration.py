@@ -13,7 +13,8 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,15 @@ from household import Work
 from turnwise.algo.states.batches import Batches
 from turnwise.config.schema import register
 from turnwise.console import Terminal
+from turnwise.rollouts.play import Player
+from turnwise.training.candidates import Candidates, read_candidates
+from turnwise.training.choice import Choice
 from turnwise.training.collection import Collection
+from turnwise.training.module import PolicyModule
+from turnwise.training.parts import BasePolicy, Parts, Settings, build_parts
+from turnwise.training.playing import player_of
 from turnwise.training.progress import Phases
-from turnwise.training.run import Run
+from turnwise.training.recorder import Recorder
 from turnwise.training.stream import Rollouts
 from turnwise.types import State
 
@@ -59,8 +66,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         cfg = configuration(args, Path(folder))
         with Phases(["read", "profile"], console=Terminal(quiet=True)) as phases:
-            run = Run(cfg, phases)
-            states = run.chosen(run.candidates())
+            run = Run.of(cfg, phases)
+            states = run.states(phases)
         if len(states) < args.states:
             raise SystemExit(
                 f"only {len(states)} of the expert turns are mixed, {args.states} are wanted: raise --trajectories, or --keep all"
@@ -122,22 +129,39 @@ class Clock(L.Callback):
         self.seconds.append(time.perf_counter() - self._began)
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The parts of a run as ``turnwise.training.main`` builds them."""
+
+    settings: Settings
+    parts: Parts
+    policy: BasePolicy
+    module: PolicyModule
+    player: Player
+    candidates: Candidates
+
+    @classmethod
+    def of(cls, cfg: DictConfig, phases: Phases) -> Run:
+        settings, parts, policy = build_parts(cfg)
+        temperature = settings.rollout.sampling.temperature or 1.0
+        module = PolicyModule(policy.model, parts.loss, settings.update, settings.iterations, temperature)
+        player = player_of(cfg, settings, parts, policy, phases.log)
+        return cls(settings, parts, policy, module, player, read_candidates(settings, parts, policy.chat, phases))
+
+    def states(self, phases: Phases) -> Sequence[State]:
+        """The expert turns that the run would train on."""
+        one_turn = self.player.using(self.settings.rollout.sampling, max_turns=1)
+        return Choice(self.settings, self.parts, self.candidates.states, one_turn, self.module, phases).first().states
+
+
 def ours(run: Run, tasks: list[State], cfg: DictConfig, shares: list[float]) -> Contender:
     """The run's own parts; the recorder writes its records as in every run. ``shares``: what collecting took of each."""
-    settings = run.settings
+    recorder = Recorder(run.settings.folder, run.candidates.messages, run.settings.rollout.recorded)
 
     def iteration(number: int) -> Round:
         clock = Clock()
-        collection = Collection(
-            tasks,
-            run.parts,
-            settings["rollout"],
-            settings["update"],
-            run.player,
-            run.module,
-            run.recorder,
-            run.seed + number,
-        )
+        settings = replace(run.settings, seed=run.settings.seed + number)
+        collection = Collection(settings, run.parts, tasks, run.player, run.module, recorder)
         trainer = L.Trainer(
             accelerator=cfg.trainer.accelerator,
             devices=1,
@@ -150,9 +174,9 @@ def ours(run: Run, tasks: list[State], cfg: DictConfig, shares: list[float]) -> 
             enable_model_summary=False,
         )
         run.player.forget()
-        before, spent = run.player.tally.turns, run.recorder.counters["rollout_seconds"]
-        trainer.fit(run.module, Rollouts(collection, dict, steps=settings["update"].steps))
-        shares.append((run.recorder.counters["rollout_seconds"] - spent) / clock.seconds[0])
+        before, spent = run.player.tally.turns, recorder.counters["rollout_seconds"]
+        trainer.fit(run.module, Rollouts(collection, steps=settings.update.steps))
+        shares.append((recorder.counters["rollout_seconds"] - spent) / clock.seconds[0])
         return Round(clock.seconds[0], run.player.tally.turns - before)
 
     return Contender("turnwise", iteration, lambda: iteration(-1), "Lightning epoch: collect, pack, one optimiser step")
@@ -181,7 +205,8 @@ def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig,
         if tuple(tokenizer(prompt)["input_ids"]) != state.ids:
             raise RuntimeError(f"state {state.id}: its text gives other tokens than ours, so the tasks would differ")
     verdict = verifier(run, tasks, work)
-    policy = run.settings["policy"]
+    policy = run.settings.policy
+    loss: Any = run.parts.loss
     model = policy_of("tiny", policy.dtype, device, policy.lora.r, policy.lora.alpha)
     model.load_state_dict(run.module.model.state_dict())
     model.get_base_model().set_attn_implementation("sdpa")
@@ -192,14 +217,14 @@ def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig,
         model,
         prompts,
         verdict,
-        run.settings["rollout"].sampling,
+        run.settings.rollout.sampling,
         args.group,
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=passes,
         steps_per_generation=passes,
-        beta=run.parts["loss"].kl_beta,
-        learning_rate=run.settings["update"].learning_rate,
-        max_grad_norm=run.settings["update"].clip_norm,
+        beta=loss.kl_beta,
+        learning_rate=run.settings.update.learning_rate,
+        max_grad_norm=run.settings.update.clip_norm,
         lr_scheduler_type="constant",
         max_steps=1,
         seed=args.seed,
@@ -218,7 +243,7 @@ def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig,
 
 def verifier(run: Run, tasks: list[State], work: Work) -> Callable[..., list[float]]:
     """The functional verifier as TRL's reward function; sessions at the states are stood up once, as the player does."""
-    sessions = [run.env.replay(state.task, state.actions) for state in tasks]
+    sessions = [run.parts.env.replay(state.task, state.actions) for state in tasks]
 
     def reward(completion_ids: list[list[int]], number: list[int], **_: Any) -> list[float]:
         known: dict[tuple[int, str], float] = {}
@@ -226,7 +251,7 @@ def verifier(run: Run, tasks: list[State], work: Work) -> Callable[..., list[flo
         for ids, n in zip(completion_ids, number, strict=True):
             text = work.chat.decode(ids)
             if (n, text) not in known:
-                known[n, text] = float(run.env.accepts(sessions[n], text, tasks[n].expert))
+                known[n, text] = float(run.parts.env.accepts(sessions[n], text, tasks[n].expert))
             rewards.append(known[n, text])
         return rewards
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from idle import Idle
@@ -22,9 +23,13 @@ from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
 from turnwise.engines.engine import Sample, Sampling, Told
+from turnwise.training.candidates import read_candidates
+from turnwise.training.choice import Choice
 from turnwise.training.main import PHASES
+from turnwise.training.module import PolicyModule
+from turnwise.training.parts import build_parts
+from turnwise.training.playing import player_of
 from turnwise.training.progress import Phases
-from turnwise.training.run import Run
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 ACTIONS = ("look", "go to countertop 1", "go to fridge 1", "take apple 1 from countertop 1")
@@ -58,24 +63,25 @@ def main(file: str, folder: str, k: str, life: str | None = None) -> None:
     cfg = compose_config([*overrides, *places], CONF)
     check_config(cfg)
     with Phases(PHASES, console=Terminal(stderr=True)) as phases:
-        job = Run(cfg, phases)
-        stub = Stub([job.chat.action(text) for text in ACTIONS], int(life) if life else None)
-        job.engine = job.player.engine = stub
+        settings, parts, policy = build_parts(cfg)
+        module = PolicyModule(policy.model, parts.loss, settings.update)
+        player = player_of(cfg, settings, parts, policy, phases.log)
+        stub = Stub([policy.chat.action(text) for text in ACTIONS], int(life) if life else None)
+        one_turn = replace(player, engine=stub, sampling=settings.rollout.sampling, max_turns=1)
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from here
         before, began, cpu_began = status("VmRSS"), time.perf_counter(), time.process_time()
-        candidates = job.candidates()
+        candidates = read_candidates(settings, parts, policy.chat, phases)
         read = time.perf_counter()
         read_mb = (status("VmRSS") - before) / MB
-        kept = job.chosen(candidates)
+        kept = Choice(settings, parts, candidates.states, one_turn, module, phases).first().states
         chosen, cpu = time.perf_counter(), time.process_time() - cpu_began
-        job_rollout = job.settings["rollout"]
-        Batches(kept, job.seed, job_rollout.states, job_rollout.trajectories)(0)
+        Batches(kept, settings.seed, settings.rollout.states, settings.rollout.trajectories)(0)
         ordered = time.perf_counter()
-    number = len(job.demonstrations or ())
+    number = len(candidates.demonstrations or ())
     found = {
         "trajectories": number,
-        "states": len(candidates),
+        "states": len(candidates.states),
         "kept": len(kept),
         "samples": stub.asked,
         "read_seconds": round(read - began, 2),
@@ -87,8 +93,8 @@ def main(file: str, folder: str, k: str, life: str | None = None) -> None:
         "before_mb": round(before / MB, 1),
         "read_mb": round(read_mb, 1),
         "peak_mb": round((status("VmHWM") - before) / MB, 1),
-        "shards": len(list((job.folder / "profile").glob("shard-*"))),
-        "profile_mb": round((job.folder / "profile.parquet").stat().st_size / MB, 1),
+        "shards": len(list((settings.folder / "profile").glob("shard-*"))),
+        "profile_mb": round((settings.folder / "profile.parquet").stat().st_size / MB, 1),
     }
     print(json.dumps(found))
 

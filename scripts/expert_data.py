@@ -1,4 +1,4 @@
-"""Write the trajectories of a world's experts, good or clumsy, in the format of docs/data.md.
+"""Writes the trajectories of an environment's experts, good or clumsy, in the format of docs/data.md.
 
 python scripts/expert_data.py env=search quality=clumsy count=100 out=data/search.jsonl
 python scripts/expert_data.py env=terminal out=data/terminal.parquet env.level=full
@@ -51,23 +51,23 @@ class Settings:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 2 an argument or file cannot be used, or the world cannot demonstrate."""
+    """Exit status: 0 done, 2 an argument or file cannot be used, or the environment has no expert."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0 if arguments else 2
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     settings = Settings()
     try:
         settings = parse(arguments)
-        world: Environment = build_alone("env", [f"env={settings.env}", *settings.overrides], CONF)
+        environment: Environment = build_alone("env", [f"env={settings.env}", *settings.overrides], CONF)
         try:
-            tasks = world.tasks(settings.split, settings.count, settings.seed)
+            tasks = environment.tasks(settings.split, settings.count, settings.seed)
         except ValueError as error:
             raise InputError(f"env={settings.env}: {error}") from error
         work = [(task, quality) for task in tasks for quality in QUALITIES[settings.quality]]
         bar = track(work, "demonstrate", console=Terminal(stderr=True), transient=True)
-        write_trajectories(settings.out, demonstrations(world, bar, settings.seed, told), KEYS)
+        write_trajectories(settings.out, demonstrations(environment, bar, settings.seed, counts), KEYS)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -76,36 +76,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     named = {"env": settings.env, "split": settings.split, "quality": settings.quality, "tasks": len(tasks)}
     print(
-        json.dumps(named | {key: told[key] for key in ("trajectories", "won", "faults")} | {"out": str(settings.out)})
+        json.dumps(named | {key: counts[key] for key in ("trajectories", "won", "faults")} | {"out": str(settings.out)})
     )
     return 0
 
 
 def demonstrations(
-    world: Environment,
+    environment: Environment,
     work: Iterable[tuple[Task, Quality]],
     seed: int,
-    told: Counter[str],
+    counts: Counter[str],
 ) -> Iterator[Trajectory]:
-    """The experts' episodes one by one, counted in ``told``; one whose world fails again and again is left out.
+    """Yields the experts' episodes one by one, counted in ``counts``; a task whose environment keeps failing is left out.
 
     Raises:
-        InputError: none came through.
+        InputError: no episode was recorded.
     """
     last = ""
     for task, quality in work:
         try:
-            trajectory = tried(partial(world.demonstrate, task, quality, seed))
+            trajectory = tried(partial(environment.demonstrate, task, quality, seed))
         except EnvironmentFault as fault:
             last = f"task {task.id}: {fault}"
-            told["faults"] += 1
+            counts["faults"] += 1
             print(f"left out: {last}", file=sys.stderr)
             continue
-        told["trajectories"] += 1
-        told["won"] += bool(trajectory.success)
+        counts["trajectories"] += 1
+        counts["won"] += bool(trajectory.success)
         yield trajectory
-    if not told["trajectories"]:
-        raise InputError(f"env={world.name}: no demonstration came through; {last}")
+    if not counts["trajectories"]:
+        raise InputError(f"env={environment.name}: no demonstration came through; {last}")
 
 
 def parse(arguments: Sequence[str]) -> Settings:

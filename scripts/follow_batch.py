@@ -3,17 +3,18 @@
 python scripts/follow_batch.py
 python scripts/follow_batch.py --write     also puts the numbers into docs/follow-one-batch.md, which explains them
 
-It is an ordinary run (training/run.py) of few demonstrations and one iteration, in a folder that is removed afterwards. The group
-is of its second optimiser step: there the policy is no longer the one that sampled, so that ratio and KL have something to show.
+It is an ordinary run (training/main.py) of few demonstrations and one iteration, in a folder that is removed afterwards. The
+group is of its second optimiser step, in which the policy is no longer the one that sampled: the ratio is not 1, the KL not 0.
 Exit status: 0 done, 2 an argument or the page cannot be used.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +27,21 @@ from turnwise.algo.states.rule import Profile
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
 from turnwise.errors import InputError
-from turnwise.reports.markdown import write_section
+from turnwise.reports.markdown import cell, facts, table, write_section
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack
+from turnwise.training.candidates import Candidates, read_candidates
+from turnwise.training.choice import Choice
+from turnwise.training.collection import Collection
+from turnwise.training.main import trainer_of
+from turnwise.training.module import PolicyModule
+from turnwise.training.parts import BasePolicy, Settings, build_parts
+from turnwise.training.playing import player_of
 from turnwise.training.process import prepare
 from turnwise.training.progress import Phases
-from turnwise.training.run import Run
-from turnwise.types import Credit, Rewards, RolloutTree, State
+from turnwise.training.recorder import Recorder
+from turnwise.training.stream import Rollouts
+from turnwise.types import Credit, Rewards, RolloutTree
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "follow-one-batch.md"
@@ -59,7 +68,6 @@ class Watch(Callback):
     A learner is what else learns from a collection, such as a predictor; this one learns nothing.
     """
 
-    run: Run
     experience: Experience
     tree: RolloutTree
     credit: Credit
@@ -69,7 +77,8 @@ class Watch(Callback):
     rate: float
     norm: float  # of the step's gradient, after clipping
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings, policy: BasePolicy, module: PolicyModule) -> None:
+        self.settings, self.policy, self.module = settings, policy, module
         # before and after the step:
         self.scores: list[list[Score]] = []  # of the group's actions
         self.losses: list[float] = []  # of the whole update
@@ -82,8 +91,8 @@ class Watch(Callback):
         place = next(i for i in second if any(experience.credits[i].weight))
         self.tree, self.credit = experience.trees[place], experience.credits[place]
         self.rewards = experience.rewards[place]
-        settings = self.run.settings["update"]
-        self.alone = pack([self.tree], [self.credit], settings.row_tokens, settings.batch_tokens)
+        update = self.settings.update
+        self.alone = pack([self.tree], [self.credit], update.row_tokens, update.batch_tokens)
         return {}
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Update, batch_idx: int) -> None:
@@ -92,7 +101,7 @@ class Watch(Callback):
             self._look()
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        gradients = [p.grad.flatten() for p in self.run.module.parameters() if p.grad is not None]
+        gradients = [p.grad.flatten() for p in self.module.parameters() if p.grad is not None]
         self.norm = float(torch.cat(gradients).norm())
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Update, batch_idx: int) -> None:
@@ -101,7 +110,7 @@ class Watch(Callback):
 
     @torch.no_grad()
     def _look(self) -> None:
-        module = self.run.module
+        module = self.module
         self.weights.append(torch.cat([p.flatten() for p in module.parameters() if p.requires_grad]).clone())
         work = zip(self.update.batches, module.references(self.update), strict=True)
         self.losses.append(sum(float(module.loss(module.loss_inputs(b, self.update, r)).loss) for b, r in work))
@@ -126,18 +135,29 @@ def follow(folder: Path) -> dict[str, str]:
     """One iteration of the run, whose files go into ``folder``; the tables of the page by their names."""
     cfg = compose_config([*OVERRIDES, f"paths.out={folder / 'run'}", f"paths.cache={folder / 'cache'}"], ROOT / "conf")
     prepare(int(cfg.seed))
-    watch = Watch()
-    run = watch.run = Run(cfg, Phases(["read", "profile", "train"], console=Terminal(stderr=True, quiet=True)))
-    run.predictor = watch  # type: ignore[assignment]  # a learner of the run, and a callback of its trainer
+    phases = Phases(["read", "profile", "train"], console=Terminal(stderr=True, quiet=True))
+    settings, parts, policy = build_parts(cfg)
+    module = PolicyModule(
+        policy.model, parts.loss, settings.update, settings.iterations, settings.rollout.sampling.temperature
+    )
+    player = player_of(cfg, settings, parts, policy, phases.log)
+    watch = Watch(settings, policy, module)
     try:
-        candidates = run.candidates()
-        profiles, kept = run.choice(candidates).profiled()
-        run.fit(kept)
+        candidates = read_candidates(settings, parts, policy.chat, phases)
+        states = candidates.fitting(settings, parts, phases)
+        one_turn = player.using(settings.rollout.sampling, max_turns=1)
+        profiles, kept = Choice(settings, parts, states, one_turn, module, phases).profiled()
+        recorder = Recorder(settings.folder, candidates.messages)
+        learning = replace(parts, predictor=watch)  # type: ignore[arg-type]  # a learner of the run
+        collection = Collection(settings, learning, kept, player, module, recorder)
+        data = Rollouts(collection, collection, settings.update.steps)
+        with phases.phase("train", settings.iterations):
+            trainer_of(cfg, settings, [recorder, watch], []).fit(module, data)
     finally:
-        run.engine.shutdown()
-    counts = {"expert trajectories": cfg.data.trajectories, "candidate turns": len(candidates), "pivots": len(kept)}
+        player.engine.shutdown()
+    counts = {"expert trajectories": cfg.data.trajectories, "candidate turns": len(states), "pivots": len(kept)}
     return {
-        "state": of_state(run, watch.tree.state, counts),
+        "state": of_state(watch, candidates, counts),
         "profile": of_profile(profiles[watch.tree.state.id], cfg.states.lambda_diff),
         "group": of_group(watch),
         "pack": of_pack(watch),
@@ -146,29 +166,29 @@ def follow(folder: Path) -> dict[str, str]:
     }
 
 
-def of_state(run: Run, state: State, counts: Mapping[str, int]) -> str:
+def of_state(watch: Watch, candidates: Candidates, counts: Mapping[str, int]) -> str:
     """Where the run may act, and the place that is followed."""
-    seen = run.messages(state)
+    state = watch.tree.state
+    seen = candidates.messages(state)
     return facts(
-        **counts,
-        **{
+        {
+            **counts,
             "state": f"`{state.id}`",
-            "first message": shown(seen[0]["content"]),
-            "last message": shown(seen[-1]["content"]),
+            "first message": cell(seen[0]["content"]),
+            "last message": cell(seen[-1]["content"]),
             "tokens of the history": len(state.ids),
-            "last of them": " ".join(f"`{token}`" for token in names(run, state.ids[-4:])),
+            "last of them": " ".join(f"`{token}`" for token in names(watch, state.ids[-4:])),
             "expert's action": f"`{state.expert}`",
-            "its tokens": " ".join(f"`{token}`" for token in names(run, state.expert_ids)),
-        },
+            "its tokens": " ".join(f"`{token}`" for token in names(watch, state.expert_ids)),
+        }
     )
 
 
 def of_profile(profile: Profile, lambda_diff: float) -> str:
     """The rewards of K actions under pi_0."""
-    return facts(
-        rewards=" ".join(f"{reward:g}" for reward in profile.functional),
-        **{"mu": f"{profile.mean:.4f}", "sigma^2": f"{profile.variance:.4f}", "lambda_diff": lambda_diff},
-    )
+    rewards = " ".join(f"{reward:g}" for reward in profile.functional)
+    numbers = {"mu": f"{profile.mean:.4f}", "sigma^2": f"{profile.variance:.4f}", "lambda_diff": lambda_diff}
+    return facts({"rewards": rewards, **numbers})
 
 
 def of_group(watch: Watch) -> str:
@@ -188,11 +208,11 @@ def of_pack(watch: Watch) -> str:
     columns = [x[0].tolist() for x in (packed.ids_BS, packed.position_BS, packed.end_BS)]
     rows = [
         [place, f"`{name}`", columns[0][place], columns[1][place], columns[2][place]]
-        for place, name in list(enumerate(names(watch.run, columns[0])))[first : first + 2 + SHOWN]
+        for place, name in list(enumerate(names(watch, columns[0])))[first : first + 2 + SHOWN]
     ]
     update = watch.update
     numbers = facts(
-        **{
+        {
             "tokens of the row": len(columns[0]),
             "tokens of the paths, one by one": watch.alone.path_tokens,
             "predicted tokens (U)": len(packed.target_U),
@@ -214,8 +234,8 @@ def of_loss(watch: Watch) -> str:
         values = (old, one.logprob, one.ratio, watch.credit.advantage[i], one.kl, one.loss)
         rows.append([f"`{watch.tree.turns[i].text}`", *(f"{value:.4f}" for value in values)])
     head = ["action", "log pi_old", "log pi", "w", "A", "k3", "loss"]
-    loss: Any = watch.run.module.loss
-    return table(head, rows) + "\n" + facts(e_low=loss.clip_low, e_high=loss.clip_high, beta=loss.kl_beta)
+    loss: Any = watch.module.loss
+    return table(head, rows) + "\n" + facts({"e_low": loss.clip_low, "e_high": loss.clip_high, "beta": loss.kl_beta})
 
 
 def of_step(watch: Watch) -> str:
@@ -231,11 +251,11 @@ def of_step(watch: Watch) -> str:
     ]
     moved = watch.weights[1] - watch.weights[0]
     numbers = facts(
-        **{
+        {
             "loss of the update": f"{watch.losses[0]:.6f}",
             "the same after the step": f"{watch.losses[1]:.6f}",
             "gradient norm": f"{watch.norm:.4f}",
-            "clipped at": f"{watch.run.module.clip_norm:g}",
+            "clipped at": f"{watch.settings.update.clip_norm:g}",
             "learning rate": f"{watch.rate:.6f}",
             "trained weights": f"{moved.numel()}",
             "largest change of a weight": f"{float(moved.abs().max()):.6f}",
@@ -252,43 +272,23 @@ def distinct(tree: RolloutTree) -> list[tuple[int, int]]:
     return sorted(((places[0], len(places)) for places in found.values()), key=lambda one: (-one[1], one[0]))
 
 
-def names(run: Run, ids: Sequence[int]) -> list[str]:
+def names(watch: Watch, ids: Sequence[int]) -> list[str]:
     """Tokens as the vocabulary spells them, fit for a cell of a table."""
-    found: list[str] = run.tokenizer.convert_ids_to_tokens(list(ids))
-    return [name.replace("|", "\\|") for name in found]
-
-
-def shown(text: str) -> str:
-    """A message on one line."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def facts(**values: object) -> str:
-    """A table of names and values."""
-    return table(["", ""], [[name, value] for name, value in values.items()])
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+    found: list[str] = watch.policy.tokenizer.convert_ids_to_tokens(list(ids))
+    return [cell(name) for name in found]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: see the module."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0
-    if strange := set(arguments) - {"--write"}:
-        print(f"{min(strange)}: not understood; the only argument is --write (--help says more)", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put the numbers into docs/follow-one-batch.md")
+    args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         found = follow(Path(folder))
     try:
         for name, text in found.items():
             print(f"{name}\n\n{text}")
-            if arguments:
+            if args.write:
                 write_section(PAGE, text, name)
     except InputError as error:
         print(error, file=sys.stderr)

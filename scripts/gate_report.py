@@ -1,4 +1,4 @@
-"""What a buffer of rollouts says of gates that stop a group in the middle: tables, then one JSON object as the last line.
+"""Evaluates gates that stop a group in the middle on a buffer of rollouts: tables, then one JSON object as the last line.
 
 python scripts/gate_report.py data=outputs/grpo/seed0
 python scripts/gate_report.py data=outputs/grpo/seed0/rollouts/train.jsonl k=6 steps=2,4,6,8 floor=0.9

@@ -1,4 +1,4 @@
-"""Keep what finished runs measured, for good: small enough to be committed, enough for every table.
+"""Keeps what finished runs measured: small enough to be committed, and enough for every table.
 
 python scripts/keep_results.py outputs/pivotrl outputs/awpo
 python scripts/keep_results.py outputs --to /shared/results

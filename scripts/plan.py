@@ -1,4 +1,4 @@
-"""What a run, or every row of a sweep, would take: memory, tokens, FLOPs, GPU-hours, and what is missing. Nothing is run.
+"""Prints what a run, or every row of a sweep, would take: memory, tokens, FLOPs, GPU-hours, and what is missing. Nothing is run.
 
 python scripts/plan.py sweep=trace_tab1 scale=paper
 python scripts/plan.py sweep=awpo_tab2 scale=paper rows=awpo_8b,awpo_4b --gpu h200
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 def of_sweep(
     arguments: Sequence[str], gpu: Gpu, given: dict[str, float | None]
 ) -> tuple[str, dict[str, RunPlan], dict[str, Any]]:
-    """(title, plan of each row, what else is to be said). A row is planned also where it cannot run, if it composes."""
+    """Returns (title, plan of each row, notes). A row that cannot run is planned too, if its configuration composes."""
     asked = played(ask(arguments, CONF))
     found = jobs(asked)
     first = {job.row: job for job in reversed(found)}

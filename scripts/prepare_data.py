@@ -1,4 +1,4 @@
-"""Import trajectories of other programs into the format of docs/data.md, and say what could not be used.
+"""Imports trajectories of other programs into the format of docs/data.md, and reports what could not be used.
 
 python scripts/prepare_data.py toolace.json --out data/toolace.jsonl
 python scripts/prepare_data.py part-1.parquet part-2.parquet --out data/all.parquet --calls hermes

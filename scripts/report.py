@@ -131,7 +131,7 @@ def numbered(path: Path, number: int) -> Path:
 
 
 def refuse_overrides(asked: Sequence[Asked], hashes: RowHashes) -> None:
-    """Of several sweeps it is enough that one takes what was given.
+    """With several sweeps, a choice is accepted if one of them has it.
 
     Raises:
         InputError: none does.
@@ -148,7 +148,7 @@ def refuse_overrides(asked: Sequence[Asked], hashes: RowHashes) -> None:
 
 
 def refuse_seeds(entries: Sequence[Entry], places: Sequence[Path]) -> None:
-    """A table without a run says nothing of a seed that was mistyped.
+    """Refuses seeds without a run: a table without a run would not show that a seed was mistyped.
 
     Raises:
         InputError: no run has a seed that was asked for.
@@ -162,7 +162,7 @@ def refuse_seeds(entries: Sequence[Entry], places: Sequence[Path]) -> None:
 
 
 def drawings(path: Path, drawn: dict[str, Figure], collection: FinishedRuns) -> dict[Path, Figure]:
-    """What ``--figure`` writes, and where: each of several drawn worlds has a file of its own."""
+    """Returns the figures of ``--figure`` by their files: each of several environments has a file of its own."""
     if len(drawn) > 1:
         return {path.with_stem(f"{path.stem}-{name}"): figure for name, figure in drawn.items()}
     figures = list(drawn.values()) or comparison_figures(collection, mean_interval)
@@ -170,7 +170,7 @@ def drawings(path: Path, drawn: dict[str, Figure], collection: FinishedRuns) -> 
 
 
 def command_line(arguments: list[str]) -> str:
-    """What was typed, for the footer of what is written."""
+    """Returns the command line, for the footer of the output."""
     return shlex.join(["python", "scripts/report.py", *arguments])
 
 

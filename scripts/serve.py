@@ -165,7 +165,7 @@ def last_line(log: Path) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 2 when an argument cannot be used or the server does not start, 1 when it dies later, 0 when told to end."""
+    """Exit status: 2 when an argument cannot be used or the server does not start, 1 when it dies later, 0 when it is stopped."""
     line = sys.argv[1:] if arguments is None else arguments
     cut = line.index("--") if "--" in line else len(line)
     args = parser().parse_args(line[:cut])

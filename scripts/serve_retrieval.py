@@ -82,7 +82,7 @@ class Index:
 
 
 def _kept(cache: Path, pages: int) -> np.ndarray | None:
-    """The embeddings of an earlier start; None where there are none, or the file is damaged, which is said."""
+    """Reads the embeddings of an earlier start; None if there are none, or if the file is damaged, which is reported."""
     if not cache.exists():
         return None
     try:
@@ -106,8 +106,8 @@ def parser() -> argparse.ArgumentParser:
         "--encyclopaedia", choices=("tiny", "full"), help="the generated pages of env=search at this level"
     )
     add("--edition", type=number(0, 1e9, whole=True), default=0, help="of the encyclopaedia, as env.edition")
-    add("--query", default="", help='what the model wants before a query, such as "query: "')
-    add("--passage", default="", help='what the model wants before a page, such as "passage: "')
+    add("--query", default="", help='prefix that the model expects before a query, such as "query: "')
+    add("--passage", default="", help='prefix that the model expects before a page, such as "passage: "')
     add("--host", default="127.0.0.1", help=f"another one than this machine's own needs {KEY} (default 127.0.0.1)")
     add("--port", type=int, default=8000)
     return parser

@@ -15,9 +15,8 @@ from tests.integration.test_resume import finish, kill_when, metrics, train_line
 
 from turnwise.experiments.jobs import ask, job_of
 from turnwise.runs.result import read_result
-from turnwise.training.frozen import Frozen
+from turnwise.training.frozen import Frozen, Recording
 from turnwise.training.main import run
-from turnwise.training.run import Run
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]
@@ -37,15 +36,13 @@ def trained(folder: Path) -> list[dict[str, Any]]:
 def buffers(monkeypatch: pytest.MonkeyPatch) -> list[Frozen]:
     """Those of the runs of a test, in order."""
     found: list[Frozen] = []
-    recorded = Run.frozen
+    recorded = Recording.__call__
 
-    def keep(self: Run, states: Any) -> Frozen | None:
-        buffer = recorded(self, states)
-        assert buffer is not None
-        found.append(buffer)
-        return buffer
+    def keep(self: Recording, *args: Any) -> Frozen:
+        found.append(recorded(self, *args))
+        return found[-1]
 
-    monkeypatch.setattr(Run, "frozen", keep)
+    monkeypatch.setattr(Recording, "__call__", keep)
     return found
 
 
@@ -138,5 +135,5 @@ def test_kill_nine_changes_nothing(small: Overrides, tmp_path: Path) -> None:
 
 
 def test_a_buffer_of_more_states_than_there_are_is_refused(small: Overrides, composed: Compose, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"rollout\.frozen=7: this run has 5 states to play"):
+    with pytest.raises(ValueError, match=r"rollout\.frozen=7: this run has 5 states to sample from"):
         run(composed(small("grpo", *BUFFER, "states.count=5")))

@@ -9,7 +9,6 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,7 +27,6 @@ from turnwise.config.schema import compose_config
 from turnwise.config.settings import RolloutSettings, UpdateSettings
 from turnwise.engines.engine import Sampling
 from turnwise.engines.lanes import Lanes
-from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.held_out import Reply
 from turnwise.evaluation.suites import Answer, Episode, Evaluation
 from turnwise.judges.offline import OfflineJudge
@@ -39,18 +37,18 @@ from turnwise.rollouts.predictors.critic import Critic
 from turnwise.rollouts.predictors.online import OnlinePredictor
 from turnwise.runs.lines import each_line
 from turnwise.runs.result import write_result
+from turnwise.training.candidates import Candidates
 from turnwise.training.collection import Imitation, sampling_metrics
+from turnwise.training.costs import run_costs
 from turnwise.training.gradients import GradientCosine
 from turnwise.training.health import Health
 from turnwise.training.main import PHASES
 from turnwise.training.mismatch import MismatchAlarm
 from turnwise.training.module import PolicyModule
-from turnwise.training.outcome import summary
+from turnwise.training.outcome import result_of, summary
 from turnwise.training.profile import Profiles
-from turnwise.training.progress import Phases
-from turnwise.training.recorder import Recorder, tree_record
+from turnwise.training.recorder import Gathered, Recorder, tree_record
 from turnwise.training.reprofile import Reprofile
-from turnwise.training.run import Run
 from turnwise.training.stream import Rollouts
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
@@ -153,12 +151,12 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         learned |= sampling_metrics(Lanes([2]).report(), 0, 0.0)
         learned |= reprofile.collected(experience)
         cost = {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}
-        recorder.collected(iteration, experience, updates, cost, 0.5, judge, learned)
+        recorder.collected(iteration, Gathered(experience, cost, 0.5, judge), updates, learned)
         return updates
 
     callbacks = [recorder, MismatchAlarm(), *([GradientCosine(every=1)] if awpo else [])]
     trainer = quiet.trainer(folder, 2, callbacks)
-    trainer.fit(PolicyModule(model, loss, UpdateSettings(1e-4)), Rollouts(collect, dict))
+    trainer.fit(PolicyModule(model, loss, UpdateSettings(1e-4)), Rollouts(collect))
     return list(each_line(folder / "metrics.jsonl"))
 
 
@@ -197,23 +195,20 @@ def test_the_comparison_can_fail() -> None:
 
 
 def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
-    job = Run.__new__(Run)  # its policy is not loaded: a result reads only what stands here
-    job.cfg = compose_config(["method=pivotrl"], ROOT / "conf")
-    job.phases, job.env, job.seed, job.problems = Phases(PHASES), HouseholdEnv(), 0, ()
-    job.recorder = Recorder(tmp_path, None)
-    job.recorder.counters |= {"judge/failed/timeout": 1, "gate/unstopped": 1}
-    job.health, job.parts = Health(job.recorder, tmp_path, print), {"gate": Divergence()}
-    job.health.warnings.append("no sample counts")
-    job.recorder.counters |= {"verifier/toy/judged": 4, "verifier/toy/accepted": 2, "verifier/toy/missed": 1}
-    job.profiled = {"toy/judged": 8, "toy/accepted": 4, "toy/exact": 3, "toy/missed": 1}
-    job.folder = tmp_path
+    recorder = Recorder(tmp_path, None)
+    recorder.counters |= {"judge/failed/timeout": 1, "gate/unstopped": 1}
+    recorder.counters |= {"verifier/toy/judged": 4, "verifier/toy/accepted": 2, "verifier/toy/missed": 1}
+    health = Health(recorder, tmp_path, print)
+    health.warnings.append("no sample counts")
     sampled = [{"state_id": "a#t0", "rewards": [1.0, 0.0], "strict": [0.0, 0.0]}]
     Profiles(tmp_path / "profile", []).add(sampled, {"turns": 2, "tokens": 7, "cpu_seconds": 0.1})
-    job.phases.seconds = dict.fromkeys(PHASES, 1.0)
-    keys = set[str]()
+    entries = run_costs(recorder.counters, dict.fromkeys(PHASES, 1.0), tmp_path) | {"wall_seconds": 1.0}
+    entries |= recorder.result({"toy/judged": 8, "toy/accepted": 4, "toy/exact": 3, "toy/missed": 1})
+    entries |= health.closing(Divergence())
+    cfg, keys = compose_config(["method=pivotrl"], ROOT / "conf"), set[str]()
     for own in (None, "dialogues.jsonl"):
-        job.own, job.measure = own, SimpleNamespace(held_out=own, plays=True)
-        write_result(job.result(measured(0), measured(1)), tmp_path)
+        candidates = Candidates([], lambda task: ([], []), own=own, plays=own is None)
+        write_result(result_of(cfg, "household", candidates, measured(0), measured(1), entries), tmp_path)
         keys |= set(leaves(json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))))
     assert compare(documented("result.json"), keys) == (set(), set())
 

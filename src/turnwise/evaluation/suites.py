@@ -166,7 +166,11 @@ def answer_skills(
     return answers
 
 
-def openings(environment: Any, chat: Chat) -> Callable[[Task], tuple[Sequence[Message], list[int]]]:
+Opening = Callable[[Task], tuple[Sequence[Message], list[int]]]
+"""A task -> its first messages and their ids."""
+
+
+def openings(environment: Any, chat: Chat) -> Opening:
     """Returns a function that gives a task's first messages and their ids, and caches them."""
     known: dict[tuple[str, str], tuple[Sequence[Message], list[int]]] = {}
 

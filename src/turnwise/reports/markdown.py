@@ -1,13 +1,29 @@
-"""Writes generated Markdown to a file, or between two marks of a page that people write."""
+"""Tables in Markdown, and generated text between two marks of a page that people write."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
+
+
+def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    """Returns a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def facts(values: Mapping[str, object]) -> str:
+    """Returns a table of names and values, without a head."""
+    return table(["", ""], [*values.items()])
+
+
+def cell(text: str) -> str:
+    """Returns ``text`` on one line, as a cell of a table may hold it."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def write_section(

@@ -1,7 +1,7 @@
-"""What worlds answer while others are still being asked, or the policy still writes: for worlds that wait for somebody else.
+"""Steps environments in threads while the policy still samples, for environments that wait for other processes.
 
-A world of commands, servers or worker processes answers in milliseconds to seconds during which nothing here computes. Its steps
-begin as soon as their actions are written. A rollout has one step at a time, so what a session sees is the same in any order.
+An environment of commands, servers or worker processes answers in milliseconds to seconds, during which this process would be
+idle. Its steps begin as soon as their actions are written. A rollout has one step at a time, so the order changes no result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turnwise.envs.environment import EnvironmentFault, Step
 class Ahead:
     """Args:
     threads: steps under way at once.
-    seconds: that one may take once it is waited for; None: no limit.
+    seconds: the time limit of a step, from when it is waited for; None: no limit.
     """
 
     def __init__(self, threads: int, seconds: float | None) -> None:
@@ -28,10 +28,10 @@ class Ahead:
         self._steps[place] = self._pool.submit(step)
 
     def take(self, place: int) -> Step | None:
-        """The answer to the action of this place; None: it was not begun.
+        """Waits for the answer to the action of this place; None if it was not begun.
 
         Raises:
-            EnvironmentFault: the world failed, or does not answer.
+            EnvironmentFault: the environment failed, or does not answer.
         """
         begun = self._steps.pop(place, None)
         if begun is None:
@@ -42,5 +42,5 @@ class Ahead:
             raise EnvironmentFault(f"no answer within {self.seconds:g} s") from None
 
     def close(self) -> None:
-        """Steps that have not begun never do."""
+        """Cancels the steps that have not begun."""
         self._pool.shutdown(wait=False, cancel_futures=True)

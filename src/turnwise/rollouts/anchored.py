@@ -1,4 +1,4 @@
-"""Replies of a dialogue held against the demonstrated reply, where no environment can judge them."""
+"""Judges replies of a dialogue by the demonstrated reply, where no environment can judge them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Kind = Literal["strict", "calls", "similarity"]
 class Anchored:
     """The verifiers that PivotRL names beside the environment's own (arXiv:2603.21383, section 3 and Appendix A.2).
 
-    ``strict`` wants the same calls in the same order, or the same text after whitespace. What counts as functional depends on
-    the demonstrated reply: one with calls wants calls that match one to one by name and arguments (``data.toolcalls.match``), one
-    without calls wants a text whose words are similar enough, and no call. A reply that was cut off is neither.
+    ``strict`` requires the same calls in the same order, or the same text up to whitespace. ``functional`` depends on the
+    demonstrated reply: if it has calls, the reply's calls must match them one to one by name and arguments
+    (``data.toolcalls.match``); if it has none, the reply must have similar words and no call. A truncated reply is neither.
 
     Attributes:
         format: how calls are written, in replies and in demonstrations.
@@ -79,5 +79,5 @@ class Anchored:
 
 
 def similarity(made: str, expected: str) -> float:
-    """Share of words in common, in order: 1 where the texts are the same but for case and whitespace."""
+    """Returns the share of words in common, in order: 1 where the texts are the same but for case and whitespace."""
     return float(Levenshtein.normalized_similarity(made.lower().split(), expected.lower().split()))

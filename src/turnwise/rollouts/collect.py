@@ -31,16 +31,15 @@ Play = Callable[[Sequence[State], object], list[RolloutTree]]
 Played = tuple[RolloutTree, Rewards]
 
 Gather = Callable[[list[Played]], list[Played]]
-"""What this process has played -> what all processes of the run have, in the order of the states."""
+"""The trees that this process sampled -> those of all processes of the run, in the order of the states."""
 
 
 @dataclass(slots=True)
 class Experience:
     """What an iteration collected. The lists ``trees``, ``rewards`` and ``credits`` are aligned.
 
-    ``replaced`` holds the trees that were played and that a refill replaced, with their rewards; ``skipped`` counts states that
-    no rollout was spent on. ``memory`` is what the advantage wants to know at the next iteration, ``metrics`` what it says of
-    this one.
+    ``replaced`` holds the trees that a refill replaced, with their rewards; ``skipped`` counts states without a rollout.
+    ``memory`` is what the advantage needs at the next iteration, and ``metrics`` are its metrics of this one.
     """
 
     trees: list[RolloutTree] = field(default_factory=list)
@@ -57,10 +56,10 @@ class Collector:
     """Args:
     select, play, reward, advantage: the parts.
     row_tokens, batch_tokens: see :func:`turnwise.rollouts.pack.pack`.
-    steps: optimiser steps that an experience is parted into.
+    steps: optimiser steps that an experience is divided into.
     max_refills: draws of further states when the advantage asks for a full batch (DAPO's dynamic sampling).
-    gather: where a run has several processes. Each pays for the trees that it has played; then all know all of them, so
-        that groups, refills and what an advantage compares are those of one process.
+    gather: exchanges trees between several processes. Each process computes the rewards of its own trees; then all have all
+        of them, so that groups, refills and advantages are those of one process.
     """
 
     select: Select
@@ -74,7 +73,7 @@ class Collector:
     gather: Gather = list
 
     def collect(self, iteration: int, memory: Mapping[str, float] | None = None) -> Experience:
-        """Play the states of this iteration and give each turn its credit. ``memory`` is the last experience's."""
+        """Samples from the states of this iteration and gives each turn its credit. ``memory`` is the last experience's."""
         memory = memory or {}
         wanted = self.select(iteration)
         experience = Experience()
@@ -97,7 +96,7 @@ class Collector:
     def updates(self, experience: Experience) -> list[Update]:
         """The packed micro-batches of each optimiser step: of equal parts of the trees (to one tree), in their order.
 
-        A group is a tree and stays whole. Credit was given over the whole experience, before it is parted.
+        A group is a tree and stays whole. Credit was given over the whole experience before.
         """
         trees, credits = experience.trees, experience.credits
         ends = [part * len(trees) // self.steps for part in range(self.steps + 1)]
@@ -108,7 +107,7 @@ class Collector:
     def _extend(
         self, experience: Experience, states: Sequence[State], key: object, memory: Mapping[str, float]
     ) -> None:
-        """Play further states; the credit is that of the whole batch, which a rule may compare within itself."""
+        """Samples from further states; the credit is computed anew over the whole batch, which a rule may compare."""
         paid: list[Played] = [(tree, self.reward(tree) if tree.turns else {}) for tree in self.play(states, key)]
         whole = self.gather(paid)
         played = [(tree, rewards) for tree, rewards in whole if tree.turns]
@@ -120,15 +119,15 @@ class Collector:
 
 
 def _counts(tree: RolloutTree, credit: Credit) -> bool:
-    """Whether a tree fills a place of the batch: it carries weight, or a gate stopped it.
+    """Returns whether a tree fills a place of the batch: it carries weight, or a gate stopped it.
 
-    A stopped tree keeps its place: its state is not replaced by an easier one, or what the gate saved would be spent again.
+    A stopped tree keeps its place, because a replacement would spend again what the gate saved.
     """
     return tree.stopped or any(credit.weight)
 
 
 def _drop_empty(experience: Experience) -> None:
-    """Leave out the trees that fill no place."""
+    """Moves the trees that fill no place to ``replaced``."""
     whole = list(zip(experience.trees, experience.rewards, experience.credits, strict=True))
     kept = [(tree, rewards, credit) for tree, rewards, credit in whole if _counts(tree, credit)]
     experience.replaced += [(tree, rewards) for tree, rewards, credit in whole if not _counts(tree, credit)]

@@ -8,10 +8,10 @@ from turnwise.types import RolloutTree, State, Turn
 
 
 def demonstration(turns: Sequence[State]) -> RolloutTree:
-    """The expert's path through the states of one trajectory, in order.
+    """Returns the expert's path through the states of one trajectory, in order.
 
-    Each demonstrated turn stands once; what lies between two of them is the observation. Where the template shows a turn a
-    history that does not continue the one before it, the path ends there and the caller starts another tree.
+    Each demonstrated turn occurs once; the tokens between two turns are the observation. The states must continue one another, as
+    those of :func:`paths` do.
     """
     root = turns[0]
     tree = RolloutTree(root)
@@ -29,7 +29,7 @@ def demonstration(turns: Sequence[State]) -> RolloutTree:
 
 
 def paths(states: Sequence[State]) -> Mapping[str, list[State]]:
-    """The states of each trajectory that continue one another, by the id of their first state."""
+    """Returns the states of each trajectory that continue one another, by the id of their first state."""
     found: dict[str, list[State]] = {}
     last: State | None = None
     head = ""

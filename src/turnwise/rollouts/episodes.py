@@ -1,4 +1,4 @@
-"""Live episodes by what was done in them, so that no action is played twice to come to the same place."""
+"""Caches episodes by their task and actions, so that no actions are repeated to reach the same place."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from turnwise.types import Task
 
 @dataclass(slots=True)
 class Episodes:
-    """Sessions of the run's world, kept by task and actions: the turns of one trajectory stand on each other."""
+    """Sessions of the run's environment, cached by task and actions: each turn of a trajectory continues the one before."""
 
     environment: Environment
-    seconds: float | None = None  # that a world may take for one thing; see ``rollouts.guard``
+    seconds: float | None = None  # time limit of one call of the environment; see ``rollouts.guard``
     kept: dict[tuple[str, str, tuple[str, ...]], Session] = field(default_factory=dict)
 
     def after(self, task: Task, actions: tuple[str, ...]) -> Session:
-        """The episode after these actions, for one rollout. Kept ones that fail, with their worker say, are given up.
+        """Returns the episode after these actions, for one rollout. Cached episodes that fail are dropped.
 
         Raises:
-            EnvironmentFault: the world failed in a fresh episode too.
-            ValueError: the task is none of this world's.
+            EnvironmentFault: the environment failed in a fresh episode too.
+            ValueError: the environment has no such task.
         """
         try:
             return self._forked(self._stand(task, actions))
@@ -35,7 +35,7 @@ class Episodes:
             return session.fork()
 
     def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
-        """The kept episode after these actions, played on from the longest kept beginning."""
+        """Returns the cached episode after these actions, continued from the longest cached beginning."""
         done = 0
         session = None
         for done in range(len(actions), -1, -1):

@@ -1,7 +1,7 @@
-"""A world's failures as the one fault that rollouts know: whatever it raises, and a step that never ends.
+"""Turns failures of an environment into one fault: any exception, and a step that never ends.
 
-A failure of the world is never a reward of 0, and it does not end a run: the rollout is invalid and begun again. What a person
-can put right (:class:`~turnwise.errors.InputError`) still ends it with its message.
+A failure of the environment is never a reward of 0 and does not end a run: the rollout is invalid and restarted. An error that
+the user can correct (:class:`~turnwise.errors.InputError`) still ends the run with its message.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError
 
 _LOG = logging.getLogger(__name__)
-_told: set[str] = set()  # where faults came from that were logged: one of each place is enough
+_told: set[str] = set()  # places of the faults that were logged: one for each place
 
 
 class _Late(BaseException):
-    """Raised by the alarm; no ``except Exception`` of a world swallows it."""
+    """Raised by the alarm; no ``except Exception`` of an environment catches it."""
 
 
 class guarded:  # noqa: N801 - a context manager is read as a verb
-    """What this block raises, and a block that takes longer than ``seconds``, is a fault of the world.
+    """Turns what this block raises, and a block that takes longer than ``seconds``, into a fault of the environment.
 
-    Time is watched in the main thread, where signals arrive: worlds that wait for others (workers, sandboxes, servers) have
-    limits of their own, below it.
+    Time is limited in the main thread only, where signals arrive. Environments that wait for workers, sandboxes or servers have
+    shorter limits of their own.
 
     Args:
         seconds: None: no limit.
-        passing: exceptions that say something else and are let through, as ``InputError`` is.
+        passing: exceptions that are raised unchanged, as ``InputError`` is.
 
     Raises:
         EnvironmentFault: in place of any other exception; the first from each place is logged.
@@ -48,13 +48,13 @@ class guarded:  # noqa: N801 - a context manager is read as a verb
         if self._seconds is not None and threading.current_thread() is threading.main_thread():
             self._began, self._handler = time.monotonic(), signal.signal(signal.SIGALRM, self._ring)
             self._armed = True
-            self._left, _ = signal.setitimer(signal.ITIMER_REAL, self._seconds)  # another's alarm goes on afterwards
+            self._left, _ = signal.setitimer(signal.ITIMER_REAL, self._seconds)  # an earlier alarm continues afterwards
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._armed:
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            except _Late as late:  # it rang just now
+            except _Late as late:  # the alarm came just now
                 error = late
             self._armed = False
             signal.signal(signal.SIGALRM, self._handler)
@@ -76,5 +76,5 @@ def _fault(what: str, error: Exception | None) -> EnvironmentFault:
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     if place not in _told:
         _told.add(place)
-        _LOG.warning("a world failed: %.500s%s; its rollout is begun again", what, place)
+        _LOG.warning("an environment failed: %.500s%s; its rollout is restarted", what, place)
     return EnvironmentFault(what)

@@ -29,7 +29,7 @@ class Judged:
 
     Args:
         reward: the outcome, of trees whose rollouts are one action.
-        judge: who scores.
+        judge: gives the scores.
         steps: the demonstrated turns by the ids of their states: conversation, tools, rationale and calls.
         text: an action's ids as everything that was written, thinking included.
         format: how calls are written, in replies and in demonstrations that hold them as text.
@@ -40,11 +40,11 @@ class Judged:
     steps: Mapping[str, TurnInContext]
     text: Callable[[Sequence[int]], str]
     format: Format = "hermes"
-    waited: float = field(default=0.0, init=False)  # s for answers after all rollouts had ended
+    waited: float = field(default=0.0, init=False)  # s waited for answers after all rollouts had ended
     _asked: dict[str, dict[tuple[int, ...], Future[float | None]]] = field(default_factory=dict, init=False, repr=False)
 
     def prove(self, state: State) -> str | None:
-        """Ask about the demonstrated reply of one state, where the judge can fail; what a person should know of the answer.
+        """Asks about the demonstrated reply of one state, if the judge can fail; returns what the user should know of the answer.
 
         Raises:
             InputError: the judge gives no score, or the demonstrated action is not in ``format``.
@@ -53,7 +53,7 @@ class Judged:
         return prove(candidate(self.steps[state.id], self.text(state.expert_ids), self.format)) if prove else None
 
     def ask(self, state: State, action_ids: Sequence[int]) -> None:
-        """Put the question of a reply, unless it has been put; returns at once.
+        """Asks about a reply, unless it was asked about before; returns at once.
 
         Raises:
             InputError: the demonstrated action is not in ``format``.
@@ -64,7 +64,7 @@ class Judged:
             asked[key] = self.judge.submit(candidate(self.steps[state.id], self.text(action_ids), self.format))
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """``reasoning`` is NaN where the judge had no score and for leaves whose world failed."""
+        """``reasoning`` is NaN if the judge had no score, and for leaves whose environment failed."""
         rewards = self.reward(tree)
         leaves = tree.leaves()
         for leaf in leaves:
@@ -85,10 +85,10 @@ class Judged:
 
 
 def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
-    """What a judge is asked of the reply ``text`` at a demonstrated turn.
+    """Returns the question to a judge about the reply ``text`` at a demonstrated turn.
 
-    The reference is the demonstrated reasoning, else what the demonstration says beside its calls. What a reply says is held
-    against it whole: thinking and prose. A reply that does not parse has no calls, and its thinking is what can be told apart.
+    The reference is the demonstrated reasoning, else the text of the demonstration beside its calls. The reply's thinking and
+    text are compared with it. A reply that does not parse has no calls, and its thinking is the part that can be separated.
 
     Raises:
         InputError: the demonstrated calls stand in the text and are not in the format ``form``.
@@ -117,7 +117,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
 
 
 def _parts(text: str, step: TurnInContext, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
-    """Everything in the reply but its calls, and the calls."""
+    """Returns everything in the reply but its calls, and the calls."""
     try:
         reply = PARSERS[form](text, step.tools)
         return "\n\n".join(filter(None, (reply.thinking, reply.content))), reply.calls

@@ -13,15 +13,15 @@ from turnwise.types import State, Turn
 
 
 class Verdict(NamedTuple):
-    """What is said of one action."""
+    """The verdict on one action."""
 
     functional: bool  # it is as good as the demonstrated one (Eq. 6)
     strict: bool  # it is the demonstrated one (Eq. 2)
 
 
 class Verifier(Protocol):
-    """Who judges single actions: deterministic, and asked only at states that have a demonstrated action. What was cut off at
-    the token limit is not the policy's whole action: whatever stands there, it is neither."""
+    """Judges single actions, deterministically, at states that have a demonstrated action. A truncated action is neither
+    functional nor strict, because it is not the policy's complete action."""
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
         """``functional`` and ``strict``, as :class:`Verdict`.
@@ -47,18 +47,19 @@ class ByEnvironment:
         if turn.truncated:
             return False, False
         session = self.episodes.after(state.task, state.actions)
-        world = environment_of(self.episodes.environment, state.task)
+        environment = environment_of(self.episodes.environment, state.task)
         with guarded(self.episodes.seconds):
-            return world.accepts(session, turn.text, state.expert), world.same(turn.text, state.expert)
+            accepted = environment.accepts(session, turn.text, state.expert)
+            return accepted, environment.same(turn.text, state.expert)
 
 
 @dataclass(slots=True)
 class Verdicts:
-    """Verdicts on actions, kept: verifiers are deterministic, and most samples of a state are alike.
+    """Caches verdicts on actions: verifiers are deterministic, and most samples of a state are equal.
 
     Args:
         episodes: of the run's environment.
-        dialogues: who judges the replies of a dialogue, whose task names no environment.
+        dialogues: judges the replies of a dialogue, whose task names no environment.
     """
 
     episodes: Episodes
@@ -66,7 +67,7 @@ class Verdicts:
     kept: dict[tuple[str, str, bool], Verdict] = field(default_factory=dict)
 
     def judge(self, state: State, turn: Turn) -> None:
-        """Write ``functional`` and ``strict`` into the turn's ``info``.
+        """Writes ``functional`` and ``strict`` into the turn's ``info``.
 
         Raises:
             ValueError: the state has no demonstrated action.

@@ -1,7 +1,7 @@
-"""Play states into rollout trees: sample, step the world, extend, branch, stop.
+"""Samples rollout trees from states: sample, step the environment, extend, branch, stop.
 
 All live rollouts of all trees take their turns together, so that the engine always decodes one large batch. A turn is token-in
-token-out: the ids that the policy wrote are kept with the log-probs under which they were drawn, and what the world answers
+token-out: the ids that the policy wrote are kept with the log-probs under which they were drawn, and what the environment answers
 is appended as the ids of a bridge; nothing is tokenised twice.
 """
 
@@ -31,7 +31,7 @@ OnReply = Callable[[State, Sequence[int]], None]
 
 
 class Chat(Protocol):
-    """What play needs of the tokenizer (``data.chat.ChatTokens``)."""
+    """What sampling needs of the tokenizer (``data.chat.ChatTokens``)."""
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]: ...
 
@@ -44,8 +44,8 @@ class Tally:
 
     turns: int = 0
     tokens: int = 0  # written by the policy
-    faults: int = 0  # rollouts lost to a failing world
-    retries: int = 0  # how often one was begun again because the world had failed
+    faults: int = 0  # rollouts lost to a failing environment
+    retries: int = 0  # restarts of rollouts whose environment failed
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -69,7 +69,7 @@ class _Rollout:
     attempt: int = 0  # how often it was begun again
     parent: int = -1  # turn index it continues; -1 at the root
     node: int = -1  # the engine's
-    session: Session | None = None  # None where one action is judged and the world never steps
+    session: Session | None = None  # None if a single action is judged and the environment never steps
     depth: int = 0  # turns taken since the root
     length: int = 0  # tokens of its history
 
@@ -77,16 +77,16 @@ class _Rollout:
 @dataclass(slots=True)
 class Player:
     """Args:
-    engine, environment, chat: the outside world.
+    engine, environment, chat: what samples, what answers, and the tokens of both.
     sampling: of every action.
-    max_turns: turns from a state; None plays to the end. With 1, actions are judged where they are made
-        (``info["functional"]``, ``info["strict"]``) and the world does not step: PivotRL's local rollouts.
+    max_turns: turns from a state; None: to the end of the episode. With 1, actions are judged where they are made
+        (``info["functional"]``, ``info["strict"]``) and the environment does not step: PivotRL's local rollouts.
     max_length: tokens of a history, after which a rollout ends unfinished.
-    retries: how often a rollout whose world failed is begun again from its anchor, under draws of its own. The attempt
+    retries: how often a rollout whose environment failed is restarted from its anchor, with draws of its own. The attempt
         that failed stays in the tree as an invalid leaf.
-    environment_seconds: for one answer of the world, after which it has failed; None: no limit (``rollouts.guard``).
-    environment_threads: steps under way at once in a world that waits for others (``rollouts.ahead``); 0: one after the other.
-    dialogues: who judges single replies of dialogues that no environment plays.
+    environment_seconds: time limit of one answer of the environment; None: no limit (``rollouts.guard``).
+    environment_threads: concurrent steps of an environment that waits for others (``rollouts.ahead``); 0: one after the other.
+    dialogues: judges single replies of dialogues that no environment plays.
     """
 
     engine: Engine
@@ -116,16 +116,16 @@ class Player:
         on_turns: Callable[[int], None] | None = None,
         on_reply: OnReply | None = None,
     ) -> list[RolloutTree]:
-        """One tree a state.
+        """Returns one tree for each state.
 
         Args:
             states: where to act; their ids must differ, for they name the groups.
             allocator: how often, and where a tree branches once its own first rollouts have ended.
             gate: when to stop a whole tree; asked as long as its first rollouts run.
             key: names this collection (run seed, iteration); with state, branch and turn it seeds every draw.
-            on_turns: told the number of turns after each round, for progress.
-            on_reply: told of each rollout that is one action (``max_turns`` 1) as soon as it is written, while others still
-                are: what takes time to judge can begin. Draws do not depend on it.
+            on_turns: is given the number of turns after each round, for progress.
+            on_reply: is given each rollout of one action (``max_turns`` 1) as soon as it is written, so that judging can begin
+                while others are still sampled. Draws do not depend on it.
         """
         if len({state.id for state in states}) != len(states):
             raise ValueError("two states of one collection share an id: their groups would be mixed up")
@@ -150,7 +150,7 @@ class Player:
         return trees
 
     def _start(self, tree: RolloutTree, turn: int, count: int, opened: list[int]) -> list[_Rollout]:
-        """``count`` rollouts from a turn of the tree (-1: its root)."""
+        """Starts ``count`` rollouts from a turn of the tree (-1: its root)."""
         if count == 0:
             return []
         state = tree.state
@@ -171,7 +171,7 @@ class Player:
         return rollouts
 
     def _begin(self, rollout: _Rollout, opened: list[int], again: bool = False) -> bool:
-        """Put a rollout at its anchor, at once or ``again``; False if the world fails more often than is retried."""
+        """Puts a rollout at its anchor, at once or ``again``; False if the environment fails more often than is retried."""
         while True:
             if again and rollout.attempt == self.retries:
                 self.tally.faults += 1
@@ -191,7 +191,7 @@ class Player:
             return True
 
     def _expand(self, trees: list[RolloutTree], allocator: Allocator, opened: list[int]) -> list[_Rollout]:
-        """Further rollouts of trees whose first ones have all ended."""
+        """Starts further rollouts of trees whose first ones have all ended."""
         if not trees:
             return []
         grown: list[_Rollout] = []
@@ -217,10 +217,10 @@ class Player:
                 seed_of(key, r.tree.state.id, r.anchor, r.branch, r.depth, *[f"attempt {r.attempt}"] * bool(r.attempt))
                 for r in live
             ]
-            told = partial(_tell, on_reply, live) if on_reply is not None and self.max_turns == 1 else None
+            on_sample = partial(_reply, on_reply, live) if on_reply is not None and self.max_turns == 1 else None
             if ahead is not None:
-                told = partial(self._step_ahead, ahead, live)
-            samples = self.engine.sample([r.node for r in live], self.sampling, seeds, told)
+                on_sample = partial(self._step_ahead, ahead, live)
+            samples = self.engine.sample([r.node for r in live], self.sampling, seeds, on_sample)
             going = [
                 r
                 for place, (r, sample) in enumerate(zip(live, samples, strict=True))
@@ -230,7 +230,7 @@ class Player:
                 on_turns(len(live))
             touched = {id(r.tree): r.tree for r in live}
             for tree in touched.values():
-                if id(tree) in first:  # a gate compares first rollouts: continuations of one would look alike
+                if id(tree) in first:  # a gate compares first rollouts, because continuations of one are alike
                     tree.stopped = tree.stopped or gate(tree)
             live = [r for r in going if not r.tree.stopped]
             # A tree branches as soon as its own first rollouts have ended; its branches join those of the other trees.
@@ -250,7 +250,7 @@ class Player:
             return session.step(text)
 
     def _take_turn(self, rollout: _Rollout, sample: Sample, opened: list[int], place: int, ahead: Ahead | None) -> bool:
-        """Record the action, let the world answer; True if the rollout goes on."""
+        """Records the action and steps the environment; returns whether the rollout goes on."""
         tree = rollout.tree
         text = self.chat.decode(sample.ids)
         turn = Turn(rollout.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated)
@@ -287,14 +287,14 @@ class Player:
         return True
 
     def forget(self) -> None:
-        """Drop the kept episodes and verdicts."""
+        """Drops the kept episodes and verdicts."""
         self.episodes.kept.clear()
         self.verdicts.kept.clear()
 
     def using(self, sampling: Sampling, max_turns: int | None) -> Player:
-        """The same world under other sampling settings, counted apart."""
+        """Returns the same player with other sampling settings and a tally of its own."""
         return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally())
 
 
-def _tell(on_reply: OnReply, live: Sequence[_Rollout], place: int, sample: Sample) -> None:
+def _reply(on_reply: OnReply, live: Sequence[_Rollout], place: int, sample: Sample) -> None:
     on_reply(live[place].tree.state, sample.ids)

@@ -1,4 +1,4 @@
-"""What the trees of a collection look like: their cost in trajectories, where they branched, and what that brought out."""
+"""Metrics of the shape of trees: their cost in trajectories, where they branched, and whether the branches disagree."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TOLERANCE = 1e-6  # rewards that differ by less are the same outcome
 
 
 def trajectories(tree: RolloutTree) -> float:
-    """Cost in the units of TRACE (arXiv:2606.11119, App. E.5): a rollout from the root is 1, a continuation one half."""
+    """Returns the cost in units of TRACE (arXiv:2606.11119, App. E.5): 1 for a rollout from the root, 1/2 for a continuation."""
     children = tree.children()
     continuations = sum(len(born) - 1 for turn, born in children.items() if turn >= 0 and born)
     return len(children[-1]) + continuations / 2
 
 
 def branch_metrics(experience: Experience) -> dict[str, float]:
-    """Metrics of the trees that branched below their roots; none where no tree did."""
+    """Returns metrics of the trees, those of branches only if a tree branched below its root."""
     trees = experience.trees
     metrics: dict[str, float] = {"train/states_skipped": experience.skipped}
     if trees:
@@ -44,21 +44,21 @@ def branch_metrics(experience: Experience) -> dict[str, float]:
 
 
 def branches(tree: RolloutTree) -> list[tuple[int, float]]:
-    """Of each continuation the turns before it, as a number and as a share of the rollout that it left."""
+    """Returns for each continuation the number of turns before it, and their share of the rollout that it branched from."""
     children = tree.children()
     placed = []
     for turn, born in children.items():
         if turn >= 0 and len(born) > 1:
             depth = length = len(tree.path(turn))
             at = turn
-            while children[at]:  # the first-born is the rollout that was there before
+            while children[at]:  # the first child belongs to the rollout that was branched from
                 at, length = children[at][0], length + 1
             placed += [(depth, depth / length)] * (len(born) - 1)
     return placed
 
 
 def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
-    """Leaves below the turns that branched, and those of them below a turn whose outcomes disagree (Eq. 20, prefixes)."""
+    """Counts the leaves below turns that branched, and those of them below a turn whose outcomes disagree (Eq. 20)."""
     children = tree.children()
     below: dict[int, list[float]] = {turn: [] for turn, born in children.items() if turn >= 0 and len(born) > 1}
     for leaf, reward in zip(tree.leaves(), total, strict=True):

@@ -44,7 +44,7 @@ def call_format(given: Format | None, environment: Any, from_file: bool, of_poli
 
 
 def _own_formats(environment: Any) -> dict[str, Format]:
-    """Name of an environment -> its format of calls; environments that write no calls are left out."""
+    """Returns the format of calls by environment; environments without calls are left out."""
     found = {
         name: getattr(world, "format", None) or getattr(world, "calls", None)
         for name, world in environments_of(environment).items()
@@ -53,12 +53,12 @@ def _own_formats(environment: Any) -> dict[str, Format]:
 
 
 def in_format(reward: Any, form: Format) -> Any:
-    """The reward with ``form`` as its format, if it reads calls and has no format yet; else the reward itself."""
+    """Returns the reward with ``form`` as its format, if it reads calls and has no format yet; else the reward itself."""
     return replace(reward, format=form) if getattr(reward, "format", form) is None else reward
 
 
 def check_readable(reward: Any, candidates: Sequence[State]) -> None:
-    """Refuse demonstrations in which the reward's format reads no call at all, before anything is computed.
+    """Refuses demonstrations in which the reward's format reads no call at all, before anything is computed.
 
     ``SAMPLE`` demonstrated actions, spread over all of them, are read. One call among them is enough, because some turns call
     no tool.
@@ -81,13 +81,13 @@ def check_readable(reward: Any, candidates: Sequence[State]) -> None:
         "(data.file); reward=functional and reward=exact need no calls"
     )
     raise InputError(
-        f"reward.format={form}: none of {count} demonstrated actions that were looked at holds a tool call in this format "
+        f"reward.format={form}: none of {count} demonstrated actions that were checked holds a tool call in this format "
         f"(the first is {experts[0][:80]!r}), so that no reply could earn more than another; {remedy}"
     )
 
 
 def calls_read(form: str, texts: Sequence[str]) -> int:
-    """How many of the texts hold at least one call in this format."""
+    """Counts the texts that hold at least one call in this format."""
 
     def holds(text: str) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, wherever they lie, and the one before in case the newest is damaged later."""
+"""Atomic checkpoints with checksums. The previous one is kept, in case the newest is damaged later."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ _END = 22  # bytes of a zip archive's end record without its comment
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
-    """Lightning's own writes to the system's temporary folder and moves the file from there.
+    """Writes a checkpoint beside its place and renames it.
 
-    Onto another file system a move is a copy: a kill or a full disk in its middle would leave half a checkpoint in the
-    place of the good one.
+    Lightning's own class writes to the system's temporary folder. Moving the file to another file system copies it, and a kill
+    or a full disk in the middle would leave half a checkpoint in the place of the good one.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Replace the checkpoint at ``path``; what stood there stays beside it as ``before.ckpt``.
+        """Replaces the checkpoint at ``path`` and keeps the previous one beside it as ``before.ckpt``.
 
         Raises:
-            OSError: it cannot be written; the one before it stays.
+            OSError: it cannot be written; the previous one stays.
         """
         buffer = io.BytesIO()  # torch writes to a full disk without naming the error
         torch.save(checkpoint, buffer)
-        _keep(Path(path))  # first: a disk then needs room for two, not three
+        _keep(Path(path))  # first, so that a disk needs room for two checkpoints, not three
         with atomic_write(Path(path)) as part:
             part.write_bytes(sealed(buffer))
 
 
-def newest(folder: Path, tell: Callable[[str], None]) -> Path | None:
-    """The newest checkpoint of a run's ``checkpoints`` folder that is whole; None where there is none at all.
+def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
+    """Returns the newest undamaged checkpoint of a run's ``checkpoints`` folder; None if the folder has none.
 
-    A damaged one is put aside as ``damaged.ckpt``, so that the next save does not take it for the good one before.
+    A damaged one is renamed to ``damaged.ckpt``, so that the next save does not keep it as the previous one.
 
     Args:
-        tell: told in one line what was damaged and where the run goes on.
+        log: is given one line that says what was damaged and from which checkpoint the run resumes.
 
     Raises:
         InputError: all are damaged.
@@ -60,9 +60,9 @@ def newest(folder: Path, tell: Callable[[str], None]) -> Path | None:
         why = damage(path)
         if why is None:
             if bad:
-                shutil.rmtree(folder / DAMAGED, ignore_errors=True)  # a folder takes no other's place
+                shutil.rmtree(folder / DAMAGED, ignore_errors=True)  # a folder cannot replace another
                 (folder / LAST).replace(folder / DAMAGED)
-                tell(f"{bad[0]}; it is now {DAMAGED}, and the run goes on from the one before it, {path}")
+                log(f"{bad[0]}; it is now {DAMAGED}, and the run resumes from the previous one, {path}")
             return path
         bad.append(f"{path} is damaged ({why})")
     if bad:
@@ -73,7 +73,7 @@ def newest(folder: Path, tell: Callable[[str], None]) -> Path | None:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with the bytes of a checkpoint; None where they are as they were written."""
+    """Returns what is wrong with a checkpoint; None if its bytes are those that were written."""
     if path.is_dir():
         return _damaged_part(path)
     hashed, left = hashlib.sha256(), path.stat().st_size - _DIGEST
@@ -86,7 +86,7 @@ def damage(path: Path) -> str | None:
 
 
 def seal(folder: Path, rank: int, world: int) -> None:
-    """Put checksums beside a folder's files: this process's share of them, so that many share the reading."""
+    """Writes checksums of a folder's files. Each process reads its share of the files."""
     with atomic_write(folder / f"{rank}{SUMS}") as part:
         part.write_text("".join(f"{_sum(folder / name)}  {name}\n" for name in _files(folder)[rank::world]))
 
@@ -116,7 +116,7 @@ def _sum(file: Path) -> str:
 
 
 def sealed(buffer: io.BytesIO) -> memoryview:
-    """What ``torch.save`` wrote, with its SHA-256 as the archive's comment: still a file that ``torch.load`` reads."""
+    """Returns what ``torch.save`` wrote with its SHA-256 as the archive's comment; ``torch.load`` still reads it."""
     if bytes(buffer.getbuffer()[-_END : -_END + 4]) != b"PK\x05\x06":
         raise RuntimeError("torch.save did not write a zip archive that ends in its directory")
     buffer.seek(-2, io.SEEK_END)  # the length of the comment
@@ -126,7 +126,7 @@ def sealed(buffer: io.BytesIO) -> memoryview:
 
 
 def _keep(path: Path) -> None:
-    """Have what stands at ``path`` under the name of the one before as well."""
+    """Gives the checkpoint at ``path`` the name of the previous one as well."""
     if path.name != LAST or not path.is_file():
         return
     before = path.with_name(BEFORE)
@@ -135,7 +135,5 @@ def _keep(path: Path) -> None:
     before.unlink(missing_ok=True)
     try:
         os.link(path, before)
-    except (
-        OSError
-    ):  # a file system without links; a kill before the new one is whole leaves this one alone, which is found
+    except OSError:  # the file system has no links; after a kill before the new one is complete, this one is found
         path.replace(before)

@@ -1,29 +1,28 @@
-"""The collection of one iteration: the parts of a method around the policy as it is now, or as it was one update ago."""
+"""Collects the rollouts of one iteration, from the current policy or from the previous one."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
-from turnwise.config.settings import RolloutSettings, UpdateSettings
 from turnwise.errors import InputError
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.demonstrate import demonstration, paths
-from turnwise.rollouts.judged import NOT_SUMS, Judged
+from turnwise.rollouts.judged import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
-from turnwise.training.distributed import DistributedContext
 from turnwise.training.earlier import become, remembered
 from turnwise.training.frozen import Frozen
 from turnwise.training.module import PolicyModule
 from turnwise.training.overlap import Overlap
-from turnwise.training.recorder import Recorder
+from turnwise.training.parts import Parts, Settings
+from turnwise.training.recorder import Gathered, Recorder
 from turnwise.training.reprofile import Reprofile
 from turnwise.types import Credit, RolloutTree, State
 
@@ -41,7 +40,7 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """An allocator whose budget over all states has been spent: ``counts`` by state id, of which a process plays some."""
+    """An allocator whose budget over all states has been spent: ``counts`` by state id. A process samples for some states."""
 
     allocator: Allocator
     counts: Mapping[str, int]
@@ -53,19 +52,8 @@ class Allocated:
         return self.allocator.expand(trees)
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """What a collection brought, and the counts as they stood when it ended: sums since the process began, but for ``cost``."""
-
-    experience: Experience
-    cost: Mapping[str, float]
-    judge: Mapping[str, float]
-    engine: Mapping[str, float]
-    seconds: float
-
-
 def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> dict[str, float]:
-    """Metrics of what sampled: its report, updates that its policy was behind, seconds in which the run did nothing else."""
+    """Returns metrics of sampling: the engine's report, how many updates its policy was behind, and the seconds waited."""
     return {
         **{f"engine/{name}": count for name, count in engine.items()},
         "rollout/staleness": float(stale),
@@ -74,34 +62,29 @@ def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> 
 
 
 class Learner(Protocol):
-    """Something that learns beside the policy from what was collected."""
+    """A model that learns from the rollouts beside the policy."""
 
     def learn(self, iteration: int, experience: Experience) -> Mapping[str, float]:
-        """Metrics of what it learned."""
+        """Learns from an iteration, and returns metrics."""
         ...
 
 
 class Collection:
-    """iteration -> the updates that the current policy's experience gives, one an optimiser step (``update.steps``).
+    """Returns the updates of an iteration, one for each optimiser step (``update.steps``).
 
-    With ``rollout.staleness=1`` the next iteration is collected while this one is trained on, from the policy that both began
-    with: iteration k learns from rollouts of policy k - 1 (the first from its own). Nothing else changes hands meanwhile, and
-    whoever needs the engine calls :meth:`settle` first.
+    With ``rollout.staleness=1`` the next iteration is sampled from the current policy while this policy is trained: iteration k
+    learns from rollouts of policy k - 1 (the first from its own). The engine is then busy, and other users of it call
+    :meth:`settle` first.
 
     Args:
+        settings: how much an iteration collects, how it is packed, and the seed of the order of states and of every draw.
+        parts: what the method is composed of. Without an allocator nothing is sampled: the demonstrated path is the tree.
         states: where the run may act.
-        parts: allocator, gate, reward, advantage. Without an allocator nothing is sampled: the demonstrated path is the tree.
-        rollout, update: how much an iteration collects, and how it is packed.
-        player, module, recorder: who plays, whose weights, who writes it down.
-        seed: of the order of the states and of every draw.
-        judged: the reward with a judge beside it, where there is one; it takes the place of the reward alone.
-        learners: what else learns from every collection.
-        distributed: the processes of the run. Each plays its share of the states, then all know all trees, and each trains on its
-            share of the micro-batches.
-        iterations: of the run; the last one collects nothing ahead.
-        reprofile: whose states are played where they are chosen anew as the run goes on, in the place of ``states``.
-        frozen: groups that were played before the run's first update (``rollout.frozen``). Every iteration draws from them, and
-            none plays.
+        player: samples; each process of the run samples for its share of the states.
+        module: the policy.
+        recorder: writes down what was collected.
+        reprofile: chooses the states anew as the run goes on; it takes the place of ``states``.
+        frozen: groups that were sampled before the first update (``rollout.frozen``); every iteration draws from them.
 
     Raises:
         InputError: the parts need every collection to be of the current policy.
@@ -109,45 +92,39 @@ class Collection:
 
     def __init__(
         self,
+        settings: Settings,
+        parts: Parts,
         states: Sequence[State],
-        parts: Mapping[str, Any],
-        rollout: RolloutSettings,
-        update: UpdateSettings,
         player: Player,
         module: PolicyModule,
         recorder: Recorder,
-        seed: int,
-        judged: Judged | None = None,
-        learners: Sequence[Learner] = (),
-        distributed: DistributedContext | None = None,
-        iterations: int = 0,
         reprofile: Reprofile | None = None,
         frozen: Frozen | None = None,
     ) -> None:
-        self.distributed = distributed or DistributedContext()
-        self.iterations, self.overlap = iterations, Overlap[Gathered]()
-        self.settled = 0.0  # s waited for what is collected ahead since it was begun, before it was taken
+        rollout, update = settings.rollout, settings.update
+        self.settings, self.parts, self.player, self.module, self.recorder = settings, parts, player, module, recorder
+        self.reprofile, self.frozen, self.distributed = reprofile, frozen, module.distributed
+        self.overlap = Overlap[Gathered]()
+        self.settled = 0.0  # s waited for the collection ahead before its result was taken
         self.halted = False
-        self.sampled = parts["allocator"] is not None
-        self.frozen = frozen
+        self.sampled = parts.allocator is not None
         self.staleness = rollout.staleness if self.sampled else 0
         if self.staleness and self.distributed.world > 1:
             raise InputError(
-                "rollout.staleness=1 is for one process: the collections of several talk to each other, and so do their "
-                "gradients meanwhile; set rollout.staleness=0, or trainer.devices=1"
+                "rollout.staleness=1 is for one process: the collections of several communicate at the same time as "
+                "their gradients; set rollout.staleness=0, or trainer.devices=1"
             )
-        self.judged, self.learners, self.reprofile = judged, learners, reprofile
-        self.parts, self.player, self.module, self.recorder, self.seed = parts, player, module, recorder, seed
+        self.learners: Sequence[Learner] = [parts.predictor] if parts.predictor else []
         self.by_root = {} if self.sampled else paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         if frozen is not None:
             roots = frozen.states
-        self.memory: dict[str, float] = {}  # the advantage's; it travels in the checkpoint (training/stream.py)
+        self.memory: dict[str, float] = {}  # the advantage's; saved in the checkpoint (training/stream.py)
         self.collector = Collector(
-            select=reprofile or Batches(roots, seed, rollout.states, rollout.trajectories),
-            play=frozen or (self._play if self.sampled else self._demonstrate),
-            reward=judged or parts["reward"] or (lambda tree: {}),
-            advantage=parts["advantage"] or Imitation(),
+            select=reprofile or Batches(roots, settings.seed, rollout.states, rollout.trajectories),
+            play=frozen or (self._roll_out if self.sampled else self._demonstrate),
+            reward=parts.judged or parts.reward or (lambda tree: {}),
+            advantage=parts.advantage or Imitation(),
             row_tokens=update.row_tokens,
             batch_tokens=update.batch_tokens,
             steps=update.steps,
@@ -175,15 +152,16 @@ class Collection:
         if self.reprofile is not None:
             learned |= self.reprofile.collected(experience)
         cost = self.distributed.add(gathered.cost)
-        judge = self.distributed.add(gathered.judge, largest=SLOWEST) if self.judged else {}
+        judge = self.distributed.add(gathered.judge, largest=SLOWEST) if self.parts.judged else {}
         ahead = self._ahead(iteration + 1)
-        self.recorder.collected(iteration, experience, packed, cost, seconds, judge, learned, cpu_began, done - began)
+        whole = replace(gathered, cost=cost, judge=judge, seconds=seconds)
+        self.recorder.collected(iteration, whole, packed, learned, cpu_began, done - began)
         if ahead is not None:
             self.overlap.begin(iteration + 1, ahead)
         return [update.share(self.distributed.rank, self.distributed.world) for update in packed]
 
     def settle(self) -> None:
-        """Wait for what is collected ahead: the engine is free then."""
+        """Waits until the collection ahead is done and the engine is free."""
         began = time.monotonic()
         self.overlap.settle()
         waited = time.monotonic() - began
@@ -191,12 +169,12 @@ class Collection:
         self.recorder.waited(waited)
 
     def halt(self) -> None:
-        """End what is collected ahead after the turn that it is at; nobody will take it."""
+        """Ends the collection ahead after its current turn, and drops it."""
         self.halted = True
         self.overlap.settle()
 
     def _now(self, iteration: int) -> Gathered:
-        """This iteration's collection, by the policy that an undisturbed run would have collected it with."""
+        """Collects this iteration from the policy that a run without restarts would have used."""
         began = time.monotonic()
         if self.sampled and self.frozen is None:
             with become(self.module, self.module.earlier):
@@ -204,17 +182,17 @@ class Collection:
         return self._gather(iteration, self.memory, began)
 
     def _ahead(self, iteration: int) -> Callable[[], Gathered] | None:
-        """The collection of the next iteration by the policy as it is now; None where nobody asks for it.
+        """Returns the work of collecting the next iteration from the current policy; None without overlap.
 
-        The engine gets the weights even if it has them: what it kept of another collection would be in other batches than
-        after a start from the checkpoint, and last digits depend on that.
+        The engine gets the weights even if it has them, because that empties its cache: after a resume the cache is empty too,
+        and last digits depend on what is cached.
         """
-        if not self.staleness or iteration >= self.iterations:
+        if not self.staleness or iteration >= self.settings.iterations:
             return None
         self.module.earlier = remembered(
             self.module
-        )  # also where the run ends: its next start collects with this policy
-        if getattr(self.module._trainer, "received_sigterm", False):
+        )  # also if the run ends now: its next start collects with this policy
+        if self.module.trainer.received_sigterm:
             return None
         began = time.monotonic()
         self.module.sync_weights(self.player.engine)
@@ -224,12 +202,12 @@ class Collection:
         before = asdict(self.player.tally)
         experience = self.collector.collect(iteration, memory)
         cost = {name: count - before[name] for name, count in asdict(self.player.tally).items()}
-        judge = self.judged.report() if self.judged else {}
+        judge = self.parts.judged.report() if self.parts.judged else {}
         engine = self.player.engine.report() if self.sampled else {}
-        return Gathered(experience, cost, judge, engine, time.monotonic() - began)
+        return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
     def _stale(self, experience: Experience) -> int:
-        """By how many updates the oldest rollouts are behind."""
+        """Returns by how many updates the oldest rollouts are behind the policy."""
         version = self.module.version
         most = math.inf if self.frozen is not None else self.staleness
         for tree in experience.trees:
@@ -237,22 +215,23 @@ class Collection:
                 raise RuntimeError(f"rollouts of policy {tree.version} would train policy {version}")
         return max((version - tree.version for tree in experience.trees), default=0)
 
-    def _play(self, states: Sequence[State], key: object) -> list[RolloutTree]:
-        allocator = self.parts["allocator"]
+    def _roll_out(self, states: Sequence[State], key: object) -> list[RolloutTree]:
+        parts, allocator = self.parts, self.parts.allocator
+        assert allocator is not None and parts.gate is not None
         if self.distributed.world > 1:
             allocator = Allocated(allocator, dict(zip((state.id for state in states), allocator(states), strict=True)))
         return self.player.play(
             self.distributed.share(states),
             allocator,
-            self.parts["gate"],
-            (self.seed, key),
+            parts.gate,
+            (self.settings.seed, key),
             on_turns=self._still,
-            on_reply=self.judged.ask if self.judged else None,
+            on_reply=parts.judged.ask if parts.judged else None,
         )
 
     def _still(self, turns: int) -> None:
         if self.halted:
-            raise RuntimeError("the run ends: what was collected ahead is given up")
+            raise RuntimeError("the run ends: the collection ahead is dropped")
 
     def _demonstrate(self, states: Sequence[State], key: object) -> list[RolloutTree]:
         return [demonstration(self.by_root[state.id]) for state in states]

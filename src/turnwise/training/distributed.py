@@ -1,4 +1,4 @@
-"""The processes of one run: which share of the work each has, and how their findings are brought together."""
+"""The processes of one run: how they share the work and exchange results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from turnwise.errors import InputError, Stopped
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=12)  # for the slowest process; one that died is noticed at once by whoever started them
+PATIENCE = timedelta(hours=12)  # for the slowest process; the launcher notices at once if one has died
 POLL = 0.005  # s
 LAUNCHER = "lightning.fabric.strategies.launchers.subprocess_script"
 LOST = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "remote process exited")  # gloo, NCCL
@@ -57,13 +57,13 @@ class DistributedContext:
         return self.first or not self.served
 
     def share(self, items: Sequence[T]) -> list[T]:
-        """This process's items: neighbours, who may have a prefix in common. :meth:`gather` restores the order."""
+        """Returns this process's items, which are neighbours and may share a prefix. :meth:`gather` restores the order."""
         if self.served:
             return list(items) if self.first else []
         return list(items[len(items) * self.rank // self.world : len(items) * (self.rank + 1) // self.world])
 
     def gather(self, mine: list[T]) -> list[T]:
-        """The lists of all processes, one after the other in the order of their ranks."""
+        """Concatenates the lists of all processes in the order of their ranks."""
         if self.world == 1:
             return mine
         self.barrier()
@@ -72,7 +72,7 @@ class DistributedContext:
         return [item for part in every for item in part]
 
     def add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Sums over the processes by name; of ``largest`` the greatest. A name may be missing from some."""
+        """Sums over the processes by name; takes the maximum of names in ``largest``. A name may be missing from some."""
         if self.world == 1:
             return dict(mine)
         whole: dict[str, float] = {}
@@ -83,7 +83,7 @@ class DistributedContext:
         return whole
 
     def summed(self, tensors: list[Tensor]) -> list[Tensor]:
-        """The tensors, each added up over the processes in place. It goes by way of the devices' own group."""
+        """Sums each tensor over the processes in place, over the default process group of the devices."""
         if self.world > 1:
             self.barrier()
             for tensor in tensors:
@@ -91,11 +91,11 @@ class DistributedContext:
         return tensors
 
     def broadcast(self, value: T) -> T:
-        """What the first process says."""
+        """Returns the first process's value."""
         return value if self.world == 1 else self.gather([value])[0]
 
     def barrier(self) -> None:
-        """Wait for all. Signals are heard meanwhile: a process that waits inside a library would be deaf to them."""
+        """Waits for all processes. It polls, because a process that waits inside a library handles no signals."""
         if self.world > 1:
             met = dist.barrier(group=self.group, async_op=True)
             while not met.is_completed():
@@ -104,25 +104,25 @@ class DistributedContext:
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """The first process goes through the block before the others do: what it leaves in files they find there."""
+        """Runs the block in the first process before the others, which then find its files."""
         if not self.first:
             self.barrier()
         try:
             yield
         finally:
-            if self.first:  # also after an error, which the others are about to meet themselves
+            if self.first:  # also after an error, which the others will meet themselves
                 self.barrier()
 
     def sampling(self, served: bool) -> DistributedContext:
-        """The same processes around an engine that is ``served`` from outside, or not."""
+        """Returns the same context with ``served`` set."""
         return replace(self, served=served)
 
 
 @contextmanager
 def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
-    """Start the other processes that ``trainer`` asks for, unless a launcher (Slurm, torchrun) did, and meet them.
+    """Starts the other processes that ``trainer`` asks for, unless a launcher (Slurm, torchrun) did, and connects them.
 
-    Lightning would start them in ``fit`` only, where everything before it had been done by one of them.
+    Lightning would start them only in ``fit``, after one process alone had done everything before.
     """
     asked = {name: OmegaConf.select(trainer, name) for name in ("accelerator", "devices", "num_nodes")}
     asked = {"plugins": environments(), **{name: value for name, value in asked.items() if value is not None}}
@@ -142,22 +142,22 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
             "trainer.devices: the processes of a run begin with the command of their first one, which here is that of many runs; "
             "add hydra/launcher=slurm_8gpu, which starts a run's processes itself, or start one run at a time"
         )
-    # gloo beside NCCL: norms of shards that are kept on the CPU travel by it
+    # gloo beside NCCL, for the norms of shards that are kept on the CPU
     backend = "gloo" if alone.device.type == "cpu" else f"cpu:gloo,{alone.device.type}:nccl"
     fabric = Fabric(strategy=DDPStrategy(process_group_backend=backend), **asked)
-    logging.getLogger(LAUNCHER).setLevel(logging.INFO)  # its one line says which process was lost
+    logging.getLogger(LAUNCHER).setLevel(logging.INFO)  # its one line names the process that was lost
     fabric.launch()
     group = dist.new_group(backend="gloo", timeout=PATIENCE)
     try:
         distributed = DistributedContext(fabric.global_rank, fabric.world_size, group)
         yield distributed
-        distributed.barrier()  # nobody leaves while another may still need it
+        distributed.barrier()  # no process leaves while another may still need it
     except RuntimeError as error:
         if not any(words in str(error) for words in LOST):
             raise
         raise Stopped(
-            "another process of this run has ended; if it could, it has said why. The same command goes on from the last "
-            "checkpoint"
+            "another process of this run has ended; its own message, if there is one, has the reason. The same command "
+            "resumes from the last checkpoint"
         ) from error
     finally:
         dist.destroy_process_group()
@@ -168,7 +168,7 @@ def _in_multirun() -> bool:
 
 
 def label_of(name: str, seed: int) -> str:
-    """What tells this run's lines from those of runs in the same terminal; empty where it is the only one there."""
+    """Returns a label for this run's lines in a terminal that several runs share; empty if the run has it alone."""
     if not _in_multirun() or "basic_launcher" in str(
         HydraConfig.get().launcher._target_
     ):  # which runs one after the other
@@ -179,7 +179,7 @@ def label_of(name: str, seed: int) -> str:
 def environments() -> list[Any]:
     """Lightning's plugins for where the processes run.
 
-    Under Slurm its own requeueing is off: it saves in the middle of whatever the signal interrupts, half an update too. The
-    job's launcher requeues (docs/scaling.md).
+    Under Slurm Lightning's own requeueing is off, because it saves in the middle of whatever the signal interrupts, such as an
+    update. The job's launcher requeues (docs/scaling.md).
     """
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []

@@ -13,7 +13,7 @@ FILE = "durations.json"  # in this package; {"machine": ..., "minutes": {configu
 
 
 def duration_line(cfg: DictConfig) -> str | None:
-    """About how long a run took elsewhere whose configuration is this one up to its seed; None where none was measured."""
+    """Returns a line with the measured time of a run that differs in its seed at most; None if there is no such measurement."""
     measured = json.loads((files("turnwise.training") / FILE).read_text(encoding="utf-8"))
     minutes = measured["minutes"].get(hash_at_seed_0(cfg))
     if minutes is None:
@@ -22,5 +22,5 @@ def duration_line(cfg: DictConfig) -> str | None:
 
 
 def hash_at_seed_0(cfg: DictConfig) -> str:
-    """The configuration's hash as it would be with ``seed=0``: the time that a run takes does not depend on its seed."""
+    """Returns the configuration's hash with ``seed=0``, because the time that a run takes does not depend on its seed."""
     return config_hash(OmegaConf.merge(cfg, {"seed": 0}))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The policy as it was an update ago: what rollouts that were begun then are collected with again after a kill."""
+"""The policy before the last update. After a kill, rollouts that were begun with it are sampled from it again."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Versioned(Protocol):
 
 
 def remembered(module: Versioned) -> dict[str, Any]:
-    """A copy of ``version`` and of the trained ``weights``, as a checkpoint can hold it."""
+    """Copies ``version`` and the trained ``weights`` for a checkpoint."""
     weights = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
     return {"version": module.version, "weights": weights}
 
 
 @contextmanager
 def become(module: Versioned, earlier: dict[str, Any] | None) -> Iterator[None]:
-    """In this block the policy is the ``earlier`` one; where there is none, as it is."""
+    """Within this block the policy has the ``earlier`` weights; None leaves it as it is."""
     if earlier is None:
         yield
         return

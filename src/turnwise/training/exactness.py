@@ -1,4 +1,4 @@
-"""A model is trained exactly or refused in one line: the probe of ``rollouts.probe``, whose answer is kept in the cache."""
+"""Refuses models whose log-probs the packed forward pass does not reproduce exactly (``rollouts.probe``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CODE = ("models", "engines", "rollouts")  # folders whose code decides what the
 
 
 def check_policy(model: Any, named: str, cache: Path) -> None:
-    """Probe a causal LM, unless the cache says that one of its configuration was found exact.
+    """Probes a causal LM, unless the cache says that one of its configuration was found exact.
 
     Args:
         named: the key and the value that chose the model, for the message.
@@ -35,7 +35,7 @@ def check_policy(model: Any, named: str, cache: Path) -> None:
 
 
 def check_backbone(model: Any, named: str, cache: Path) -> None:
-    """As :func:`check_policy`, of a transformer without head."""
+    """Probes a transformer without a head, as :func:`check_policy` does."""
     _check(model, named, cache, probe_backbone)
 
 
@@ -50,7 +50,7 @@ def _check(model: Any, named: str, cache: Path, measure: Callable[[Any], Differe
 
 
 def refusal(model: Any, named: str, found: Difference) -> str:
-    """One line: the architecture, where it differs, and what to do."""
+    """Returns one line: the architecture, where it differs, and the remedy."""
     kind = unwrapped(model).config.model_type
     return (
         f"{named}: the architecture {kind} ({type(unwrapped(model)).__name__}) is not reproduced exactly, and training on "
@@ -59,7 +59,7 @@ def refusal(model: Any, named: str, found: Difference) -> str:
 
 
 def _key(model: Any, measured: str) -> str:
-    """Of all that decides the answer: configuration, precision, device, adapters, libraries and the code that is probed."""
+    """Returns the digest of all that decides the answer: configuration, precision, device, adapters, libraries and code."""
     base = unwrapped(model)
     weight = next(base.parameters())
     about = {

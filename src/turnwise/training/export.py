@@ -1,4 +1,4 @@
-"""What a run leaves behind of its policy."""
+"""Exports the trained policy in Hugging Face format."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from turnwise.training.sharding import Whole, is_sharded
 
 
 def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
-    """Write ``adapter``, or ``model`` with all weights, and the tokenizer beside it. All processes that hold a shard must ask.
+    """Writes ``adapter``, or ``model`` with all weights, with the tokenizer. All processes that hold a shard must call it.
 
-    An adapter on merged weights is of no use to who has but the model, so a run with ``policy.start`` leaves all weights.
+    A run with ``policy.start`` writes all weights, because its adapter fits only the merged weights and not the published model.
 
     Args:
-        model: as it was trained.
+        model: the trained model.
         folder: of the run.
         writes: whether this process writes.
     """

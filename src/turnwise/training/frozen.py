@@ -1,8 +1,8 @@
-"""A frozen buffer: groups that the policy plays once, before any update, and that every update draws from.
+"""A frozen buffer: groups that are sampled once from the base policy, and from which every update draws.
 
-It is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2): no update changes what later ones see, so that runs
-with and without a gate differ in nothing but which groups enter an update. The gate is asked while the groups are played, as if
-it were in force, and stops none; a group that it would have stopped is kept whole, and marked.
+It is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2). No update changes what later ones see, so that runs
+with and without a gate differ only in which groups enter an update. The gate decides while the groups are sampled but stops
+none: a group that it would have stopped is complete, and marked.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 
 logger = logging.getLogger(__name__)
 
-SHARD = 32  # groups that are played and written together: last digits depend on what shares a batch, so never on a kill
+SHARD = 32  # groups that are sampled and written together; a kill never changes what shares a batch, on which last digits depend
 
 
 @dataclass(slots=True)
 class Shadow:
-    """Asks a gate as a running one is asked and lets every rollout go on. ``cut``: ids of the states whose trees it stops."""
+    """Asks a gate for its decisions and lets every rollout go on. ``cut``: ids of the states whose trees it would stop."""
 
     gate: Gate
     cut: set[str] = field(default_factory=set)
@@ -48,15 +48,15 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Answers for states of the buffer with the trees that were played from them (:data:`turnwise.rollouts.collect.Play`).
+    """Returns for states of the buffer the trees that were sampled from them (:data:`turnwise.rollouts.collect.Play`).
 
-    A tree that the gate would have stopped is whole and ``stopped``: it leaves the update like one that was. The log-probs are
-    those of the policy that played, which makes every ratio one to it, however many updates ago that was.
+    A tree that the gate would have stopped is complete and ``stopped``, so that updates leave it out. The log-probs are
+    those of the base policy, so that ratios are relative to it at every update.
 
     Attributes:
-        trees: one a state, in the order in which they were played.
-        cost: what playing them took, by the names of the recorder's counters.
-        distributed: of which this process answers for its share of the states.
+        trees: one for each state, in the order in which they were sampled.
+        cost: of sampling them, by the names of the recorder's counters.
+        distributed: each process returns the trees of its share of the states.
     """
 
     trees: Mapping[str, RolloutTree]
@@ -73,104 +73,99 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    trees: list[RolloutTree]  # of states that know their id and tokens alone
+    trees: list[RolloutTree]  # their states have only an id and tokens
     cost: dict[str, float]
 
 
 def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
-    """The ``count`` states of a buffer, the same ones in every start of a run.
+    """Draws the ``count`` states of a buffer, the same ones at every start of a run.
 
     Raises:
-        InputError: there are fewer.
+        InputError: there are fewer states.
     """
     if len(states) < count:
         raise InputError(
-            f"rollout.frozen={count}: this run has {len(states)} states to play; lower it, or give more (states.count, or "
+            f"rollout.frozen={count}: this run has {len(states)} states to sample from; lower it, or give more (states.count, or "
             "data.trajectories)"
         )
     return Batches(states, seed, count)(0)
 
 
-def record(
-    player: Player,
-    states: Sequence[State],
-    allocator: Allocator,
-    gate: Gate,
-    folder: Path,
-    key: object,
-    begin: Callable[[], None],
-    distributed: DistributedContext | None = None,
-    on_done: Callable[[int], None] | None = None,
-) -> Frozen:
-    """Play the states into ``folder``, as far as they do not lie there, and read them back.
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Samples the groups of a buffer and keeps them in files.
 
-    Every start of a run thus trains on what the files hold, and a kill costs the shard under way.
-
-    Args:
+    Attributes:
         player, allocator, gate: as for an iteration; nothing is stopped.
-        states: those of the buffer, in the same order in every start.
+        folder: of the files.
         key: names the draws.
-        begin: gives the engine the weights; called before each shard, so that nothing is left of the one before.
-        distributed: who plays a share of it; the first writes.
-        on_done: told how many states have just been played, or found.
-
-    Raises:
-        InputError: a file holds groups of other states.
+        begin: gives the engine the weights; called before each file, so that nothing is left of the one before.
+        distributed: each process samples its share; the first writes.
     """
-    distributed = distributed or DistributedContext()
-    trees: dict[str, RolloutTree] = {}
-    cost: Counter[str] = Counter()
-    for number, start in enumerate(range(0, len(states), SHARD)):
-        part, path = states[start : start + SHARD], folder / f"shard-{number:05d}.json.gz"
-        shard = _read(path) if distributed.first else None
-        if distributed.broadcast(shard is None if distributed.first else None):
-            begin()
-            _record(player, part, allocator, gate, path, key, distributed)
-        if (shard := shard or _read(path)) is None:
-            raise InputError(
-                f"{path}: is damaged as soon as it is written; look after the disk, and start the run again"
-            )
-        if [(state.id, list(state.ids)) for state in part] != [
-            (tree.state.id, list(tree.state.ids)) for tree in shard.trees
-        ]:
-            raise InputError(
-                f"{path}: holds groups of other states than this run would play, as after a change of the data or of the code; "
-                "fresh=true puts the run aside and plays them again"
-            )
-        trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, shard.trees, strict=True)}
-        cost.update(shard.cost)
-        if on_done is not None:
+
+    player: Player
+    allocator: Allocator
+    gate: Gate
+    folder: Path
+    key: object
+    begin: Callable[[], None]
+    distributed: DistributedContext = field(default_factory=DistributedContext)
+
+    def __call__(self, states: Sequence[State], on_done: Callable[[int], None] = lambda steps: None) -> Frozen:
+        """Samples from the states whose groups are not in the files yet, and reads all groups back.
+
+        Every start of a run thus trains on what the files hold, and a kill costs the file under way.
+
+        Args:
+            states: those of the buffer, in the same order in every start.
+            on_done: is given the number of states that have just been sampled from, or found.
+
+        Raises:
+            InputError: a file holds groups of other states.
+        """
+        trees: dict[str, RolloutTree] = {}
+        cost: Counter[str] = Counter()
+        for number, start in enumerate(range(0, len(states), SHARD)):
+            part, path = states[start : start + SHARD], self.folder / f"shard-{number:05d}.json.gz"
+            shard = _read(path) if self.distributed.first else None
+            if self.distributed.broadcast(shard is None if self.distributed.first else None):
+                self.begin()
+                self._sample(part, path)
+            if (shard := shard or _read(path)) is None:
+                raise InputError(
+                    f"{path}: is damaged as soon as it is written; look after the disk, and start the run again"
+                )
+            found = [(tree.state.id, list(tree.state.ids)) for tree in shard.trees]
+            if [(state.id, list(state.ids)) for state in part] != found:
+                raise InputError(
+                    f"{path}: holds groups of other states than this run would sample from, as after a change of the data or "
+                    "of the code; fresh=true puts the run aside and samples again"
+                )
+            trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, shard.trees, strict=True)}
+            cost.update(shard.cost)
             on_done(len(part))
-    return Frozen(trees, dict(cost), distributed)
+        return Frozen(trees, dict(cost), self.distributed)
 
-
-def _record(
-    player: Player,
-    part: Sequence[State],
-    allocator: Allocator,
-    gate: Gate,
-    path: Path,
-    key: object,
-    distributed: DistributedContext,
-) -> None:
-    local, shadow = player.using(player.sampling, player.max_turns), Shadow(gate)
-    began, cpu_began = time.monotonic(), time.process_time()
-    trees = local.play(distributed.share(part), allocator, shadow, key)
-    for tree in trees:
-        tree.stopped = tree.state.id in shadow.cut
-    mine = {**asdict(local.tally), "trajectories": sum(map(trajectories, trees))}
-    cost = distributed.add(mine | {"cpu_seconds": time.process_time() - cpu_began})
-    rows = distributed.gather([tree_row(tree) for tree in trees])
-    cost["rollout_seconds"] = time.monotonic() - began
-    if distributed.first:
-        data = json.dumps({"cost": cost, "trees": rows}).encode()
-        with atomic_write(path) as place:
-            place.write_bytes(gzip.compress(data, mtime=0))
-    distributed.barrier()  # what the first has written, the others read
+    def _sample(self, part: Sequence[State], path: Path) -> None:
+        """Writes the groups of ``part`` to ``path``."""
+        local, shadow = self.player.using(self.player.sampling, self.player.max_turns), Shadow(self.gate)
+        began, cpu_began = time.monotonic(), time.process_time()
+        trees = local.play(self.distributed.share(part), self.allocator, shadow, self.key)
+        for tree in trees:
+            tree.stopped = tree.state.id in shadow.cut
+        mine = {**asdict(local.tally), "trajectories": sum(map(trajectories, trees))}
+        cost = self.distributed.add(mine | {"cpu_seconds": time.process_time() - cpu_began})
+        rows = self.distributed.gather([tree_row(tree) for tree in trees])
+        cost["rollout_seconds"] = time.monotonic() - began
+        if self.distributed.first:
+            data = json.dumps({"cost": cost, "trees": rows}).encode()
+            with atomic_write(path) as place:
+                place.write_bytes(gzip.compress(data, mtime=0))
+        self.distributed.barrier()  # what the first has written, the others read
 
 
 def tree_row(tree: RolloutTree) -> dict[str, Any]:
-    """A tree as a JSON object that :func:`read_tree` turns back into an equal one: ids stay ids, and floats keep every digit."""
+    """Returns a tree as a JSON object from which :func:`read_tree` makes an equal tree; floats keep every digit."""
     return {
         "state": tree.state.id,
         "ids": list(tree.state.ids),
@@ -183,7 +178,7 @@ def tree_row(tree: RolloutTree) -> dict[str, Any]:
 
 
 def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
-    """The tree of :func:`tree_row`; its state is known from elsewhere."""
+    """Returns the tree of :func:`tree_row`, with ``state``."""
     return RolloutTree(
         state,
         [Turn(**turn) for turn in row["turns"]],
@@ -195,7 +190,7 @@ def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
 
 
 def _read(path: Path) -> _Shard | None:
-    """What a shard holds; None where it has to be played. A damaged file, or another one, is put aside."""
+    """Reads a shard; None if it has to be sampled. A damaged file, or one of another kind, is renamed."""
     if not path.exists():
         return None
     try:
@@ -204,5 +199,5 @@ def _read(path: Path) -> _Shard | None:
         return _Shard(list(map(read_tree, states, shard["trees"])), dict(shard["cost"]))
     except (OSError, EOFError, ValueError, zlib.error, LookupError, TypeError):
         path.replace(path.with_suffix(".damaged"))
-        logger.warning("%s is damaged; its groups are played again", path)
+        logger.warning("%s is damaged; its groups are sampled again", path)
         return None

@@ -1,4 +1,4 @@
-"""How many groups a gate stopped, and an estimate of what that saved."""
+"""Counts the groups that a gate stopped, and estimates what that saved."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _NAMES = ("groups", "cut", "looked", "unstopped", "open", "passed", "turns", "to
 
 
 def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[str, float]:
-    """Counts of groups that were played. The counts of several collections add up.
+    """Counts the groups that were sampled. The counts of several collections add up.
 
-    ``groups`` are all groups, ``looked`` those that the gate looked at, ``cut`` those that it decided to stop, and ``unstopped``
-    those that were played to their end whatever it decided. ``open`` are the rollouts that were under way when the gate decided
-    to stop their group. ``passed`` are rollouts that went on after the gate's last look at their group, and ``turns`` and
+    ``groups`` are all groups, ``looked`` those that the gate decided on, ``cut`` those that it decided to stop, and ``unstopped``
+    those that were sampled to their end whatever it decided. ``open`` are the rollouts that were under way when the gate decided
+    to stop their group. ``passed`` are rollouts that went on after the gate's last decision on their group, and ``turns`` and
     ``tokens`` are what these took from there to their end.
 
     Args:
         trees: every group, with those that a refill replaced later.
-        to_the_end: whether groups that the gate decided to stop were played to their end all the same, as in a frozen buffer.
-            What the gate would have saved is then known, and estimated from no other group.
+        to_the_end: whether groups that the gate decided to stop were still sampled to their end, as in a frozen buffer. What
+            the gate would have saved is then known and not estimated.
     """
     counts = dict.fromkeys(_NAMES, 0.0)
     for tree in trees:
@@ -34,7 +34,7 @@ def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[
         if tree.stopped and not to_the_end:
             counts["open"] += _under_way(tree)
             continue
-        after = _after_last_look(tree)
+        after = _after_last_decision(tree)
         counts["open"] += after["passed"] * to_the_end
         for name, value in after.items():
             counts[name] += value
@@ -42,14 +42,14 @@ def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[
 
 
 def _under_way(tree: RolloutTree) -> int:
-    """The rollouts of a stopped tree that would have gone on.
+    """Counts the rollouts of a stopped tree that would have gone on.
 
-    An observation's tokens are appended only to a rollout that goes on: not at its horizon, and not where its room is used up.
+    Only a rollout that goes on has an observation's tokens: not one at its horizon, nor one at its maximal length.
     """
     return sum(bool(tree.turns[leaf].observation_ids) for leaf in tree.leaves() if leaf not in tree.invalid)
 
 
-def _after_last_look(tree: RolloutTree) -> dict[str, int]:
+def _after_last_decision(tree: RolloutTree) -> dict[str, int]:
     step = tree.looks[-1].step
     depth: list[int] = []  # turns from the root to each turn, itself included
     for turn in tree.turns:
@@ -63,11 +63,11 @@ def _after_last_look(tree: RolloutTree) -> dict[str, int]:
 
 
 def gate_result(counters: Mapping[str, float]) -> dict[str, float]:
-    """The gate's entry in a result, from the run's counters.
+    """Returns the gate's entry in a result, from the run's counters.
 
-    ``saved_turns`` and ``saved_tokens`` estimate what the stopped rollouts would have taken: as much as the rollouts that passed
-    a look took after it, on average. Both are left out where a rollout was stopped and none passed a look, because there is
-    nothing to estimate them from. ``unstopped`` is left out where it is 0.
+    ``saved_turns`` and ``saved_tokens`` estimate what the stopped rollouts would have taken: on average as
+    much as the rollouts that passed a decision took after it. Both are left out if a rollout was stopped and none passed, because
+    there is nothing to estimate them from. ``unstopped`` is left out where it is 0.
     """
     at = {name: counters.get(PREFIX + name, 0.0) for name in _NAMES}
     result = {name: at[name] for name in ("groups", "looked", "cut")} | {"stopped_rollouts": at["open"]}

@@ -1,4 +1,4 @@
-"""Do the outcome and the mixed reward pull the same way? The cosine of their gradients on what is trained."""
+"""Measures the cosine between the gradients of the outcome and of the mixed reward."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from turnwise.training.module import PolicyModule
 
 class GradientCosine(Callback):
     """Logs ``train/gradient_cosine``: cos(g_out, g_mix) of AWPO's appendix (arXiv:2512.19126, Eqs. 55-58), exact, over the whole
-    update and all trained parameters, before the step is taken; of several steps on a collection, the first.
+    update and all trained parameters, before the optimiser step. If a collection has several steps, the first is measured.
 
-    The gradients are the loss's own, with the advantages of two views of the update (:class:`turnwise.types.Credit`) in place of
-    the ones it is trained on. It costs a forward pass and two backward passes over the update.
+    The gradients are those of the run's loss, with the advantages of two views of the update (:class:`turnwise.types.Credit`) in
+    place of the trained ones. It costs a forward pass and two backward passes over the update.
 
     Args:
         every: iterations between two measurements.
-        views: names of the two views; where an update has them not, or one gradient is zero, nothing is logged.
+        views: names of the two views. Nothing is logged if an update lacks them, or if one gradient is zero.
     """
 
     def __init__(self, every: int = 10, views: tuple[str, str] | list[str] = ("outcome", "mixed")) -> None:
@@ -51,7 +51,7 @@ class GradientCosine(Callback):
 
 
 def gradient_cosine(module: PolicyModule, update: Update, first: str, second: str) -> float | None:
-    """The cosine of the gradients that two views of an update would give; None where it is not defined."""
+    """Returns the cosine between the gradients of two views of an update; None if it is not defined."""
     if not all({first, second} <= packed.items.views.keys() for packed in update.batches):
         return None
     g, h = (module.distributed.summed(gradient) for gradient in view_gradients(module, update, (first, second)))
@@ -60,12 +60,12 @@ def gradient_cosine(module: PolicyModule, update: Update, first: str, second: st
 
 
 def view_gradients(module: PolicyModule, update: Update, views: tuple[str, ...]) -> list[list[Tensor]]:
-    """For each view, the gradient that its advantages put into each trained parameter; KL and entropy terms are left out."""
+    """Returns for each view the gradient of its advantages for each parameter, without KL and entropy terms."""
     parameters = [p for p in module.model.parameters() if p.requires_grad]
     totals = [[torch.zeros_like(p) for p in parameters] for _ in views]
     for packed, reference in zip(update.batches, module.references(update), strict=True):
         inputs = module.loss_inputs(packed, update, reference)
-        # what is left of the loss without advantages is no view's doing
+        # KL and entropy terms, which no view changes
         rest = module.loss(replace(inputs, advantage_K=torch.zeros_like(inputs.logprobs_K))).loss
         for view, total in zip(views, totals, strict=True):
             advantage_K = packed.items.views[view].to(inputs.logprobs_K.device)

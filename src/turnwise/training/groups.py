@@ -1,4 +1,4 @@
-"""What the groups of one collection say: which can teach, what they earned, how they were written."""
+"""Metrics of the groups of one collection: rewards, variance, readable replies and lengths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.training.verdicts import domain_of
 
 
 def totals_of(experience: Experience) -> list[list[float]]:
-    """The rewards of each group that was played to its end, without those of rollouts whose environment failed."""
+    """Returns the rewards of each group that no gate stopped, without rollouts whose environment failed."""
     return _totals(zip(experience.trees, experience.rewards, strict=True))
 
 
@@ -21,12 +21,12 @@ def _totals(groups: Iterable[Played]) -> list[list[float]]:
 
 
 def reward_metrics(experience: Experience, most: float | None = None) -> dict[str, float]:
-    """Means over the groups of one collection. A group is effective if its rewards disagree.
+    """Returns means over the groups of one collection. A group is effective if its rewards disagree.
 
-    The rewards of a group that a gate stopped are those of half an episode: they are in no mean.
+    A group that a gate stopped is in no mean, because its episodes are not complete.
 
     Args:
-        most: the greatest reward that a rollout can earn; None where that is not known.
+        most: the greatest reward that a rollout can earn; None if it is not known.
     """
     totals = totals_of(experience)
     metrics: dict[str, float] = {
@@ -68,7 +68,7 @@ def reward_metrics(experience: Experience, most: float | None = None) -> dict[st
 
 
 def _by_domain(experience: Experience) -> dict[str, float]:
-    """The mean reward of the groups of each domain; nothing where there is but one."""
+    """Returns the mean reward of each domain's groups; nothing if there is only one domain."""
     means: dict[str, list[float]] = {}
     for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
         paid = [reward for reward in rewards.get("total", ()) if reward == reward]

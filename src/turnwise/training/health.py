@@ -1,4 +1,4 @@
-"""Warnings about updates that teach nothing, each kind once and with its likely cause; several in a row end the run."""
+"""Warns about updates that teach nothing, once for each kind, with the likely cause. Several in a row end the run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _KINDS = ("empty", "spread", "format", "truncated")
 
 
 class Health(Callback):
-    """Looks at the metrics of each iteration, after the recorder has them and before the checkpoint is written.
+    """Checks the metrics of each iteration, after the recorder has them and before the checkpoint is written.
 
     The counts and the warnings travel in the checkpoint, so that a resumed run warns of nothing twice and goes on counting.
 
     Args:
         recorder: holds the metrics of the last iteration.
         folder: of the run; warnings are kept there.
-        tell: says a line on the terminal.
+        log: prints one line on the terminal.
         allow_empty: whether the run goes on however many updates in a row have no sample (``update.allow_empty``).
         writes: whether this process writes the run's files.
     """
@@ -37,11 +37,11 @@ class Health(Callback):
         self,
         recorder: Recorder,
         folder: Path,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
         allow_empty: bool = False,
         writes: bool = True,
     ) -> None:
-        self.recorder, self.path, self.tell = recorder, folder / FILE, tell
+        self.recorder, self.path, self.log = recorder, folder / FILE, log
         self.allow_empty, self.writes = allow_empty, writes
         self.in_a_row = dict.fromkeys(_KINDS, 0)
         self.warnings: list[str] = []
@@ -55,21 +55,21 @@ class Health(Callback):
         self.warnings, self.told = list(state_dict["warnings"]), list(state_dict["told"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.writes:  # iterations that the checkpoint does not know are made again, and so are their warnings
+        if self.writes:  # iterations after the checkpoint are repeated, and so are their warnings
             cut_lines(self.path, lambda row: row["iteration"] < trainer.current_epoch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.look(trainer.current_epoch, self.recorder.last)
+        self.check(trainer.current_epoch, self.recorder.last)
 
-    def look(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Count what the metrics of an iteration show, and warn of it.
+    def check(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Counts the problems that the metrics of an iteration show, and warns about them.
 
         Raises:
             Stopped: ``IN_A_ROW`` updates in a row had no sample.
         """
         now = {
             "empty": metrics["train/samples"] == 0,
-            "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # there is none where there is no reward
+            "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # missing if there is no reward
             "format": metrics.get("train/readable", 1.0) == 0,
             "truncated": metrics.get("train/truncated", 0.0) == 1,
         }
@@ -97,20 +97,20 @@ class Health(Callback):
             )
 
     def closing(self, gate: Any) -> dict[str, Any]:
-        """Entries of the run's result: what its gate stopped, if it had one, and its warnings, if there were any."""
+        """Returns entries of the run's result: what its gate stopped, if it has one, and its warnings, if there are any."""
         stopped = {} if gate is None or isinstance(gate, Never) else {"gate": gate_result(self.recorder.counters)}
         return stopped | ({"warnings": list(self.warnings)} if self.warnings else {})
 
     def _warn(self, iteration: int, kind: str, text: str) -> None:
         self.told.append(kind)
         self.warnings.append(text)
-        self.tell(f"warning: {text}")
+        self.log(f"warning: {text}")
         if self.writes:
             append_lines(self.path, [{"iteration": iteration, "kind": kind, "text": text}])
 
 
 def likely_cause(metrics: Mapping[str, float]) -> str:
-    """Why the groups of an iteration teach nothing, as far as its metrics can tell, and what to do about it."""
+    """Returns the likely reason why the groups of an iteration teach nothing, and the remedy."""
     groups, mean = metrics.get("train/groups", 0.0), metrics.get("train/reward_mean")
     played = groups + metrics.get("train/groups_refilled", 0.0)
     if played and metrics.get("train/groups_solved") == played:

@@ -58,7 +58,7 @@ class HeldOut:
             player: its engine holds the policy's weights, and its sampling is that of training.
             nats: of each state, from :func:`negative_log_likelihood`.
             attempts: sampled replies for each state; one greedy reply is added.
-            advance: is given the number of replies that were written.
+            advance: is given the number of replies that were sampled.
         """
         sampled = replace(player.sampling, max_tokens=max(player.sampling.max_tokens, self.longest))
         verdicts: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {}
@@ -99,12 +99,15 @@ class HeldOut:
 
 
 def called_tools(step: TurnInContext) -> tuple[str, ...]:
-    """The names of the tools that a demonstrated reply calls, without repeats."""
+    """Returns the names of the tools that a demonstrated reply calls, without repeats."""
     return tuple(dict.fromkeys(call.name for call in step.calls))
 
 
 def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, float]:
-    """State id -> negative log-likelihood of its demonstrated reply in nats, at temperature 1, end-of-turn token included."""
+    """Returns by state id the negative log-likelihood of the demonstrated reply, in nats.
+
+    It is at temperature 1 and includes the end-of-turn token.
+    """
     found: dict[str, float] = {}
     training = model.training
     model.eval()

@@ -1,40 +1,28 @@
-"""A run's judge: its score beside the reward, and the first question, which shows whether the judge answers."""
+"""The first question to a run's judge, which shows whether the judge answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning import Callback
 
-from turnwise.data.chat import ChatTokens
-from turnwise.data.steps import TurnInContext
-from turnwise.data.toolcalls.formats import Format
 from turnwise.errors import InputError
 from turnwise.rollouts.judged import Judged
 from turnwise.training.distributed import DistributedContext
 from turnwise.types import State
 
 
-def judged_of(
-    parts: Mapping[str, Any], steps: Mapping[str, TurnInContext], chat: ChatTokens, form: Format
-) -> Judged | None:
-    """The reward with the judge's score beside it, for replies that write calls in ``form``; None without a judge."""
-    if parts["judge"] is None:
-        return None
-    return Judged(parts["reward"], parts["judge"], steps, chat.written, form)
-
-
 class Proof(Callback):
-    """The first question to a judge, which shows that it answers before the run depends on it.
+    """Asks the judge a first question, which shows that it answers before the run depends on it.
 
-    A new run asks at once. A run that goes on asks when it begins to train, and not at all where no iteration is left. One
-    process asks, and all learn what came of it.
+    A new run asks at once. A resumed run asks when it begins to train, and not at all if no iteration is left. One process asks,
+    and all learn the outcome.
 
     Args:
-        judged: the reward with the judge; None: there is nothing to ask.
+        judged: the reward with the judge; None: there is no judge.
         candidates: the states of the run, whose first one the question is about.
-        tell: is given what a person should know of the answer.
+        log: is given what the user should know about the answer.
     """
 
     def __init__(
@@ -42,9 +30,9 @@ class Proof(Callback):
         judged: Judged | None,
         candidates: Sequence[State],
         distributed: DistributedContext,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self.judged, self.candidates, self.distributed, self.tell = judged, candidates, distributed, tell
+        self.judged, self.candidates, self.distributed, self.log = judged, candidates, distributed, log
         self.asked = False
 
     def on_train_start(self, *of_lightning: Any) -> None:
@@ -53,7 +41,7 @@ class Proof(Callback):
 
     def ask(self) -> None:
         """Raises:
-        InputError: there is no score. Every process raises it, because the others would wait for the one that asked.
+        InputError: there is no score. Every process raises it, because the others wait for the one that asked.
         """
         self.asked = True
         told = fault = None
@@ -65,4 +53,4 @@ class Proof(Callback):
         if fault := self.distributed.broadcast(fault):
             raise InputError(fault)
         if told:
-            self.tell(told)
+            self.log(told)

@@ -1,4 +1,4 @@
-"""Writes the page and the status of a run that is under way: at its start, while it runs, and when it is interrupted."""
+"""Writes the page and the status of a running run: at its start, while it runs, and when it is interrupted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARE = (
 
 
 class Live:
-    """Writes each status that :class:`turnwise.training.progress.Phases` gives it. No error in here ends a run.
+    """Writes each status that :class:`turnwise.training.progress.Phases` gives it. Its errors never end the run.
 
     Args:
         folder: of the run.
@@ -88,7 +88,7 @@ class Live:
             if page:
                 self.page(self.folder, self.status)
         except Exception as error:
-            if not isinstance(error, OSError) and not self._warned:  # of a full disk the run itself warns
+            if not isinstance(error, OSError) and not self._warned:  # the run itself warns about a full disk
                 logger.warning("%s: the page of the run under way is not written (%r)", self.folder, error)
                 self._warned = True
         took = time.monotonic() - began

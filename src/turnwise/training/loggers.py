@@ -1,4 +1,4 @@
-"""The loggers of a run: started before anything is computed, so that a missing key costs nothing, and ended with its result."""
+"""The loggers of a run. They start before anything is computed, so that a missing key is found at once."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from turnwise.reports.publish import ROLLOUT_COLUMNS, logged_in, rollout_rows
 from turnwise.runs.result import ResultError, read_result
 
 LOCAL = ("offline", "dryrun", "disabled")  # modes in which nothing leaves the machine
-TAG = 64  # characters that W&B takes
+TAG = 64  # most characters of a tag in W&B
 AFTERWARDS = (
     "or keep the run on this machine (logger.wandb.offline=true, or WANDB_MODE=offline) and upload it with `wandb sync`"
 )
 
 
 class Wandb(WandbLogger):
-    """A run of Weights & Biases. ``WANDB_MODE`` (online, offline, disabled) is stronger than ``offline``.
+    """A run of Weights & Biases. ``WANDB_MODE`` (online, offline, disabled) overrides ``offline``.
 
     Args:
         project, entity, name, group, job_type, tags, notes: as W&B shows them.
-        save_dir: where W&B writes its ``wandb/`` folder. An online run keeps its id there, so that a resumed run goes on in it.
-        offline: write the files of the run and send nothing.
+        save_dir: where W&B writes its ``wandb/`` folder. An online run keeps its id there, so that a resumed run continues it.
+        offline: the files of the run are written, and nothing is sent.
         rollouts: leaves of the last recorded trees that the table ``rollouts`` shows; 0: no table.
 
     Raises:
@@ -71,7 +71,7 @@ class Wandb(WandbLogger):
                 dir=str(folder), mode=mode, resume="allow",
                 id=known.read_text().strip() if mode not in LOCAL and known.exists() else None,
             )  # fmt: skip
-        except (wandb.errors.Error, ValueError) as error:  # ValueError: a key of another form than keys have
+        except (wandb.errors.Error, ValueError) as error:  # ValueError: the key is malformed
             wandb.teardown()
             said = " ".join(str(error).split())
             raise InputError(
@@ -87,12 +87,12 @@ class Wandb(WandbLogger):
 
 
 @contextmanager
-def started(cfg: DictConfig, first: bool, tell: Callable[[str], None]) -> Iterator[list[Logger]]:
-    """The loggers of the configuration. W&B's run gets the configuration, and in the end the result and the last rollouts.
+def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterator[list[Logger]]:
+    """Yields the loggers of the configuration. W&B gets the configuration, and at the end the result and the last rollouts.
 
     Args:
-        first: whether this process speaks for the run; another one has no logger.
-        tell: is told what goes wrong at the end, which ends no run.
+        first: whether this is the first process of the run; the others have no logger.
+        log: is given errors of the loggers at the end, which do not end the run.
 
     Raises:
         InputError: one of them cannot be used.
@@ -110,10 +110,10 @@ def started(cfg: DictConfig, first: bool, tell: Callable[[str], None]) -> Iterat
     finally:
         for logger in loggers:
             if isinstance(logger, WandbLogger):
-                try:  # a sweep runs many in one process, and the next one must not write into this one's
+                try:  # a sweep has many runs in one process, and the next run must not write into this one
                     _end(logger, Path(cfg.paths.out), failed)
-                except Exception as error:  # its process may have got the signal that ends this one, too
-                    tell(f"W&B: {type(error).__name__}: {error}")
+                except Exception as error:  # its process may have received the signal that ends this one
+                    log(f"W&B: {type(error).__name__}: {error}")
 
 
 def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:

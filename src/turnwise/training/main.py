@@ -1,28 +1,49 @@
-"""One run: build the parts, measure the base, choose the states, fit, measure again, write the result and the report."""
+"""The life of a run: parts, candidates, base evaluation, states, training, evaluation, policy, result and report."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
+from hydra.utils import instantiate
+from lightning import Callback, Trainer
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
-from turnwise.algo.states.lazy import LazyStates
 from turnwise.console import Terminal
 from turnwise.reports.pages import write_pages
 from turnwise.reports.terminal import print_summary
+from turnwise.rollouts.play import Player
 from turnwise.runs.result import read_result, write_result
-from turnwise.training.distributed import joined, label_of
-from turnwise.training.judging import Proof, judged_of
+from turnwise.training.candidates import read_candidates
+from turnwise.training.checkpoint import WholeCheckpointIO, newest
+from turnwise.training.choice import Choice
+from turnwise.training.collection import Collection
+from turnwise.training.costs import run_costs
+from turnwise.training.distributed import environments, joined, label_of
+from turnwise.training.export import export
+from turnwise.training.frozen import Frozen, Recording, drawn
+from turnwise.training.gate_savings import gate_counts
+from turnwise.training.health import Health
+from turnwise.training.judging import Proof
 from turnwise.training.live import Live
 from turnwise.training.loggers import started
+from turnwise.training.measure import EvaluateBetween, Measure
 from turnwise.training.memory import explained_memory
-from turnwise.training.opening import opening_lines
-from turnwise.training.outcome import command, summary
+from turnwise.training.module import PolicyModule
+from turnwise.training.opening import opening_lines, untrained_lines
+from turnwise.training.outcome import command, result_of, summary
+from turnwise.training.parts import Parts, Settings, build_parts
+from turnwise.training.playing import player_of, spooled
+from turnwise.training.present import StillThere
 from turnwise.training.process import prepare
-from turnwise.training.progress import Phases
-from turnwise.training.run import Run
-from turnwise.training.sources import playable, trainable
+from turnwise.training.progress import Advance, Phases
+from turnwise.training.recorder import Recorder
+from turnwise.training.signals import named_signals, own_signals
+from turnwise.training.stream import Rollouts
+from turnwise.types import State
 
 PHASES = ["read", "evaluate base", "profile", "record", "train", "evaluate after", "report"]
 TWINS = {"evaluate after": "evaluate base"}
@@ -30,41 +51,111 @@ SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines outside the run'
 
 
 def run(cfg: DictConfig) -> None:
-    """Run ``cfg`` to its result; what an earlier start has finished is not done again."""
+    """Runs ``cfg`` to its result. What an earlier start has finished is not done again."""
     prepare(int(cfg.seed))
     with ExitStack() as ends:
         ends.enter_context(explained_memory())
-        distributed = ends.enter_context(joined(cfg.trainer))
-        distributed = distributed.sampling(served=cfg.engine._target_ in SERVED)
+        distributed = ends.enter_context(joined(cfg.trainer)).sampling(served=cfg.engine._target_ in SERVED)
         live = ends.enter_context(Live(Path(cfg.paths.out), command(resumes=True), distributed.first))
         console = Terminal(stderr=True, quiet=not distributed.first)
         phases = ends.enter_context(Phases(PHASES, TWINS, console, label_of(cfg.name, cfg.seed), live))
         loggers = ends.enter_context(started(cfg, distributed.first, phases.log))
-        job = Run(cfg, phases, distributed, loggers)
-        ends.callback(job.engine.shutdown)
-        phases.log("\n".join(opening_lines(cfg, job.env)))
+
+        settings, parts, policy = build_parts(cfg)
+        temperature = settings.rollout.sampling.temperature or 1.0
+        module = PolicyModule(policy.model, parts.loss, settings.update, settings.iterations, temperature, distributed)
+        player = player_of(cfg, settings, parts, policy, phases.log)
+        ends.callback(player.engine.shutdown)
+        phases.log("\n".join(opening_lines(cfg, parts.env)))
+
         with distributed.first_alone():
-            candidates = job.candidates()
-        proof = Proof(judged_of(job.parts, job.steps, job.chat, job.format), candidates, distributed, phases.log)
-        if not job.began:
+            candidates = read_candidates(settings, parts, policy.chat, phases)
+        parts = parts.asking(candidates.steps, policy.chat)
+        proof = Proof(parts.judged, candidates.states, distributed, phases.log)
+        if not any((settings.folder / "checkpoints").glob("*.ckpt")):  # a run that goes on asks when it begins to train
             proof.ask()
-        for line in () if job.own else job.strange:
+        for line in () if candidates.own else untrained_lines(settings.policy.model, parts.env):
             phases.log(line)
-        if job.parts["allocator"] is not None:
-            candidates = playable(candidates, job.settings["rollout"], phases.log)
-        elif isinstance(candidates, LazyStates):
-            candidates = trainable(candidates, job.settings["rollout"], phases.log)
-        base = job.measured_base()
-        job.recorder.write(0, "eval", summary(base))
-        job.fit(job.chosen(candidates), [proof])
-        after = job.measure.named("after")
-        job.recorder.write(job.module.version, "eval", summary(after))
+        states = candidates.fitting(settings, parts, phases)
+
+        most = getattr(parts.reward, "most", None)
+        recorded, first = settings.rollout.recorded, distributed.first
+        recorder = Recorder(settings.folder, candidates.messages, recorded, first, loggers, most)
+        health = Health(recorder, settings.folder, phases.log, settings.update.allow_empty, first)
+        measure = Measure(settings, policy, player, module, candidates, phases)
+        base = measure.base(cfg)
+        recorder.write(0, "eval", summary(base))
+
+        one_turn = player.using(settings.rollout.sampling, max_turns=1)
+        chosen = Choice(settings, parts, states, one_turn, module, phases).first()
+        frozen = frozen_groups(settings, parts, chosen.states, player, module, phases)
+        if frozen is not None:
+            recorder.paid({**frozen.cost, **gate_counts(frozen.trees.values(), to_the_end=True)})
+
+        checkpoint = distributed.broadcast(newest(settings.folder / "checkpoints", phases.log) if first else None)
+        kept = spooled(player, cfg, distributed, phases.log)
+        with phases.phase("train", settings.iterations) as advance, kept as sampling:
+            collection = Collection(
+                settings, parts, chosen.states, sampling, module, recorder, chosen.reprofile, frozen
+            )
+            data = Rollouts(collection, collection, settings.update.steps)
+            module.evaluate = EvaluateBetween(measure, recorder, collection)
+            callbacks: list[Callback] = [proof, StillThere(settings.folder), recorder, health]
+            callbacks += [part for part in (parts.predictor, chosen.reprofile) if part is not None]
+            callbacks += [*parts.callbacks, Advance(advance, recorder), *own_signals(distributed.world)]
+            trainer = trainer_of(cfg, settings, callbacks, loggers)
+            try:
+                with named_signals():
+                    trainer.fit(module, data, ckpt_path=str(checkpoint) if checkpoint else None, weights_only=True)
+                recorder.check()
+            finally:
+                collection.halt()
+                if parts.judge is not None:
+                    parts.judge.close()
+
+        after = measure.named("after")
+        recorder.write(module.version, "eval", summary(after))
         with phases.phase("report", 2) as advance:
-            job.export()
+            export(module.model, policy.tokenizer, settings.folder, settings.policy, first)
             advance(1)
-            if not distributed.first:
+            if not first:
                 return
-            write_result(job.result(base, after, live.seconds), job.folder)
-            report = write_pages(job.folder)
+            entries = run_costs(recorder.counters, phases.seconds, settings.folder) | recorder.result(chosen.verdicts)
+            entries |= health.closing(parts.gate) | {"wall_seconds": round(live.seconds, 1)}
+            write_result(result_of(cfg, parts.env.name, candidates, base, after, entries), settings.folder)
+            report = write_pages(settings.folder)
             advance(1)
-    print_summary(read_result(job.folder), report, Terminal())
+    print_summary(read_result(settings.folder), report, Terminal())
+
+
+def frozen_groups(
+    settings: Settings, parts: Parts, states: Sequence[State], player: Player, module: PolicyModule, phases: Phases
+) -> Frozen | None:
+    """The groups of ``rollout.frozen``, sampled from the base policy; None if each iteration samples its own."""
+    if (count := settings.rollout.frozen) is None:
+        return None
+    assert parts.allocator is not None and parts.gate is not None
+    module.to(settings.device)
+    begin = partial(module.sync_weights, player.engine)
+    folder, key = settings.folder / "buffer", (settings.seed, "frozen")
+    with phases.phase("record", count) as advance:
+        recording = Recording(player, parts.allocator, parts.gate, folder, key, begin, module.distributed)
+        return recording(drawn(states, count, settings.seed), advance)
+
+
+def trainer_of(cfg: DictConfig, settings: Settings, callbacks: list[Callback], loggers: Sequence[Logger]) -> Trainer:
+    """Lightning's Trainer: an epoch is an iteration, and validation every ``eval.every`` epochs is an evaluation."""
+    every = settings.eval.every
+    trainer: Trainer = instantiate(
+        cfg.trainer,
+        callbacks=callbacks,
+        logger=[*loggers] or False,
+        plugins=[WholeCheckpointIO(), *environments()],
+        use_distributed_sampler=False,  # the collection decides what each process trains on
+        default_root_dir=str(settings.folder),
+        check_val_every_n_epoch=every or None,
+        limit_val_batches=1 if every else 0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    return trainer

@@ -1,4 +1,4 @@
-"""Memory that ran out: which errors say so, for libraries do not agree on one, and what a person is told."""
+"""Recognises errors of memory that ran out, for which libraries use different classes, and explains them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TEXTS = ("out of memory", "can't allocate memory", "not enough memory")  # of C
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that an allocation failed."""
+    """Returns whether ``error`` reports a failed allocation."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
@@ -21,10 +21,10 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explained_memory() -> Iterator[None]:
-    """An allocation that fails in this block, and that nobody could mend, ends the run with one line.
+    """Ends the run with one line if an allocation in this block fails and was not handled.
 
     Raises:
-        Stopped: instead of the library's error.
+        Stopped: in place of the library's error.
     """
     try:
         yield
@@ -35,6 +35,6 @@ def explained_memory() -> Iterator[None]:
             raise
         raise Stopped(
             f"out of memory ({(str(error).splitlines() or ['the allocation of an object'])[0]}): lower engine.memory_gb, "
-            "allocator.group_size or rollout.states for what samples, update.batch_tokens for what trains, under another "
-            "name=...; scripts/plan.py says what takes how much. The checkpoint of the iteration before is kept"
+            "allocator.group_size or rollout.states for sampling, update.batch_tokens for training, under another "
+            "name=...; scripts/plan.py shows the memory of each part. The checkpoint of the iteration before is kept"
         ) from error

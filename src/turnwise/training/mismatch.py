@@ -1,4 +1,4 @@
-"""An alarm where the engine's log-probs are not the trainer's."""
+"""Warns if the engine's log-probs differ from the trainer's."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ logger = logging.getLogger(__name__)
 class MismatchAlarm(Callback):
     """Watches ``train/mismatch_mean``, the mean of |log pi - log pi_sampler| over the tokens of a collection's first step.
 
-    On-policy it measures numerics alone, which are small (docs/engines.md). What is far above them is a mistake: other weights,
-    another temperature, log-probs of another distribution.
+    On-policy it measures numerical differences, which are small (docs/engines.md). A value far above them shows a mistake: other
+    weights, another temperature, or log-probs of another distribution.
     Logs ``train/mismatch_alarms``, the updates above the threshold so far, and warns when one is.
 
-    Rollouts of an earlier policy (``rollout.staleness``) differ by right: of an update that has such nothing is said.
+    Rollouts of an earlier policy (``rollout.staleness``) are expected to differ, so their updates are not checked.
 
     Args:
-        threshold: nats; the default is what NeMo-RL watches for, in terms of e^x - 1: 2 %.
+        threshold: nats; the default is NeMo-RL's, which is 2 % in terms of e^x - 1.
     """
 
     def __init__(self, threshold: float = 0.02) -> None:
@@ -36,11 +36,11 @@ class MismatchAlarm(Callback):
         metrics: dict[str, float] = pl_module.last_metrics  # type: ignore[assignment]
         if batch_idx + 1 < pl_module.settings.steps or "mismatch_mean" not in metrics:  # type: ignore[operator, union-attr]
             return
-        stale = bool(pl_module.staleness)  # what is one update old differs by right
+        stale = bool(pl_module.staleness)  # rollouts of an earlier policy are expected to differ
         wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN is wrong too
         self.alarms += wrong
         metrics["mismatch_alarms"] = float(self.alarms)
-        if wrong and not self._warned and trainer.is_global_zero:  # once until it is well again
+        if wrong and not self._warned and trainer.is_global_zero:  # once, until a later update is below the threshold
             logger.warning(
                 "iteration %d: the engine's log-probs differ from the trainer's by %.3g nats a token on average (at most %.3g), "
                 "above callbacks.mismatch.threshold=%g; the same weights, dtype and temperature on both sides? loss=corrected "

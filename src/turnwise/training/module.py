@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -77,6 +78,7 @@ class PolicyModule(LightningModule):
         self.staleness = 0  # updates that the rollouts of the update under way are behind
         self.earlier: dict[str, Any] | None = None  # see training/earlier.py; travels in the checkpoint
         self.last_metrics: dict[str, float] = {}  # of the last collection
+        self.evaluate: Callable[[int], None] | None = None  # set by the run: it needs the engine and the environment
         self._parts: list[list[dict[str, Mean | Max]]] = []  # of each step on the one under way, as the norms
         self._norms: list[float] = []
 
@@ -85,7 +87,7 @@ class PolicyModule(LightningModule):
             self.trainer.strategy.shard(self.model)
 
     def sync_weights(self, engine: Engine) -> None:
-        """Let ``engine`` sample from these weights from now on. All processes must call, also those that do not play."""
+        """Gives ``engine`` the current weights. All processes must call it, also those that do not sample."""
         model = Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
         if self.distributed.samples:
             engine.load_weights(model, self.version)
@@ -98,14 +100,14 @@ class PolicyModule(LightningModule):
         return [optimizer], [schedule]
 
     def rate(self, step: int) -> float:
-        """Share of the learning rate at a step: up over ``warmup`` steps, flat, down to 0 over the last ``decay`` of them."""
+        """Returns the share of the learning rate: it rises over ``warmup`` steps and falls to 0 over the last share ``decay``."""
         rising = (step + 1) / (self.settings.warmup + 1)
         last = self.settings.decay * self.steps
-        falling = (self.steps - step) / last if last else 1.0  # a run that is only measured has no step
+        falling = (self.steps - step) / last if last else 1.0  # a run that is only evaluated has no step
         return max(0.0, min(1.0, rising, falling))
 
     def training_step(self, update: Update, batch_idx: int = 0) -> None:
-        """``batch_idx`` is the number of the step on its collection."""
+        """Makes one optimiser step; ``batch_idx`` is its number within its collection."""
         if batch_idx == 0:
             self._parts, self._norms = [], []
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
@@ -125,7 +127,7 @@ class PolicyModule(LightningModule):
             self.last_metrics = self._metrics()
 
     def _metrics(self) -> dict[str, float]:
-        """Of all steps on a collection together. The mismatch is that of the first, before which no weight has moved."""
+        """Merges the metrics of all steps on a collection. The mismatch is that of the first step, when no weight has changed."""
         merged = merge_metrics(chain.from_iterable(self._parts))
         merged |= {
             name: metric for name, metric in merge_metrics(self._parts[0]).items() if name.startswith("mismatch")
@@ -134,14 +136,14 @@ class PolicyModule(LightningModule):
         return {name: metric.value for name, metric in merged.items()} | counted
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Micro-batches move one at a time, when their turn comes: an update as a whole may not fit."""
+        """Leaves the update where it is: micro-batches move one at a time, because a whole update may not fit."""
         return batch
 
     def _add_gradients(self, update: Update) -> list[dict[str, Mean | Max]]:
-        """Gradients of the whole update into the parameters; answers the metrics of each micro-batch.
+        """Adds the gradients of the whole update to the parameters; returns the metrics of each micro-batch.
 
         Raises:
-            Stopped: the memory holds not even a single row.
+            Stopped: even a single row does not fit into memory.
         """
         while True:
             try:
@@ -149,17 +151,17 @@ class PolicyModule(LightningModule):
             except (MemoryError, RuntimeError) as error:
                 if not out_of_memory(error):
                     raise
-                self._halve(update, error)
+                self._split(update, error)
 
-    def _halve(self, update: Update, error: BaseException) -> None:
-        alone = self._trainer is None or self.trainer.world_size == 1  # others would wait for a rank that begins again
+    def _split(self, update: Update, error: BaseException) -> None:
+        alone = self.distributed.world == 1  # other ranks would wait for one that begins again
         if not alone or all(len(packed.ids_BS) == 1 for packed in smaller(update.batches, self.halvings)):
             raise Stopped(
                 f"out of memory in an update ({str(error).splitlines()[0]}): lower update.row_tokens or update.batch_tokens, "
                 "under another name=..., or give the run more memory. The checkpoint of the iteration before is kept"
             ) from error
         self.halvings += 1
-        logger.warning("out of memory in an update: micro-batches are cut into %d from now on", 2**self.halvings)
+        logger.warning("out of memory in an update: micro-batches are split into %d from now on", 2**self.halvings)
         self.model.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -179,19 +181,19 @@ class PolicyModule(LightningModule):
         if self._in_threads:
             return self.passes.add_gradients(loss, work, [p for p in self.model.parameters() if p.requires_grad])
         parts = []
-        for number, item in enumerate(work):  # the way that distributed training and scaled precision know
+        for number, item in enumerate(work):  # manual_backward supports distributed training and scaled precision
             value, metrics = loss(item)
-            with self._apart(number + 1 < len(work)):
+            with self._unsynced(number + 1 < len(work)):
                 self.manual_backward(
                     value * self.distributed.world
                 )  # of which the strategy takes the mean over processes
             parts.append(metrics)
         return self.distributed.gather(parts)
 
-    def _apart(self, more: bool) -> AbstractContextManager[None]:
-        """Gradients stay with the process as long as ``more`` micro-batches come, where the strategy can add them up."""
-        strategy = self._trainer and self.trainer.strategy
-        return strategy.block_backward_sync() if more and isinstance(strategy, DDPStrategy) else nullcontext()
+    def _unsynced(self, more: bool) -> AbstractContextManager[None]:
+        """Delays the synchronisation of gradients while ``more`` micro-batches follow, if the strategy can accumulate them."""
+        strategy = self.trainer.strategy if more and self.distributed.world > 1 else None
+        return strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
 
     @property
     def _in_threads(self) -> bool:
@@ -202,7 +204,7 @@ class PolicyModule(LightningModule):
     def references(self, update: Update) -> list[Tensor | None]:
         """Log-probs (U,) of each micro-batch under pi_0, or None where the loss does not ask.
 
-        All before any gradient: the adapter is switched off for the whole model, whichever thread asks.
+        They are computed before any gradient, because the adapter is switched off for all threads at once.
         """
         if not self.loss.needs_reference or not update.batches:
             return [None] * len(update.batches)
@@ -236,7 +238,7 @@ class PolicyModule(LightningModule):
         )
 
     def _score(self, batch: Packed, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        gathering = vars(self.model).get("score_packed")  # of a model in shards
+        gathering = vars(self.model).get("score_packed")  # for a sharded model
         return (
             gathering(batch, self.temperature, entropy)
             if gathering
@@ -251,7 +253,7 @@ class PolicyModule(LightningModule):
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _skip(self) -> None:
-        """A gradient that is not finite would end every weight: leave the weights alone, count, and stop if it goes on."""
+        """Counts an update whose gradient is not finite, which changes no weight; stops the run after too many in a row."""
         self.skipped += 1
         self.skips_in_a_row += 1
         if self.skips_in_a_row >= self.settings.max_skips:
@@ -263,7 +265,7 @@ class PolicyModule(LightningModule):
 
     @torch.no_grad()
     def _check_weights(self) -> None:
-        """A finite gradient may still be a step beyond what floats hold; such weights must not become a checkpoint."""
+        """Stops the run if a step made weights that are not finite, so that they do not become a checkpoint."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         if not all(bool(norm.isfinite()) for norm in torch._foreach_norm(trained, float("inf"))):
             raise Stopped(
@@ -283,6 +285,7 @@ class PolicyModule(LightningModule):
             setattr(self, name, checkpoint["turnwise"][name])
         self.earlier = checkpoint.get("earlier")
 
-    def validation_step(self, evaluate: Any, batch_idx: int = 0) -> None:
-        """Evaluation as validation: the data module hands over what to run."""
-        evaluate()
+    def validation_step(self, iteration: int, batch_idx: int = 0) -> None:
+        """Evaluates the policy after ``iteration``."""
+        if self.evaluate is not None:
+            self.evaluate(iteration)

@@ -1,4 +1,4 @@
-"""What a run says at its start: what it will do, and how much work that is."""
+"""The first lines of a run's log: what the run does, and how much work that is."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.envs.environment import environments_of
+from turnwise.models.shipped import unknown_to
 from turnwise.training.durations import duration_line
 
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
-    """The lines: method, environment and policy; the work of training; the evaluations; a file that the method does not read."""
+    """Returns lines on the method, environment and policy, the work of training, the evaluations, and a file that is not read."""
     iterations, settings = int(cfg.trainer.max_epochs), cfg.eval
     file = OmegaConf.select(cfg, "data.file")
     at_starts = str(cfg.states["_target_"]).endswith("TaskStarts")
@@ -44,6 +45,12 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
     return lines
 
 
+def untrained_lines(model: str, environment: Any) -> list[str]:
+    """Returns a line for each environment that the shipped policy ``model`` was never trained on."""
+    parts = environments_of(environment).values()
+    return [line for part in parts if (line := unknown_to(model, part.name, getattr(part, "level", None)))]
+
+
 def _counted(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}"
 
@@ -64,7 +71,7 @@ def _iteration(cfg: DictConfig, environment: Any) -> str:
 
 
 def _rollouts(allocator: Mapping[str, Any], states: int) -> float | None:
-    """The rollouts of one iteration, a continuation counting one half; None where the allocator decides it during play."""
+    """Returns the rollouts of one iteration, a continuation as one half; None if the allocator decides while sampling."""
     if "group_size" in allocator and "budget" not in allocator:
         return float(allocator["group_size"]) * (allocator.get("prompts") or states)
     if "budget" in allocator:

@@ -1,4 +1,4 @@
-"""A run's result from what was measured before and after it. Percentages are points."""
+"""The result of a run from the evaluations before and after training. Percentages are points."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import DictConfig
 
 from turnwise.evaluation.held_out import reply_of
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Answer, Episode, Evaluation, repeat_rate
 from turnwise.experiments.arguments import typed
 from turnwise.files import atomic_write
+from turnwise.runs.identity import config_hash
+from turnwise.training.candidates import Candidates
 from turnwise.training.held_out import held_out_headline, held_out_metrics, held_out_result
 
 logger = logging.getLogger(__name__)
 
-OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # what decides a run, for git
+OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # the files that decide a run, for git
 LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
 
 
 def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
-    """Success before and after over the tasks that both sides could play, with a paired 95 % interval."""
+    """Compares success before and after over the tasks of both evaluations, with a paired 95 % interval."""
     return _compared(base.success(mode, split), after.success(mode, split))
 
 
 def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
-    """The same of each subset of the tasks, and of their unweighted mean; nothing where tasks name none."""
+    """Compares success for each subset of the tasks, and for their unweighted mean; empty if the tasks name no subset."""
     sides = base.by_subset(mode), after.by_subset(mode)
     both = {name: sides[0][name].keys() & sides[1][name].keys() for name in sides[0] if name in sides[1]}
     before, since = (
@@ -72,7 +75,7 @@ def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]
 
 
 def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """The headline is success under the run's own sampling settings, several attempts a task; greedy stands beside it."""
+    """Compares success: the headline under the run's sampling settings with several attempts a task, and greedy beside it."""
     modes = {mode: comparison(base, after, mode) for mode in ("sampled", "greedy")}
     modes = {mode: found for mode, found in modes.items() if found}
     headline = next(iter(modes), "sampled")
@@ -88,11 +91,11 @@ def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, Any]:
-    """What a run is judged by: ``in_domain``, and ``held_out`` of dialogues that no environment plays, where it has such.
+    """Returns the entries ``in_domain`` and, for a run with dialogues that no environment plays, ``held_out``.
 
     Args:
-        dialogues: the run has no other trajectories. Their replies are the headline then, and tasks of the environment, where
-            they were asked for, stand beside it as ``environment``.
+        dialogues: whether the run has no other trajectories. Their replies are then the headline, and tasks of the environment,
+            if any were evaluated, are the entry ``environment``.
     """
     found = held_out_result(base, after)
     held_out = {"held_out": found} if found else {}
@@ -103,7 +106,7 @@ def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, A
 
 
 def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Each suite's score before and after, and the mean change with its interval."""
+    """Compares each suite's score before and after, with the mean change and its interval."""
     before, since = base.skills(), after.skills()
     if not before:
         return {}
@@ -119,8 +122,39 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     }
 
 
+def result_of(
+    cfg: DictConfig,
+    environment: str,
+    candidates: Candidates,
+    base: Evaluation,
+    after: Evaluation,
+    entries: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The run's result.
+
+    Args:
+        environment: its name; the user's file takes its place where the run is judged on that.
+        base, after: the evaluations before and after training.
+        entries: costs, verdicts and warnings.
+    """
+    file = candidates.headline
+    return {
+        "method": cfg.method,
+        "env": file or environment,
+        "scale": cfg.scale,
+        "seed": int(cfg.seed),
+        "name": cfg.name,
+        **domains(base, after, file is not None),
+        "ood": out_of_domain(base, after),
+        "bad_trajectories": len(candidates.problems),
+        **entries,
+        "config_hash": config_hash(cfg),
+        **provenance(),
+    }
+
+
 def provenance() -> dict[str, Any]:
-    """What is needed to repeat a run that ends now, besides its configuration."""
+    """Returns what is needed to repeat the run besides its configuration."""
     return {
         "command": command(),
         "commit": commit(),
@@ -131,14 +165,14 @@ def provenance() -> dict[str, Any]:
 
 
 def command(resumes: bool = False) -> str:
-    """The command line of this process, as it was typed; ``resumes``: without the word that would start the run anew."""
+    """Returns the command line of this process as typed; ``resumes`` leaves out ``fresh=``, which would restart the run."""
     given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
     return shlex.join(["python", sys.argv[0], *given])
 
 
 @cache
 def commit() -> str:
-    """The checkout's commit when this process first asked, with ``+`` if code or configuration there was not committed.
+    """Returns the checkout's commit at the first call, with ``+`` if code or configuration was not committed.
 
     Empty outside a checkout.
     """
@@ -154,7 +188,7 @@ def commit() -> str:
 
 
 def machine() -> str:
-    """Processor and cores, as a person would name them."""
+    """Returns the names of the processor and the number of cores."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -166,7 +200,7 @@ def machine() -> str:
 
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Episodes, answers and replies as JSON lines; the file appears whole or not at all, so that it also says "done"."""
+    """Writes episodes, answers and replies as JSON lines, atomically: the file exists only if the evaluation is complete."""
     rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
     rows += [reply.record() for reply in evaluation.replies]
     with atomic_write(path) as part:
@@ -174,18 +208,18 @@ def save_evaluation(path: Path, evaluation: Evaluation) -> None:
 
 
 def read_evaluation(path: Path) -> Evaluation | None:
-    """The evaluation that stands at ``path``; None where there is none, or a damaged one, which is told."""
+    """Reads the evaluation at ``path``; None if there is none, or if it is damaged, which is logged."""
     try:
         return load_evaluation(path)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, RecursionError):  # no JSON, or other keys
-        logger.warning("%s is damaged; the evaluation is made again", path)
+        logger.warning("%s is damaged; the evaluation is repeated", path)
         return None
 
 
 def load_evaluation(path: Path) -> Evaluation:
-    """The inverse of :func:`save_evaluation`."""
+    """Reads what :func:`save_evaluation` wrote."""
     evaluation = Evaluation()
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -199,7 +233,7 @@ def load_evaluation(path: Path) -> Evaluation:
 
 
 def summary(evaluation: Evaluation) -> dict[str, float]:
-    """An evaluation as metrics."""
+    """Returns the metrics of an evaluation."""
     metrics: dict[str, float] = {}
     for mode in ("sampled", "greedy"):
         for split in sorted({episode.split for episode in evaluation.episodes}):
@@ -238,7 +272,7 @@ def _points(share: float) -> float:
 
 
 def _interval(estimate: Estimate) -> list[float] | None:
-    """None where there are too few tasks for an interval."""
+    """Returns None if there are too few tasks for an interval."""
     if estimate.low is None or estimate.high is None:
         return None
     return [_points(estimate.low), _points(estimate.high)]

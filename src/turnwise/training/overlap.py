@@ -1,4 +1,4 @@
-"""Work beside the training: the collection of the next iteration, in a thread, while this one is trained on."""
+"""Collects the next iteration in a thread while the policy is trained on this one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class Overlap(Generic[T]):
-    """At most one piece of work under way, and its result until somebody takes it.
+    """Runs at most one piece of work in a thread, and holds its result until it is taken.
 
-    The thread is a daemon, which those of ``ThreadPoolExecutor`` are not: a second interrupt ends the process without it. Time
+    The thread is a daemon, unlike those of ``ThreadPoolExecutor``, so that a second interrupt ends the process at once. Time
     limits that need signals (:mod:`turnwise.rollouts.guard`) do not hold in it.
     """
 
@@ -24,10 +24,10 @@ class Overlap(Generic[T]):
         self._result: Future[T] | None = None
 
     def begin(self, what: object, work: Callable[[], T]) -> None:
-        """Start ``work`` under the name ``what``.
+        """Starts ``work`` under the name ``what``.
 
         Raises:
-            RuntimeError: another piece has not been taken.
+            RuntimeError: the result of another piece has not been taken.
         """
         if self._result is not None:
             raise RuntimeError(f"{self._what} is under way, and {what} would take its place")
@@ -36,26 +36,26 @@ class Overlap(Generic[T]):
         threads = torch.get_num_threads()
 
         def run() -> None:
-            # A new thread has the count that any thread was given last, and last digits depend on it.
+            # A new thread has the thread count that was set last, and the last digits depend on it.
             torch.set_num_threads(threads)
             try:
                 result.set_result(work())
-            except BaseException as error:  # raised where it is taken
+            except BaseException as error:  # raised by take
                 result.set_exception(error)
 
         threading.Thread(target=run, name="collection", daemon=True).start()
 
     def settle(self) -> None:
-        """Wait until nothing is under way; what was made waits to be taken."""
+        """Waits until no work is running; its result can still be taken."""
         if self._result is not None:
             wait([self._result])
 
     def take(self, what: object) -> T | None:
-        """The result of ``what``, once it is there; None if nothing was begun.
+        """Waits for the result of ``what`` and returns it; None if nothing was begun.
 
         Raises:
             RuntimeError: something else was begun.
-            BaseException: what the work raised.
+            BaseException: the exception of the work.
         """
         if self._result is None:
             return None

@@ -1,4 +1,4 @@
-"""Reads the trajectories of a person's file: finds the dialogues that no environment plays, renders them with the chat template,
+"""Reads the trajectories of a user's file: finds the dialogues that no environment plays, renders them with the chat template,
 and decides which of them are held out.
 
 Whether a dialogue is held out is decided by a hash of its beginning, which is everything before the first reply. The same file
@@ -29,7 +29,7 @@ _PLAYED = 2.0  # marks a trajectory that the environment plays; a dialogue has a
 
 
 def dialect_for(data: DataSettings, source: str, chat: ChatTokens, form: Format | None) -> Dialect | None:
-    """How the chat template renders the dialogues of a run's file; None where the run reads no file.
+    """How the chat template renders the dialogues of a run's file; None if the run reads no file.
 
     Args:
         source: where the states of the run come from: ``expert`` if they are turns of trajectories.
@@ -42,19 +42,19 @@ def dialect_for(data: DataSettings, source: str, chat: ChatTokens, form: Format 
 
 @dataclass(slots=True)
 class OwnFile:
-    """Takes the trajectories of a file one at a time.
+    """Reads the trajectories of a user's file one at a time.
 
     Args:
-        demonstrations: receives them.
+        demonstrations: receives the trajectories.
         dialect: how the chat template renders dialogues.
-        data: of the run.
-        worlds: names of the environments that the run plays. A trajectory whose task names none of them is a dialogue.
+        data: the settings of the run.
+        environments: names of the environments of the run. A trajectory whose task names none of them is a dialogue.
     """
 
     demonstrations: Demonstrations
     dialect: Dialect
     data: DataSettings
-    worlds: Collection[str]
+    environments: Collection[str]
     # a number for each trajectory, which decides whether it is held out: from its beginning, and from all of it
     draws: array[float] = field(default_factory=lambda: array("d"))
     whole: array[float] = field(default_factory=lambda: array("d"))
@@ -65,14 +65,14 @@ class OwnFile:
     silenced: int = 0  # dialogues in which the template leaves out the text beside calls
 
     def __call__(self, trajectory: Trajectory) -> None:
-        """Add a trajectory to the demonstrations.
+        """Adds a trajectory to the demonstrations.
 
         Raises:
             UnusableError: the chat template cannot show it, or its id was used before.
             InputError: the chat template shows no tools, and they must not be shown as text.
         """
         named = trajectory.task.env if trajectory.task else ""
-        played = named in self.worlds
+        played = named in self.environments
         if not played:
             trajectory = replace(trajectory, task=None)
         shown = trajectory if played else self._shown(trajectory)
@@ -116,7 +116,7 @@ class OwnFile:
     # -- what was read -------------------------------------------------------------------------------------------------
 
     def lines(self) -> list[str]:
-        """What a person should know about how the dialogues are rendered and judged."""
+        """Returns lines for the log on how the dialogues are rendered and judged."""
         count = self.dialogues
         if not count:
             return []
@@ -160,7 +160,7 @@ class OwnFile:
 
     @property
     def dialogues(self) -> int:
-        """How many trajectories no environment plays."""
+        """The number of trajectories that no environment plays."""
         return sum(draw < 1 for draw in self.draws)
 
     @property
@@ -169,7 +169,7 @@ class OwnFile:
         return self.dialogues == len(self.draws)
 
     def held_out(self) -> list[int]:
-        """Numbers of the trajectories that are never trained on, ordered by their hashes.
+        """Returns the numbers of the trajectories that are never trained on, ordered by their hashes.
 
         Raises:
             InputError: the file has a single dialogue, or copies of one, so that none is left to train on.
@@ -200,12 +200,12 @@ class OwnFile:
         return order[:end]
 
     def _wanted(self, draws: Sequence[float]) -> int:
-        """How many dialogues are to be held out."""
+        """Returns how many dialogues should be held out."""
         drawn = sum(draw < self.data.held_out for draw in draws)
         return max(min(FLOOR, max(1, self.dialogues // PART)), min(drawn, self.dialogues // 2))
 
 
 def _draw(said: object) -> float:
-    """A number in [0, 1) from what is said."""
+    """Returns a number in [0, 1) from a hash of ``said``."""
     text = json.dumps(said, sort_keys=True, default=dict)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

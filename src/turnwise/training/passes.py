@@ -1,4 +1,4 @@
-"""Passes over micro-batches, on a CPU several at once with one thread each.
+"""Passes over micro-batches. On a CPU several run at once, with one thread each.
 
 Operations on a small packed row are too short to be worth sharing between threads: two threads an operation gain little over
 one, while two rows at a time take about half as long. Results come in the order of the micro-batches and are added in
@@ -19,14 +19,14 @@ R = TypeVar("R")
 
 
 class Passes:
-    """``threads`` workers; started at the first use, and none for a single one."""
+    """Runs passes on ``threads`` workers, which start at the first use."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or torch.get_num_threads()
         self._pool: ThreadPoolExecutor | None = None
 
     def map(self, compute: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """``compute`` of each item, in order. Modes that are a thread's own (gradients on or off) are carried over."""
+        """Maps ``compute`` over the items, in order, with gradients on or off as in the calling thread."""
         if self.threads == 1 or len(items) == 1:
             return map(compute, items)
         if self._pool is None:
@@ -42,7 +42,7 @@ class Passes:
     def add_gradients(
         self, loss: Callable[[T], tuple[Tensor, R]], items: Sequence[T], parameters: Sequence[Tensor]
     ) -> list[R]:
-        """Add the gradient of the summed losses to ``parameters``; answers what came with each loss.
+        """Adds the gradient of the summed losses to ``parameters``; returns what came with each loss.
 
         ``backward`` from two threads would race for the same ``grad``, so each pass keeps its own until its turn comes.
         """

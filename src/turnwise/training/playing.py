@@ -1,4 +1,4 @@
-"""Who plays: the engine and the world around the policy of a run."""
+"""The engine and the environment around the policy of a run."""
 
 from __future__ import annotations
 
@@ -11,41 +11,28 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from turnwise.config.schema import build
-from turnwise.config.settings import RolloutSettings
-from turnwise.data.chat import ChatTokens
 from turnwise.engines.spool import Spool
 from turnwise.engines.spooled import Spooled
-from turnwise.envs.environment import Environment
-from turnwise.rollouts.local import Verifier
 from turnwise.rollouts.play import Player
 from turnwise.runs.identity import config_hash
 from turnwise.training.distributed import DistributedContext
+from turnwise.training.parts import BasePolicy, Parts, Settings
 
 
 def player_of(
-    cfg: DictConfig,
-    rollout: RolloutSettings,
-    environment: Environment,
-    chat: ChatTokens,
-    model: str,
-    tell: Callable[[str], None],
-    dialogues: Verifier,
+    cfg: DictConfig, settings: Settings, parts: Parts, policy: BasePolicy, log: Callable[[str], None]
 ) -> Player:
-    """The player of a configured run.
-
-    Args:
-        model: folder or id of the base policy.
-        tell: told in one line what a person may want to know of the engine.
-        dialogues: who judges replies of dialogues that no environment plays.
+    """The engine, which starts without weights, and what samples episodes with it in the environment.
 
     Raises:
         InputError: the engine cannot be built.
     """
-    folder = Path(cfg.paths.out) / "engine"
-    engine = build(cfg, "engine", end_ids=chat.stop_ids, model=model, folder=folder, say=tell)
+    chat, rollout = policy.chat, settings.rollout
+    folder = settings.folder / "engine"
+    engine = build(cfg, "engine", end_ids=chat.stop_ids, model=policy.source, folder=folder, say=log)
     return Player(
         engine,
-        environment,
+        parts.env,
         chat,
         rollout.sampling,
         max_turns=rollout.turns,
@@ -53,17 +40,17 @@ def player_of(
         retries=rollout.retries,
         environment_seconds=rollout.environment_seconds,
         environment_threads=rollout.environment_threads,
-        dialogues=dialogues,
+        dialogues=settings.data.judging(parts.format),
     )
 
 
 @contextmanager
 def spooled(
-    player: Player, cfg: DictConfig, distributed: DistributedContext, tell: Callable[[str], None]
+    player: Player, cfg: DictConfig, distributed: DistributedContext, log: Callable[[str], None]
 ) -> Iterator[Player]:
-    """The player of a run's collections: what it samples is kept in the run's folder until the block ends well.
+    """The player of a run's collections. Its samples are kept in the run's folder until the block ends without an error.
 
-    A server's log-probs depend on what shares its batches, so there is nothing to be exact about: what was kept stands.
+    With a server, kept samples are used as they are: its log-probs depend on the batch and cannot be repeated exactly.
     """
     if cfg.rollout.spool is None:
         yield player
@@ -73,7 +60,7 @@ def spooled(
     spools = [Spool(folder / name, config_hash(cfg)) for name in names]
     exact = cfg.rollout.spool == "exact" and not distributed.served
     try:
-        yield replace(player, engine=Spooled(player.engine, spools, exact, tell))
+        yield replace(player, engine=Spooled(player.engine, spools, exact, log))
     finally:
         for spool in spools:
             spool.close()

@@ -21,7 +21,7 @@ class StillThere(Callback):
         self.folder, self.identity = folder, _identity(folder)
 
     def on_train_batch_start(self, *of_lightning: Any) -> None:
-        """Raises Stopped."""
+        """Raises Stopped if the folder is another one."""
         if self.identity is not None and _identity(self.folder) != self.identity:
             raise Stopped(
                 f"{self.folder} was removed or replaced while the run wrote to it, and its content is gone; the same command "

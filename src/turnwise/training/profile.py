@@ -1,7 +1,7 @@
-"""The offline profile: K samples of every expert turn under the frozen base policy (PivotRL Eq. 4), or a later one.
+"""The profile: K samples of every expert turn under the frozen base policy (PivotRL Eq. 4), or under a later one.
 
-All turns of a trajectory hang off its spine, which the engine computes once. Results are appended shard by shard, so an
-interrupted profile goes on where it stopped, and a finished one is read back. They stay on disk: there may be millions.
+The turns of a trajectory share its tokens, which the engine computes once. Results are written shard by shard, so that an
+interrupted profile resumes where it stopped. They stay on disk, because there may be millions.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from turnwise.types import State
 
 logger = logging.getLogger(__name__)
 
-SHARD = 4096  # samples played and written together; the last of a batch are decoded nearly alone, so large ones pay
-ROWS = 65536  # states of a row group of the one file in the end
+SHARD = 4096  # samples drawn and written together; large shards are faster
+ROWS = 65536  # states of a row group of the final file
 _ABSENT = -1
 
 
@@ -44,7 +44,7 @@ def profile(
     distributed: DistributedContext | None = None,
     afresh: Callable[[], None] | None = None,
 ) -> Profiles:
-    """Profile of each state by its id; ``folder`` keeps the shards, and with each what it cost (``training.costs``).
+    """Profiles each state; ``folder`` keeps the shards, each with what it cost (``training.costs``).
 
     Shards of another version of the policy are not read: a run that begins again may profile at another iteration.
 
@@ -53,10 +53,10 @@ def profile(
         states: in the order of their trajectories.
         k: samples a state.
         key: seeds the draws.
-        on_done: told how many states have just been profiled.
-        distributed: who plays a share of it; the first writes.
-        afresh: called between two shards, to have the engine drop what it keeps of the first: the second is then sampled
-            from the same last digits whether or not a kill came between them.
+        on_done: is given the number of states that have just been profiled.
+        distributed: each process samples its share; the first writes.
+        afresh: called between two shards, so that the engine drops its cache. Log-probs of the second shard then have the same
+            last digits whether or not a kill came between them.
     """
     distributed = distributed or DistributedContext()
     version = distributed.broadcast(player.engine.version)
@@ -90,7 +90,7 @@ def profile(
         cost = {"turns": player.tally.turns - turns_before, "tokens": player.tally.tokens - tokens_before}
         facts = {**distributed.add(cost), "cpu_seconds": time.process_time() - cpu_began, "version": version}
         profiles.add(rows, facts, writes=distributed.first)
-        player.forget()  # the states of a trajectory stand together: no later part needs this one's episodes
+        player.forget()  # states of a trajectory are neighbours: no later part needs these episodes
         if on_done is not None:
             on_done(len(part))
     distributed.barrier()  # what the first has written last, the others read
@@ -98,10 +98,10 @@ def profile(
 
 
 class Profiles(Mapping[str, Profile]):
-    """The profiles of ``states`` by state id, read from the shards in ``folder``, of which one is at hand at a time.
+    """The profiles of ``states`` by state id, read from the shards in ``folder``, of which one is in memory at a time.
 
     Memory: eight bytes a state, and one shard. Rows of states that are not among ``states`` stay in the files, and so do
-    shards that tell of another ``version`` of the policy.
+    shards of another ``version`` of the policy.
     """
 
     def __init__(self, folder: Path, states: Sequence[State], version: int = 0) -> None:
@@ -111,7 +111,7 @@ class Profiles(Mapping[str, Profile]):
         self._shards: list[Path] = []
         self._starts = [0]  # rows before each shard, and in the end of all
         self._row_S = np.full(len(states), _ABSENT, np.int64)
-        self._at_hand: tuple[int, list[Profile]] = (_ABSENT, [])
+        self._loaded: tuple[int, list[Profile]] = (_ABSENT, [])
         found = sorted(folder.glob("shard-*.parquet"), key=_number)
         self._next = _number(found[-1]) + 1 if found else 0
         for shard in found:
@@ -130,9 +130,9 @@ class Profiles(Mapping[str, Profile]):
         return np.flatnonzero(self._row_S == _ABSENT)
 
     def add(self, rows: list[dict[str, Any]], facts: Mapping[str, float], writes: bool = True) -> None:
-        """Keep fresh rows as one more shard, which appears whole or not at all; another process may write it.
+        """Adds rows as one more shard, written atomically; another process may write it.
 
-        ``facts`` tell how they came about (``training.costs``).
+        ``facts`` are its costs (``training.costs``).
         """
         if not rows:
             return
@@ -144,7 +144,7 @@ class Profiles(Mapping[str, Profile]):
         self._index(path, [row["state_id"] for row in rows])
 
     def write(self, path: Path, kept: Sequence[State]) -> None:
-        """One Parquet file of the whole profile, for reports and for the next run; ``kept`` are the states trained on."""
+        """Writes the whole profile to one Parquet file, for reports and for the next run; ``kept`` are the states trained on."""
         kept_S = np.zeros(len(self.states), bool)
         for name in ids_of(kept):
             kept_S[self._place(name)] = True
@@ -159,7 +159,7 @@ class Profiles(Mapping[str, Profile]):
             writer.close()
 
     def _tables(self, kept_S: np.ndarray) -> Iterator[pa.Table]:
-        """The shards' rows with what is told of each, ``ROWS`` or a few more at a time."""
+        """Yields the shards' rows with mean, variance and ``kept``, ``ROWS`` or a few more at a time."""
         parts: list[pa.Table] = []
         for shard in self._shards:
             table = pq.read_table(shard)
@@ -202,9 +202,9 @@ class Profiles(Mapping[str, Profile]):
         return int((self._row_S != _ABSENT).sum())
 
     def _load(self, number: int) -> list[Profile]:
-        if self._at_hand[0] != number:
-            self._at_hand = (number, _profiles(pq.read_table(self._shards[number], columns=["rewards", "strict"])))
-        return self._at_hand[1]
+        if self._loaded[0] != number:
+            self._loaded = (number, _profiles(pq.read_table(self._shards[number], columns=["rewards", "strict"])))
+        return self._loaded[1]
 
     def _index(self, shard: Path, names: Sequence[str]) -> None:
         for row, name in enumerate(names, start=self._starts[-1]):
@@ -221,7 +221,7 @@ def _profiles(table: pa.Table) -> list[Profile]:
 
 
 def _plain(column: pa.Field) -> pa.Field:
-    """A column read from Parquet under the type that it was written with: lists come back with another name for their items."""
+    """Returns a column with the type that it was written with: Parquet renames the items of lists."""
     return column.with_type(pa.list_(column.type.value_type)) if pa.types.is_list(column.type) else column
 
 

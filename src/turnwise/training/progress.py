@@ -28,7 +28,7 @@ class Phases:
     """Args:
     names: the phases in order; ``twins`` maps a later phase to the earlier one that takes as long.
     console: where to draw; a line every ``QUIET_SECONDS`` if it is no terminal.
-    label: of a run that goes on beside others in the same terminal: it stands before every line, and no bar is drawn.
+    label: of a run that shares the terminal with others. Each line starts with it, and no bar is drawn.
     watch: is given the run's status whenever it changes.
     """
 
@@ -44,7 +44,7 @@ class Phases:
         self.console = console or Terminal(stderr=True)
         self.label, self.watch = f"{label}: " if label else "", watch
         self.seconds: dict[str, float] = {}
-        self._said = 0.0
+        self._printed = 0.0
         self._drawn = self.console.is_terminal and not label
         self._bar = Progress(
             TextColumn("{task.description:<18}", style="bold", markup=False),
@@ -65,26 +65,26 @@ class Phases:
         self._bar.stop()
 
     def log(self, line: str) -> None:
-        """A line above the bar."""
+        """Prints a line above the bar."""
         self.console.print(self.label + line, soft_wrap=True)
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
-        """Run a phase of ``total`` steps; yields ``advance(steps, note="")``. Its time is added to ``seconds``."""
+        """Runs a phase of ``total`` steps; yields ``advance(steps, note="")``. Its time is added to ``seconds``."""
         task = self._bar.add_task(plain(name), total=total, left="", note="")
         began, done = time.monotonic(), 0.0
         resumed = 0.0
-        self._tell(Status(phase=name, total=total))
+        self._report(Status(phase=name, total=total))
 
         def advance(steps: float, note: str = "", already: bool = False) -> None:
             nonlocal done, resumed
             done += steps
-            resumed += steps if already else 0.0  # work found done says nothing of the pace
+            resumed += steps if already else 0.0  # work that an earlier start did says nothing about the pace
             status = self._status(name, time.monotonic() - began, done, done - resumed, total)
             left = remaining(status)
             self._bar.update(task, completed=done, left=left, note=plain(note))
             self._line(", ".join(filter(None, [f"{name}: {done:.0f} of {total}", left, note])))
-            self._tell(status)
+            self._report(status)
 
         try:
             yield advance
@@ -107,14 +107,14 @@ class Phases:
             whole += measured or 0.0
         return Status(phase=name, done=done, total=total, left=left, whole=whole, at_least=not known)
 
-    def _tell(self, status: Status) -> None:
+    def _report(self, status: Status) -> None:
         if self.watch is not None:
             self.watch(status)
 
     def _line(self, text: str) -> None:
         now = time.monotonic()
-        if not self._drawn and now - self._said >= QUIET_SECONDS:
-            self._said = now
+        if not self._drawn and now - self._printed >= QUIET_SECONDS:
+            self._printed = now
             self.log(text)
 
 

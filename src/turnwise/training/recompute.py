@@ -11,10 +11,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
-    """Have the layers of ``model`` keep their inputs alone, inside of :func:`recomputing`; answers the layers.
+    """Makes the layers of ``model`` keep only their inputs within :func:`recomputing`; returns the layers.
 
     Args:
-        offload: the inputs wait in the memory of the CPU, where they are anyway if there is no other.
+        offload: the inputs are kept in the memory of the CPU.
     """
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     away = offload and torch.accelerator.is_available()
@@ -24,9 +24,9 @@ def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
 
 @contextmanager
 def recomputing(layers: Sequence[Any]) -> Iterator[None]:
-    """The library computes a layer again in training mode alone, and a policy is never in it.
+    """Sets the layers to training mode, in which alone the library computes them again; a policy is otherwise never in it.
 
-    The mode of the layer itself decides nothing else; its parts keep theirs.
+    The modules inside a layer keep their mode, so that nothing else changes.
     """
     for layer in layers:
         layer.training = True

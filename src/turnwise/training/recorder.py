@@ -1,4 +1,4 @@
-"""What a run leaves behind while it trains: metrics as JSON lines, rollouts as JSON lines, counters in the checkpoint."""
+"""Records a run while it trains: metrics and rollouts as JSON lines, counters in the checkpoint."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,20 +21,38 @@ from turnwise.runs.lines import append_lines, cut_lines, each_line
 from turnwise.training.branches import branch_metrics, trajectories
 from turnwise.training.gate_savings import gate_counts
 from turnwise.training.groups import reward_metrics
-from turnwise.training.verdicts import VERIFIER, count_verdicts, verifier_metrics
+from turnwise.training.verdicts import VERIFIER, count_verdicts, verifier_metrics, verifier_result
 from turnwise.types import Message, RolloutTree
 
 logger = logging.getLogger(__name__)
 
 JUDGE = "judge/"  # of its metrics and counters
-_DIGITS = 6  # after the point of a recorded log-prob or advantage: what two processes disagree by is of this size
+_DIGITS = 6  # decimals of a recorded log-prob or advantage: differences between processes are of this size
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a collection brought.
+
+    Attributes:
+        cost: its turns, tokens, faults and retries.
+        seconds: that it took.
+        judge: the report of the judge since the process began; empty without a judge.
+        engine: the report of the engine since the process began.
+    """
+
+    experience: Experience
+    cost: Mapping[str, float]
+    seconds: float
+    judge: Mapping[str, float] = field(default_factory=dict)
+    engine: Mapping[str, float] = field(default_factory=dict)
 
 
 class Recorder(Callback):
-    """Writes one line of metrics an iteration, then the rollouts of every ``rollouts_every``-th.
+    """Writes one line of metrics an iteration, then some of its rollouts.
 
-    The counters travel in the checkpoint. After a resume, lines of iterations that the checkpoint does not know are cut off,
-    so that a run that was killed and one that was not leave the same files. Every process of a run has one and counts the
+    The counters travel in the checkpoint. After a resume, lines of iterations after the checkpoint are cut off, so that
+    a run that was killed and one that was not have the same files. Every process of a run has one and counts the
     whole run; only one of them ``writes``. ``most`` is the greatest reward that a rollout can earn, where that is known.
     """
 
@@ -41,14 +60,13 @@ class Recorder(Callback):
         self,
         folder: Path,
         messages: Any,
-        rollouts_every: int = 1,
         trees: int = 4,
         writes: bool = True,
         loggers: Sequence[Logger] = (),
         most: float | None = None,
     ) -> None:
         self.folder, self.messages, self.writes, self.loggers = folder, messages, writes, loggers
-        self.rollouts_every, self.trees, self.most = rollouts_every, trees, most
+        self.trees, self.most = trees, most
         self.counters: dict[str, float] = {
             "turns": 0,
             "tokens": 0,
@@ -67,7 +85,7 @@ class Recorder(Callback):
 
     @property
     def reward(self) -> float | None:
-        """Mean reward of the last collection; None where nothing was paid."""
+        """Mean reward of the last collection; None without a reward."""
         return self._pending.get("train/reward_mean")
 
     @property
@@ -82,9 +100,14 @@ class Recorder(Callback):
 
     @property
     def judge(self) -> dict[str, float]:
-        """What the judge was asked and answered, all starts of the run together; empty where there is none."""
+        """The judge's report over all starts of the run; empty without a judge."""
         sums = {key.removeprefix(JUDGE): value for key, value in self.counters.items() if key.startswith(JUDGE)}
         return sums | {key: self._judge[key] for key in NOT_SUMS if key in self._judge}
+
+    def result(self, profiled: Mapping[str, float]) -> dict[str, Any]:
+        """Entries of the run's result: the judge's report, and the verdicts on its rollouts and on the ``profiled`` actions."""
+        verdicts = {"verifier": verifier_result(self.verdicts, profiled)}
+        return {"judge": self.judge, **verdicts} if self.judge else verdicts
 
     # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
 
@@ -97,17 +120,15 @@ class Recorder(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self.writes:
             return
-        cut_lines(
-            self.folder / "metrics.jsonl",
-            lambda row: row["iteration"] < trainer.current_epoch + (row["phase"] != "train"),
-        )
+        done = trainer.current_epoch
+        cut_lines(self.folder / "metrics.jsonl", lambda row: row["iteration"] < done + (row["phase"] != "train"))
         for path in (self.folder / "rollouts").glob("*.jsonl"):
-            cut_lines(path, lambda row: row["iteration"] < trainer.current_epoch)
+            cut_lines(path, lambda row: row["iteration"] < done)
 
-    # -- what an iteration says ----------------------------------------------------------------------------------------
+    # -- what an iteration records --------------------------------------------------------------------------------------
 
     def paid(self, cost: Mapping[str, float]) -> None:
-        """Count what was played before the first iteration. A start that goes on from a checkpoint finds it counted there."""
+        """Counts what was sampled before the first iteration. A resumed run finds it in its checkpoint."""
         self._add(cost)
 
     def _add(self, counts: Mapping[str, float]) -> None:
@@ -117,11 +138,8 @@ class Recorder(Callback):
     def collected(
         self,
         iteration: int,
-        experience: Experience,
+        gathered: Gathered,
         updates: Sequence[Update],
-        cost: Mapping[str, float],
-        seconds: float,
-        judge: Mapping[str, float],
         learned: Mapping[str, float] = MappingProxyType({}),
         cpu_began: float | None = None,
         waited: float | None = None,
@@ -129,16 +147,15 @@ class Recorder(Callback):
         """Called by the collection when its rollouts are done.
 
         Args:
-            iteration, experience, updates: whose, what was collected, what is made of it.
-            cost: turns, tokens, faults and retries of this iteration.
-            seconds: that it took.
-            judge: the report of the judge since this process began; empty where there is none.
+            gathered: what the iteration collected, over all processes.
+            updates: what is made of it.
             learned: metrics of what learned from it beside the policy.
-            waited: those of them in which nothing else was done; None: all.
             cpu_began: the process's CPU clock (``time.process_time``) when the iteration began; None: now.
+            waited: the seconds of the collection in which nothing else was done; None: all.
         """
+        experience, cost, judge, seconds = gathered.experience, gathered.cost, gathered.judge, gathered.seconds
         self._add(cost)
-        if cost["turns"]:  # groups of a frozen buffer are drawn, not played: they were counted when it was recorded
+        if cost["turns"]:  # groups of a frozen buffer were counted when they were recorded
             self._add(gate_counts([*experience.trees, *(tree for tree, _ in experience.replaced)]))
         for name, value in judge.items():
             if name not in NOT_SUMS:
@@ -166,23 +183,22 @@ class Recorder(Callback):
             "train/path_tokens": sum(update.path_tokens for update in updates),
             "seconds/rollout": seconds,
         }
-        if self.writes and iteration % self.rollouts_every == 0:
-            rows = [
-                tree_record(iteration, self.messages, experience, i) for i in _spread(len(experience.trees), self.trees)
-            ]
+        if self.writes:
+            places = _spread(len(experience.trees), self.trees)
+            rows = [tree_record(iteration, self.messages, experience, i) for i in places]
             append_lines(self.folder / "rollouts" / "train.jsonl", rows)
             self.counters["trees"] += len(rows)
         self._cpu_began = time.process_time() if cpu_began is None else cpu_began
         self._update_began, self._update_cpu_began = time.monotonic(), time.process_time()
 
     def waited(self, seconds: float) -> None:
-        """Take so many seconds for rollouts, not for the update."""
+        """Counts ``seconds`` as time for rollouts and not for the update."""
         self.counters["rollout_seconds"] += seconds
         self._update_began += seconds
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Inside stands what is no part of an iteration, such as an evaluation: neither its seconds nor its CPU seconds count."""
+        """Leaves the time of the block, such as an evaluation, out of the time of the iteration."""
         began, cpu_began = time.monotonic(), time.process_time()
         yield
         passed = time.process_time() - cpu_began
@@ -203,7 +219,7 @@ class Recorder(Callback):
         self.counters["rows"] += 1
 
     def check(self) -> None:
-        """Tell of records that are gone since they were written. They cannot be had back, and no later number needs them."""
+        """Warns about records that were lost after they were written. The result does not need them."""
         if not self.writes:
             return
         rows = sum(row["phase"] == "train" for row in each_line(self.folder / "metrics.jsonl"))
@@ -218,10 +234,9 @@ class Recorder(Callback):
                 )
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
-        """Append one line to ``metrics.jsonl``, and hand it to the loggers.
+        """Appends one line to ``metrics.jsonl`` and passes it to the loggers.
 
-        An evaluation that stands there already was logged by an earlier start, or in the middle of training, and is neither
-        written nor logged again.
+        An evaluation that is there already, from an earlier start or from the middle of training, is not written or logged again.
         """
         path = self.folder / "metrics.jsonl"
         if not self.writes:
@@ -235,7 +250,7 @@ class Recorder(Callback):
 
 
 def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The share of an iteration's time that a predictor took, asked and taught; nothing where none is at work."""
+    """Returns the share of an iteration's time that the predictor took; nothing without a predictor."""
     if "seconds/predictor_learn" not in metrics:
         return {}
     asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]
@@ -243,7 +258,7 @@ def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -> dict[str, Any]:
-    """A tree as one JSON object, for browsing."""
+    """Returns a tree as a JSON object, for browsing."""
     tree: RolloutTree = experience.trees[i]
     history: Sequence[Message] = messages(tree.state)
     return {

@@ -35,7 +35,7 @@ class Reprofile(Callback):
         choose: takes the number of a profile, profiles under the current policy and returns the chosen states.
         rollout: how many states an iteration uses.
         seed: of the order of the states.
-        tell: logs one line, when a profile keeps no state.
+        log: is given a line if a profile keeps no state.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Reprofile(Callback):
         choose: Callable[[int], Sequence[State]],
         rollout: RolloutSettings,
         seed: int,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self.refresh, self.candidates, self.choose, self.tell = refresh, candidates, choose, tell
+        self.refresh, self.candidates, self.choose, self.log = refresh, candidates, choose, log
         self.rollout, self.seed = rollout, seed
         self.profiles, self.began = 1, 0  # made so far; the iteration that the last one came before
         self.history: list[float] = []
@@ -68,7 +68,7 @@ class Reprofile(Callback):
             return
         began, states = time.monotonic(), self.choose(self.profiles)
         if not len(states):
-            self.tell("the new profile keeps no state: training goes on with those that it had")
+            self.log("the new profile keeps no state: training goes on with those that it had")
             states = self.batches.states
         self.profiles, self.began, self.history = self.profiles + 1, iteration, []
         self.places_S = places_of(self.candidates, states)

@@ -2,8 +2,8 @@
 
     trainer.strategy=...FullySharded    conf/trainer/fsdp.yaml
 
-Each layer is gathered when it is computed and let go again; what stands outside the layers (embedding, head, last norm) is
-gathered once a pass. A checkpoint is a folder to which every process writes its part, and any number of processes reads it.
+Each layer is gathered when it is computed and freed afterwards. The embedding, the head and the last norm are gathered once a
+pass. A checkpoint is a folder to which every process writes its part; any number of processes can read it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from turnwise.models.attention import backbone
 from turnwise.models.score import score
 from turnwise.training.checkpoint import BEFORE, LAST, seal
 
-_PROBE = 1 << 20  # bytes that show why a disk takes no more
+_PROBE = 1 << 20  # bytes of a test write that shows why a disk refuses
 _REST = "rest.pt"  # what is not a tensor of the weights or of the optimiser
 TRAINED = StateDictOptions(cpu_offload=True, ignore_frozen_params=True)
 
@@ -54,17 +54,17 @@ class FullySharded(ModelParallelStrategy):
         super().setup_environment()
 
     def shard(self, model: nn.Module) -> None:
-        """Put ``model`` into shards, in place; once."""
+        """Shards ``model`` in place; called once."""
         policy = CPUOffloadPolicy(pin_memory=self.root_device.type == "cuda") if self.offload else OffloadPolicy()
         mesh = self.device_mesh["data_parallel"]
         for layer in backbone(model).layers:  # type: ignore[union-attr]
             fully_shard(layer, mesh=mesh, offload_policy=policy)
         fully_shard(model, mesh=mesh, offload_policy=policy)
-        # a pass over packed trees enters below the model's own forward: its hooks are hung around this one
+        # a pass over packed trees does not call the model's own forward, so FSDP's hooks are registered here
         model.score_packed = MethodType(score, model)  # type: ignore[assignment]
         register_fsdp_forward_method(model, "score_packed")
 
-    # -- checkpoints: only what is trained, whole or not there ----------------------------------------------------------
+    # -- checkpoints: atomic, of the trained weights alone --------------------------------------------------------------
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         assert self.model is not None
@@ -75,9 +75,9 @@ class FullySharded(ModelParallelStrategy):
         return get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer), options=TRAINED)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Every process writes its part into a new folder, which takes the old one's place when it is complete.
+        """Writes each process's part into a new folder, which replaces the old one when it is complete.
 
-        The old one stays as ``before.ckpt``; the one before it goes first, so that a disk needs room for two.
+        The old one is kept as ``before.ckpt``. The one before it is removed first, so that a disk needs room for two.
         """
         path = Path(self.broadcast(str(filepath)))
         part, before = path.with_name(f".{path.name}{PART}"), path.with_name(BEFORE)
@@ -122,15 +122,15 @@ class FullySharded(ModelParallelStrategy):
 
 
 def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
-    """Every process's part into ``folder``, which is to become ``path``.
+    """Writes every process's part into ``folder``, which will become ``path``.
 
     Raises:
         OSError: it cannot be written; ``filename`` is ``path``.
-        RuntimeError: something else kept a process from writing.
+        RuntimeError: a process could not write for another reason.
     """
     try:
         dcp.save(tensors, checkpoint_id=folder)
-    except dcp.api.CheckpointException as error:  # no Exception, and of a full disk it says "unexpected pos"
+    except dcp.api.CheckpointException as error:  # not an Exception; its message for a full disk is "unexpected pos"
         with writing(path), tempfile.TemporaryFile(dir=folder) as asked:
             asked.write(bytes(_PROBE))
             asked.flush()
@@ -139,9 +139,9 @@ def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
 
 
 class Whole:
-    """A model in shards as one that can be saved: its trained weights, put together on the CPU of the first process.
+    """A sharded model as one that can be saved: its trained weights, gathered on the CPU of the first process.
 
-    All processes must build it; only the first may use it.
+    All processes must create it; only the first may use it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -152,16 +152,16 @@ class Whole:
         return getattr(self.model, name)
 
     def get_output_embeddings(self) -> Any:
-        """What holds the head's ``weight``."""
+        """Returns an object with the head's ``weight``."""
         return SimpleNamespace(weight=self.state["lm_head.weight"])
 
     def save_pretrained(self, folder: Any, **options: Any) -> None:
-        """As the model's own."""
+        """Saves the gathered weights as the model's own method does."""
         tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
         state = {name: value for name, value in self.state.items() if name not in tied}
         self.model.save_pretrained(folder, state_dict=state, **options)
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether the weights of ``model`` are in shards."""
+    """Returns whether the weights of ``model`` are sharded."""
     return any(isinstance(p, DTensor) for p in model.parameters())

@@ -1,4 +1,4 @@
-"""Signals of a run: with a launcher they stay the launcher's, and one that ends the run is named."""
+"""Signals of a run: a launcher keeps its handlers, and a signal that ends the run is named."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from turnwise.errors import Interrupted
 
 
 class OwnSignals(Callback):
-    """Gives SIGTERM and SIGUSR1 back to whoever had them before ``fit``.
+    """Restores the handlers of SIGTERM and SIGUSR1 from before ``fit``.
 
-    Lightning's handler of SIGTERM calls a collective from inside the handler, which meets whatever collective the other
-    processes are in; and a requeued job's SIGTERM, which submitit ignores on purpose, would end the run.
+    Lightning's handler of SIGTERM calls a collective, while the other processes may be inside another one. It would also end the
+    run at a requeued job's SIGTERM, which submitit ignores on purpose.
     """
 
     def __init__(self) -> None:
@@ -29,21 +29,21 @@ class OwnSignals(Callback):
 
 
 def own_signals(world: int) -> list[OwnSignals]:
-    """The callback, for runs of several processes and for jobs of Slurm."""
+    """Returns the callback for runs of several processes and for jobs of Slurm."""
     return [OwnSignals()] if world > 1 or SLURMEnvironment.detect() else []
 
 
 @contextmanager
 def named_signals() -> Iterator[None]:
-    """Lightning answers a signal by leaving without a word, after SIGTERM with the status of a run that is done.
+    """Turns a signal into an error: Lightning exits without a message, after SIGTERM even with the status of success.
 
     Raises:
-        Interrupted: in its place.
+        Interrupted: in place of Lightning's exit.
     """
     try:
         yield
     except SIGTERMException:
         raise Interrupted(signal.SIGTERM) from None
-    except SystemExit:  # after Ctrl-C, which Lightning then ignores; a second one must end what is waited for
+    except SystemExit:  # after Ctrl-C, which Lightning then ignores; a second one must end the process
         signal.signal(signal.SIGINT, signal.default_int_handler)
         raise Interrupted(signal.SIGINT) from None

@@ -34,7 +34,7 @@ _NEAR = 64  # trajectories whose states are cached: states that lie near each ot
 
 
 class Experts(NamedTuple):
-    """The trajectories of a run, the problems of those that were left out, and the reader of a person's file.
+    """The trajectories of a run, the problems of those that were left out, and the reader of a user's file.
 
     ``own`` is None where the run has no such file, and the environment's experts wrote the trajectories.
     """
@@ -53,10 +53,10 @@ def read_experts(
     progress: Report | None = None,
     dialect: Dialect | None = None,
 ) -> Experts:
-    """The run's expert trajectories. If there is no ``data.file``, the environment's experts write one first.
+    """Reads the run's expert trajectories. Without ``data.file`` the environment's experts write one first.
 
     Args:
-        folder: of files that several runs share. The demonstrations lie on the same disk while the run goes on.
+        folder: of files that several runs share. The demonstrations are kept on its disk during the run.
         dialect: how the chat template renders the dialogues of ``data.file``.
 
     Raises:
@@ -103,7 +103,7 @@ class Turns(LazyStates):
         return begin + int(turn) if int(turn) < end - begin else None
 
     def of(self, numbers: Iterable[int]) -> Sequence[State]:
-        """The turns of the trajectories with these numbers; ``self`` if these are all trajectories."""
+        """Returns the turns of the trajectories with these numbers; ``self`` if these are all trajectories."""
         starts, wanted = self.demonstrations.starts, sorted(numbers)
         if len(wanted) == len(self.demonstrations):
             return self
@@ -121,7 +121,7 @@ class Turns(LazyStates):
 
 
 class Steps(Mapping[str, TurnInContext]):
-    """State id -> the demonstrated step, for a judge."""
+    """The demonstrated turns by state id, for a judge."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -151,14 +151,14 @@ def hold_out(
     most: int,
     rollout: RolloutSettings,
     sampled: bool,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> tuple[Sequence[State], HeldOut | None]:
-    """The turns of a person's file to train on, and the held-out dialogues that the run is judged on.
+    """Splits a user's file into the turns to train on and the held-out dialogues that are evaluated.
 
     Args:
-        most: how many of the held-out dialogues are measured.
-        sampled: whether the run learns from sampled replies, which should have room for the demonstrated ones.
-        tell: is given each line that a person should read.
+        most: how many of the held-out dialogues are evaluated.
+        sampled: whether the run learns from sampled replies, which should be allowed the length of the demonstrated ones.
+        log: is given lines for the user.
 
     Raises:
         InputError: rollouts are longer than one reply.
@@ -171,20 +171,18 @@ def hold_out(
     numbers = own.held_out()
     kept = turns.of(set(range(len(turns.demonstrations))).difference(numbers))
     for line in own.lines():
-        tell(line)
+        log(line)
     if not numbers:
-        tell(
+        log(
             f"no dialogue is held out (data.held_out={own.data.held_out:g}), so that the run is not judged on dialogues"
         )
         return kept, None
-    states = list(playable(turns.of(numbers[:most]), rollout, tell))
+    states = list(playable(turns.of(numbers[:most]), rollout, log))
     measured = {state.trajectory for state in states}
-    tell(
-        f"{len(numbers)} dialogues are held out; the run is judged on {len(states)} replies of {len(measured)} of them"
-    )
+    log(f"{len(numbers)} dialogues are held out; the run is judged on {len(states)} replies of {len(measured)} of them")
     room, lengths = rollout.sampling.max_tokens, [len(state.expert_ids) for state in states]
     if sampled and (long := sum(length > room for length in lengths)):
-        tell(
+        log(
             f"{long} of these replies are longer than the {room} tokens that the policy may write: raise "
             f"rollout.sampling.max_tokens to {max(lengths)} or more"
         )
@@ -193,41 +191,41 @@ def hold_out(
     return kept, HeldOut(states, lambda name: called_tools(steps[name]), digest)
 
 
-def playable(states: Sequence[State], rollout: RolloutSettings, tell: Callable[[str], None]) -> Sequence[State]:
-    """The states whose history leaves room for an action. Servers refuse the others, and no rollout would go on from them.
+def playable(states: Sequence[State], rollout: RolloutSettings, log: Callable[[str], None]) -> Sequence[State]:
+    """Returns the states whose history leaves room for an action; servers refuse the others.
 
     Raises:
-        InputError: there is none.
+        InputError: no state is left.
     """
     limit = rollout.max_length - rollout.sampling.max_tokens
     what = f"states have a history of more than {limit} tokens (rollout.max_length less rollout.sampling.max_tokens"
-    return _within(limit, states, lengths_of(states), what, tell)
+    return _within(limit, states, lengths_of(states), what, log)
 
 
-def trainable(states: LazyStates, rollout: RolloutSettings, tell: Callable[[str], None]) -> Sequence[State]:
-    """The demonstrated turns that end within ``rollout.max_length``, for runs that train on demonstrations alone.
+def trainable(states: LazyStates, rollout: RolloutSettings, log: Callable[[str], None]) -> Sequence[State]:
+    """Returns the demonstrated turns that end within ``rollout.max_length``, for runs that train on demonstrations alone.
 
     Raises:
-        InputError: there is none.
+        InputError: no state is left.
     """
     what = f"demonstrated turns end after more than {rollout.max_length} tokens (rollout.max_length"
-    return _within(rollout.max_length, states, states.ends(), what, tell)
+    return _within(rollout.max_length, states, states.ends(), what, log)
 
 
 def _within(
-    limit: int, states: Sequence[State], lengths: NDArray[np.uint32], what: str, tell: Callable[[str], None]
+    limit: int, states: Sequence[State], lengths: NDArray[np.uint32], what: str, log: Callable[[str], None]
 ) -> Sequence[State]:
-    """The states of at most ``limit`` tokens; the others are counted and told. ``what`` says in words what they are."""
+    """Returns the states of at most ``limit`` tokens. The number of the others is logged; ``what`` describes them."""
     if not len(states) or lengths.max() <= limit:
         return states
     (places,) = np.nonzero(lengths <= limit)
     why = f"{len(states) - len(places)} of {len(states)} {what}; the longest has {lengths.max()})"
     if not len(places):
         raise InputError(f"no state is left: {why}; raise rollout.max_length")
-    tell(f"left out: {why}")
+    log(f"left out: {why}")
     return chosen(states, places.tolist())
 
 
 def starts_of(environment: Any, count: int, seed: int, opening: Callable[[Task], list[int]]) -> list[State]:
-    """Openings of train tasks."""
+    """Returns the openings of train tasks as states."""
     return task_starts(environment.tasks("train", count, seed), opening)

@@ -1,4 +1,4 @@
-"""One RL iteration is one epoch: the train dataloader *is* the collection of this iteration."""
+"""The data module of a run. One iteration is one epoch: its train dataloader collects the rollouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from turnwise.rollouts.pack import Update
 
 Collect = Callable[[int], Sequence[Update]]
-"""Iteration -> its updates, of which each is an optimiser step."""
+"""Iteration -> its updates; each is an optimiser step."""
 
 
 class Remembering(Protocol):
@@ -21,10 +21,10 @@ class Remembering(Protocol):
 
 
 class Iteration(IterableDataset[Update]):
-    """The ``steps`` updates of an iteration, collected when the first is asked for.
+    """The ``steps`` updates of an iteration, collected when the first is requested.
 
-    It has a length: without one Lightning fetches a batch ahead, and every update would learn from rollouts of the policy
-    before the last update.
+    It has a length, because without one Lightning fetches a batch ahead: every update would then learn from rollouts of the
+    policy before the last update.
     """
 
     def __init__(self, collect: Collect, iteration: int, steps: int) -> None:
@@ -38,22 +38,17 @@ class Iteration(IterableDataset[Update]):
 
 
 class Rollouts(LightningDataModule):
-    """Args:
-    collect: iteration -> its updates.
-    evaluate: what ``validation_step`` runs; one call measures the policy.
-    remembering: whose memory travels in the checkpoint.
-    steps: updates of an iteration.
+    """The updates of a run. A validation batch is the number of the iteration after which the policy is evaluated.
+
+    Args:
+        collect: iteration -> its updates.
+        remembering: its memory is saved in the checkpoint.
+        steps: updates of an iteration.
     """
 
-    def __init__(
-        self,
-        collect: Collect,
-        evaluate: Callable[[], object],
-        remembering: Remembering | None = None,
-        steps: int = 1,
-    ) -> None:
+    def __init__(self, collect: Collect, remembering: Remembering | None = None, steps: int = 1) -> None:
         super().__init__()
-        self.collect, self.evaluate, self.remembering, self.steps = collect, evaluate, remembering, steps
+        self.collect, self.remembering, self.steps = collect, remembering, steps
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.remembering is None else dict(self.remembering.memory)
@@ -63,9 +58,13 @@ class Rollouts(LightningDataModule):
             self.remembering.memory = dict(state_dict)
 
     def train_dataloader(self) -> Any:
-        assert self.trainer is not None
-        updates = Iteration(self.collect, self.trainer.current_epoch, self.steps)
+        updates = Iteration(self.collect, self._iteration, self.steps)
         return DataLoader(updates, batch_size=None, num_workers=0)
 
     def val_dataloader(self) -> Any:
-        return DataLoader([self.evaluate], batch_size=None, collate_fn=None, num_workers=0)  # type: ignore[arg-type]
+        return DataLoader(range(self._iteration, self._iteration + 1), batch_size=None, num_workers=0)  # type: ignore[arg-type]
+
+    @property
+    def _iteration(self) -> int:
+        assert self.trainer is not None
+        return self.trainer.current_epoch

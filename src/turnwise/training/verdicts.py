@@ -1,7 +1,7 @@
-"""What the verifiers said of single actions, by domain: how many they accept, and what an exact match would have missed.
+"""Counts the verdicts on single actions by domain: how many are accepted, and how many of these an exact match would reject.
 
-The miss rate is Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2.2). A domain is the name of a world;
-dialogues of no world are ``dialogues``.
+The miss rate is Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2.2). A domain is the name of an
+environment; dialogues that no environment plays are ``dialogues``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from turnwise.algo.states.rule import Profile
 from turnwise.rollouts.collect import Experience
 from turnwise.types import Rewards, RolloutTree, State
 
-VERIFIER = "verifier/"  # of its metrics and counters
+VERIFIER = "verifier/"  # prefix of metrics and counters
 _COUNTED = ("judged", "accepted", "exact", "missed", "truncated")
 
 
 def domain_of(state: State) -> str:
-    """The domain whose verifier judges the actions of a state."""
+    """Returns the domain whose verifier judges the actions of a state."""
     return state.task.env or "dialogues"
 
 
 def count_verdicts(experience: Experience) -> Counter[str]:
-    """``<domain>/judged``, ``accepted``, ``exact``, ``missed`` and ``truncated``: actions of a collection with both verdicts.
+    """Counts ``<domain>/judged``, ``accepted``, ``exact``, ``missed`` and ``truncated`` over actions with both verdicts.
 
-    A failed world judges nothing: its leaves are in no count. What was cut off is judged, and never accepted.
+    Leaves whose environment failed are in no count. Truncated actions are judged, and never accepted.
     """
     counts: Counter[str] = Counter()
     for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
@@ -36,7 +36,7 @@ def count_verdicts(experience: Experience) -> Counter[str]:
 
 
 def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> Counter[str]:
-    """The same of a profile, by state id, without ``truncated``, which it does not keep."""
+    """Counts the same in a profile, which does not keep ``truncated``."""
     counts: Counter[str] = Counter()
     for state in states:
         if state.id in profiles:
@@ -46,7 +46,7 @@ def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> C
 
 
 def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
-    """Shares of all judged actions, and the miss rate by domain; what has nothing to be a share of is left out."""
+    """Returns shares of all judged actions, and the miss rate by domain; undefined shares are left out."""
     domains = sorted({key.partition("/")[0] for key in counts})
     total = {name: sum(counts.get(f"{domain}/{name}", 0) for domain in domains) for name in _COUNTED}
     if not total["judged"]:
@@ -60,14 +60,14 @@ def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
     return {VERIFIER + name: value for name, value in metrics.items()}
 
 
-def verifier_result(played: Mapping[str, float], profiled: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Domain -> counts and shares of the actions of the run, and ``profile``, the same of the base policy's profile."""
-    domains = sorted({key.partition("/")[0] for key in (*played, *profiled)})
+def verifier_result(sampled: Mapping[str, float], profiled: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Returns by domain counts and shares of the run's actions, and under ``profile`` those of the base policy's profile."""
+    domains = sorted({key.partition("/")[0] for key in (*sampled, *profiled)})
     result: dict[str, dict[str, Any]] = {}
     for domain in domains:
-        sides = [{name: int(side.get(f"{domain}/{name}", 0)) for name in _COUNTED} for side in (played, profiled)]
-        told = [_shares(side) for side in sides]
-        result[domain] = told[0] | ({"profile": told[1]} if told[1] else {})
+        sides = [{name: int(side.get(f"{domain}/{name}", 0)) for name in _COUNTED} for side in (sampled, profiled)]
+        shares = [_shares(side) for side in sides]
+        result[domain] = shares[0] | ({"profile": shares[1]} if shares[1] else {})
     return result
 
 
@@ -90,7 +90,7 @@ def _count(counts: Counter[str], domain: str, verdicts: Iterable[tuple[float, fl
 
 
 def _verdicts(tree: RolloutTree, rewards: Rewards) -> list[tuple[float, float, bool]]:
-    """(functional, strict, cut off) of each action: as a reward names them, else as the world wrote them on the turns."""
+    """Returns (functional, strict, truncated) of each action, from the rewards or else from the turns."""
     if "functional" in rewards and "strict" in rewards:
         cut = [tree.turns[leaf].truncated for leaf in tree.leaves()]
         return list(zip(rewards["functional"], rewards["strict"], cut, strict=True))

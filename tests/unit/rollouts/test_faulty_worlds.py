@@ -26,7 +26,7 @@ from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
-from turnwise.training.recorder import Recorder
+from turnwise.training.recorder import Gathered, Recorder
 
 TURNS = 3
 
@@ -151,7 +151,7 @@ def test_faults_are_counted_and_shown(player, tmp_path):
     recorder = Recorder(tmp_path, lambda state: [{"role": "user", "content": "x"}])
 
     cost = {"turns": playing.tally.turns, "tokens": playing.tally.tokens, "faults": 4, "retries": 4}
-    recorder.collected(0, experience, [Update([], Counts(0, 0, 0), 0, 0)], cost, 1.0, {})
+    recorder.collected(0, Gathered(experience, cost, 1.0), [Update([], Counts(0, 0, 0), 0, 0)])
     assert (recorder.counters["faults"], recorder.counters["retries"]) == (4, 4)
     assert (recorder._pending["rollout/faults"], recorder._pending["rollout/retries"]) == (4, 4)
     assert "train/reward_mean" not in recorder._pending

@@ -40,7 +40,7 @@ from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.play import Player
 from turnwise.training import frozen
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.frozen import Frozen, Shadow, drawn, read_tree, record, tree_row
+from turnwise.training.frozen import Frozen, Recording, Shadow, drawn, read_tree, tree_row
 from turnwise.training.module import PolicyModule
 from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 
@@ -77,7 +77,7 @@ def played(player: Player, states: Sequence[State], folder: Path, gate: Gate, st
         begun.append(1)
         player.engine.load_weights(player.engine._model, 0)
 
-    return record(player, states, Uniform(GROUP), gate, folder, "key", begin)
+    return Recording(player, Uniform(GROUP), gate, folder, "key", begin)(states)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from turnwise.reports.headline import gate_sentence
 from turnwise.rollouts.collect import Experience
 from turnwise.runs.result import Result
 from turnwise.training.gate_savings import PREFIX, gate_counts, gate_result
-from turnwise.training.recorder import Recorder
+from turnwise.training.recorder import Gathered, Recorder
 from turnwise.types import Credit, GateDecision, RolloutTree, State, Task, Turn
 
 
@@ -76,9 +76,9 @@ def test_groups_that_a_refill_replaced_are_counted_and_those_of_a_buffer_are_not
     recorder = Recorder(tmp_path, lambda state: [], trees=0)
     refilled = Experience(trees=[CUT], rewards=[{}], credits=[Credit([0.0] * 6, [0.0] * 6)], replaced=[(PASSED, {})])
     cost = {"turns": 16.0, "tokens": 32.0, "faults": 0.0, "retries": 0.0}
-    recorder.collected(0, refilled, [], cost, 1.0, {})
+    recorder.collected(0, Gathered(refilled, cost, 1.0), [])
     assert recorder.counters["gate/groups"] == 2 and recorder.counters["gate/passed"] == 2
-    recorder.collected(1, refilled, [], dict.fromkeys(cost, 0.0), 1.0, {})  # drawn from a buffer: nothing was played
+    recorder.collected(1, Gathered(refilled, dict.fromkeys(cost, 0.0), 1.0), [])  # drawn from a buffer
     assert recorder.counters["gate/groups"] == 2
 
 

@@ -34,7 +34,7 @@ def kinds(folder: Path) -> list[str]:
 def test_an_empty_update_is_told_once_on_the_terminal_and_in_the_folder(tmp_path: Path, told: list[str]) -> None:
     watch = health(tmp_path, told)
     for iteration, metrics in enumerate([GOOD, EMPTY, GOOD, EMPTY, EMPTY, GOOD]):
-        watch.look(iteration, metrics)
+        watch.check(iteration, metrics)
     assert len(told) == len(watch.warnings) == 1 and "iteration 1" in told[0]
     assert kinds(tmp_path) == ["empty"]
 
@@ -42,41 +42,41 @@ def test_an_empty_update_is_told_once_on_the_terminal_and_in_the_folder(tmp_path
 def test_three_in_a_row_end_the_run_with_the_way_to_go_on(tmp_path: Path, told: list[str]) -> None:
     watch = health(tmp_path, told)
     for iteration in range(IN_A_ROW - 1):
-        watch.look(iteration, EMPTY)
+        watch.check(iteration, EMPTY)
     with pytest.raises(Stopped, match=r"update\.allow_empty=true"):
-        watch.look(IN_A_ROW - 1, EMPTY)
+        watch.check(IN_A_ROW - 1, EMPTY)
     assert kinds(tmp_path) == ["empty", "spread"]
 
 
 def test_whoever_allows_empty_updates_goes_on(tmp_path: Path, told: list[str]) -> None:
     watch = health(tmp_path, told, allow_empty=True)
     for iteration in range(10):
-        watch.look(iteration, EMPTY)
+        watch.check(iteration, EMPTY)
     assert kinds(tmp_path) == ["empty", "spread"]
 
 
 def test_a_resumed_run_goes_on_counting_and_tells_nothing_twice(tmp_path: Path, told: list[str]) -> None:
     first = health(tmp_path, told)
-    first.look(0, EMPTY)
-    first.look(1, EMPTY)
+    first.check(0, EMPTY)
+    first.check(1, EMPTY)
     resumed = health(tmp_path, told)
     resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
     with pytest.raises(Stopped):
-        resumed.look(2, EMPTY)
+        resumed.check(2, EMPTY)
     assert kinds(tmp_path) == ["empty", "spread"] and resumed.warnings[0] == first.warnings[0]
 
 
 def test_groups_that_are_kept_without_spread_are_told_and_do_not_end_the_run(tmp_path: Path, told: list[str]) -> None:
     watch = health(tmp_path, told)
     for iteration in range(6):
-        watch.look(iteration, GOOD | {"train/reward_std": 0.0})
+        watch.check(iteration, GOOD | {"train/reward_std": 0.0})
     assert kinds(tmp_path) == ["spread"]
 
 
 def test_actions_that_never_parse_or_never_end_are_told(tmp_path: Path, told: list[str]) -> None:
     watch = health(tmp_path, told)
     for iteration in range(IN_A_ROW):
-        watch.look(iteration, GOOD | {"train/readable": 0.0, "train/truncated": 1.0})
+        watch.check(iteration, GOOD | {"train/readable": 0.0, "train/truncated": 1.0})
     assert kinds(tmp_path) == ["format", "truncated"]
     assert "reward.format" in watch.warnings[0] and "rollout.sampling.max_tokens" in watch.warnings[1]
 
@@ -84,7 +84,7 @@ def test_actions_that_never_parse_or_never_end_are_told(tmp_path: Path, told: li
 def test_imitation_has_no_reward_and_nothing_is_told(tmp_path: Path, told: list[str]) -> None:
     watch = health(tmp_path, told)
     for iteration in range(5):
-        watch.look(iteration, {"train/samples": 24.0, "train/groups": 24.0})
+        watch.check(iteration, {"train/samples": 24.0, "train/groups": 24.0})
     assert not told
 
 
@@ -109,6 +109,6 @@ def test_the_likely_cause_names_the_key_that_changes_it(metrics: dict[str, float
 def test_a_result_tells_of_a_gate_only_where_one_is_in_force(tmp_path: Path, told: list[str]) -> None:
     watch = health(tmp_path, told)
     assert watch.closing(Never()) == watch.closing(None) == {}
-    watch.look(0, EMPTY)
+    watch.check(0, EMPTY)
     found = watch.closing(Divergence())
     assert found["warnings"] == watch.warnings and found["gate"]["cut"] == 0

@@ -47,7 +47,7 @@ def train(model: Any, folder: Path, epochs: int, resume: bool = False) -> Collec
     collection = Collection()
     trainer = quiet.trainer(folder, epochs)
     checkpoint = folder / "last.ckpt"
-    data = Rollouts(collection, dict, collection)
+    data = Rollouts(collection, collection)
     module = PolicyModule(model, Clipped(), UpdateSettings(1e-4))
     trainer.fit(module, data, ckpt_path=str(checkpoint) if resume else None, weights_only=True)
     trainer.save_checkpoint(checkpoint)

@@ -63,7 +63,7 @@ def module_of(model: Any) -> PolicyModule:
 def trained(model: Any, folder: Path) -> Rows:
     rows = Rows()
     trainer = quiet.trainer(folder, EPOCHS, [MismatchAlarm(), rows])
-    data = Rollouts(lambda iteration: [part(iteration * STEPS + step) for step in range(STEPS)], dict, steps=STEPS)
+    data = Rollouts(lambda iteration: [part(iteration * STEPS + step) for step in range(STEPS)], steps=STEPS)
     trainer.fit(module_of(model), data)
     return rows
 

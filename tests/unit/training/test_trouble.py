@@ -124,7 +124,7 @@ def test_an_update_that_does_not_fit_is_cut_and_gives_the_same_gradient(
     whole = gradient(module_of(make_model, Clipped()), given)
     module = module_of(make_model, Greedy(most=30))  # of 64 tokens: two halvings
     torch.testing.assert_close(gradient(module, given), whole, rtol=1e-5, atol=1e-6)
-    assert module.halvings == 2 and "cut into 4" in caplog.text
+    assert module.halvings == 2 and "into 4 from now on" in caplog.text
     caplog.clear()
     gradient(module, given)  # the next one is cut at once
     assert not caplog.records

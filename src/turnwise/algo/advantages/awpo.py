@@ -117,12 +117,12 @@ class Awpo:
         credits = [
             self._credit(tree, group, weight) for tree, group, weight in zip(trees, groups, weights, strict=True)
         ]
-        played = [
+        found = [
             (group, weight, any(credit.weight))
             for group, weight, credit in zip(groups, weights, credits, strict=True)
             if group and (any(credit.weight) or not self.wants_refill)  # what is replaced is no group of the update
         ]
-        mixing = mean([w for _, w, trained in played if trained or self.mean_over == "all"] or [0.0])
+        mixing = mean([w for _, w, trained in found if trained or self.mean_over == "all"] or [0.0])
         radius = self.clip_min + (1 - mixing) * (self.clip_max - self.clip_min)
         if self.dynamic_clip:
             credits = [
@@ -132,7 +132,7 @@ class Awpo:
         if not math.isfinite(peak):  # no group yet
             return Credited(credits, memory)
         metrics = {
-            **self._means(played, mixing),
+            **self._means(found, mixing),
             "outcome_peak": peak,
             "unjudged_groups": float(sum(group is not None and group.ratio is None for group in groups)),
             **({"clip_radius": radius} if self.dynamic_clip else {}),
@@ -140,7 +140,7 @@ class Awpo:
         return Credited(credits, {**memory, PEAK: peak}, metrics)
 
     def _group(self, tree: RolloutTree, rewards: Rewards) -> _Group | None:
-        """None where there is no group to compare: the tree was stopped, or fewer than two of its leaves are valid."""
+        """Returns None if the tree was stopped, or if fewer than two of its leaves are valid."""
         if tree.stopped:
             return None
         outcome = finite_rewards(tree, rewards, "outcome" if "outcome" in rewards else "total")
@@ -192,13 +192,13 @@ class Awpo:
         kept = self.zero_variance == "keep" and not tree.stopped
         return {leaf: 0.0 for leaf in tree.leaves() if kept and leaf not in tree.invalid}
 
-    def _means(self, played: Sequence[tuple[_Group, float, bool]], mixing: float) -> dict[str, float]:
-        if not played:
+    def _means(self, found: Sequence[tuple[_Group, float, bool]], mixing: float) -> dict[str, float]:
+        if not found:
             return {}
-        trained = [group for group, _, trained in played if trained]
+        trained = [group for group, _, trained in found if trained]
         ratios = [group.ratio for group in trained if group.ratio is not None]
         return {
-            "gate_open": mean([float(weight > 0) for _, weight, _ in played]),
+            "gate_open": mean([float(weight > 0) for _, weight, _ in found]),
             "mix_weight": mixing,
             **({"rho": mean(ratios)} if ratios else {}),
             **(
@@ -210,7 +210,7 @@ class Awpo:
 
 
 def _mixed(tree: RolloutTree, rewards: Rewards, outcome: _Leaves) -> _Leaves | None:
-    """R_mix = R_out + R_reasoning (Eq. 17); None where a valid leaf has no reasoning reward."""
+    """R_mix = R_out + R_reasoning (Eq. 17); None if a valid leaf has no reasoning reward."""
     if "reasoning" not in rewards or any(map(math.isnan, leaf_rewards(tree, rewards, "reasoning").values())):
         return None
     reasoning = finite_rewards(tree, rewards, "reasoning")

@@ -1,4 +1,4 @@
-"""The interface by which a rollout budget is spent."""
+"""The interface of an allocator, which spends a rollout budget."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class Allocator(Protocol):
         ...
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
-        """Further branches of trees whose first rollouts have just ended: turn index -> count, -1 being the root.
+        """Further branches of trees whose first rollouts have just ended: turn index -> count, where -1 is the root.
 
-        Asked once a tree. Which trees are asked about together must not matter.
+        It is called once for each tree. The result for a tree must not depend on the other trees of the call.
         """
         ...
 
 
 def anchors(tree: RolloutTree) -> list[list[int]]:
-    """For each valid leaf the turns of its rollout that can be branched at: all but the last (TRACE Eq. 7)."""
+    """Returns for each valid leaf the turns of its rollout that can be branched at: all but the last (TRACE Eq. 7)."""
     return [tree.path(leaf)[:-1] for leaf in tree.leaves() if leaf not in tree.invalid]
 
 
 def counted(turns: Iterable[int]) -> dict[int, int]:
-    """How often each turn was named, in the order of the first time."""
+    """Counts each turn, in the order of first occurrence."""
     return dict(Counter(turns))

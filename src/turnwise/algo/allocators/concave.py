@@ -1,4 +1,4 @@
-"""A budget of units over items whose gains fall: greedy is exact, and near-linear in items and budget."""
+"""Spends a budget of units on items with falling gains. Greedy is exact, and near-linear in items and budget."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Gain(Protocol):
 
 
 def greedy(gain: Gain, items: int, budget: int, width: int = 1) -> Counts:
-    """Units of each item that maximise the sum of their gains, (items,). Only units with a gain above 0 are taken.
+    """Returns the units of each item that maximise the sum of gains, (items,). Only units with a gain above 0 are taken.
 
-    The best ``budget`` units are those above a price. Levels are looked at in growing blocks, of those items alone whose
-    last unit so far was above the price, so that hardly more units are computed than taken. Units at the price go to
+    The best ``budget`` units are those above a price. Levels are computed in growing blocks, only of those items whose last unit
+    so far was above the price, so that hardly more units are computed than taken. Units at the price go to
     items in order, each filled before the next.
 
     Args:
@@ -53,14 +53,14 @@ def greedy(gain: Gain, items: int, budget: int, width: int = 1) -> Counts:
 
 
 def even(items: int, budget: int) -> Counts:
-    """``budget`` units as evenly as they go, the first items taking the rest."""
+    """Spreads ``budget`` units evenly; the first items take the rest."""
     counts = np.full(items, budget // items, np.int64)
     counts[: budget % items] += 1
     return counts
 
 
 def probabilities(values: object, name: str) -> Array:
-    """``values`` as an array.
+    """Returns ``values`` as an array.
 
     Raises:
         ValueError: one of them lies outside [0, 1] or is not a number.

@@ -1,4 +1,4 @@
-"""PCL (arXiv:2510.01135): of many prompts, play those whose predicted success is nearest one half."""
+"""PCL (arXiv:2510.01135): of many prompts, samples those whose predicted success is nearest one half."""
 
 from __future__ import annotations
 

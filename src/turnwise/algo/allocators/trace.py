@@ -1,4 +1,4 @@
-"""TRACE (arXiv:2606.11119): spend rollouts where success and failure are both likely, at roots and then at prefixes."""
+"""TRACE (arXiv:2606.11119): spends rollouts where success and failure are both likely, at roots and then at prefixes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Trace:
     """``budget`` rollouts over all states by predicted success (Eq. 13), then ``expansion`` continuations for each (Eq. 16).
 
     One round of expansion, each prompt for itself. A prompt whose rollouts leave no turn to branch at turns its
-    continuations into as many further rollouts from its root. A rollout whose world failed is no anchor.
+    continuations into as many further rollouts from its root. No rollout whose environment failed is branched from.
 
     Attributes:
         value: predicts the success of histories.

@@ -14,7 +14,7 @@ from turnwise.types import GateDecision, RolloutTree
 class Divergence:
     """Stop a tree at step K if d_K < d_L (arXiv:2605.05802, Eq. 2): its rewards will likely all be the same.
 
-    The tree is stopped as it is and leaves the update altogether; its state is not played again in its place. A group whose
+    The tree is stopped as it is and leaves the update altogether; no other rollouts replace it. A group whose
     rollouts have all ended by step K is let be: there is nothing to save, and its rewards are known.
 
     Attributes:
@@ -31,8 +31,8 @@ class Divergence:
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be a share in [0, 1], got {self.threshold}")
 
-    def look(self, tree: RolloutTree) -> GateDecision | None:
-        """What the gate says of the tree now; None where this is not the moment (``turnwise.algo.gates.prefixes.group_at``)."""
+    def decision(self, tree: RolloutTree) -> GateDecision | None:
+        """Returns the gate's decision on the tree; None if it does not decide at this turn (:func:`.prefixes.group_at`)."""
         group = group_at(tree, self.k)
         if group is None:
             return None
@@ -40,4 +40,4 @@ class Divergence:
         return GateDecision(self.k, {DISTANCE: distance}, distance < self.threshold)
 
     def __call__(self, tree: RolloutTree) -> bool:
-        return noted(tree, self.look(tree))
+        return noted(tree, self.decision(tree))

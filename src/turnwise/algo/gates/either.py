@@ -1,4 +1,4 @@
-"""The OR rule: rollouts that agree, or a group that is nearly over."""
+"""The OR rule: stops a group if its rollouts agree, or if most of them have ended."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Stop a tree at step K if d_K < d_L or tau_K >= tau_H (arXiv:2605.05802, Eq. 3).
+    """Stops a tree at step K if d_K < d_L or tau_K >= tau_H (arXiv:2605.05802, Eq. 3).
 
-    In a group of eight, tau_K >= 0.9 means that all have ended, which is no moment to look: the second clause only ever stops
-    a group of more than ten, or under a lower tau_H.
+    In a group of eight, tau_K >= 0.9 means that all have ended, when no gate decides. The second clause
+    thus stops only groups of more than ten, or under a lower tau_H.
 
     Attributes:
         k, threshold: K and d_L, as in ``turnwise.algo.gates.divergence.Divergence``.
@@ -33,8 +33,8 @@ class Either:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be a share in [0, 1], got {getattr(self, name)}")
 
-    def look(self, tree: RolloutTree) -> GateDecision | None:
-        """What the gate says of the tree now; None where this is not the moment."""
+    def decision(self, tree: RolloutTree) -> GateDecision | None:
+        """Returns the gate's decision on the tree; None if it does not decide at this turn."""
         group = group_at(tree, self.k)
         if group is None:
             return None
@@ -43,4 +43,4 @@ class Either:
         return GateDecision(self.k, {DISTANCE: distance, TERMINATION: ended}, stop)
 
     def __call__(self, tree: RolloutTree) -> bool:
-        return noted(tree, self.look(tree))
+        return noted(tree, self.decision(tree))

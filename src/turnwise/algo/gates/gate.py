@@ -1,4 +1,4 @@
-"""The interface by which a rollout group is stopped before its end."""
+"""The interface of a gate, which may stop a group of rollouts before its end."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from turnwise.types import GateDecision, RolloutTree
 
 class Gate(Protocol):
     def __call__(self, tree: RolloutTree) -> bool:
-        """Whether to stop the tree. Asked after each turn, when every unfinished rollout of the tree has taken it.
+        """Returns whether to stop the tree. Called after each turn, when every unfinished rollout of the tree has taken it.
 
-        Not asked again once the tree's first rollouts have ended: continuations of one rollout would look alike.
+        It is not called once the tree's first rollouts have ended, because continuations of one rollout are alike.
 
-        A gate that has decided says so in ``tree.looks`` and changes nothing else of the tree.
+        A gate adds its decision to ``tree.looks`` and changes nothing else of the tree.
         """
         ...
 
 
-def noted(tree: RolloutTree, look: GateDecision | None) -> bool:
-    """Write a look on its tree, for reports; whether it stops the tree. None: this was not the moment to look."""
-    if look is None:
+def noted(tree: RolloutTree, decision: GateDecision | None) -> bool:
+    """Adds a decision to its tree, for reports, and returns whether it stops the tree; None: the gate did not decide."""
+    if decision is None:
         return False
-    tree.looks.append(look)
-    return look.stop
+    tree.looks.append(decision)
+    return decision.stop

@@ -25,7 +25,7 @@ class Predicted:
         value: predicts the success of histories.
         reward: of finished rollouts, within [0, 1].
         k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
-        threshold: probability of mixed outcomes below which the tree is stopped; 0 looks and never stops.
+        threshold: probability of mixed outcomes below which the tree is stopped; 0 decides and never stops.
     """
 
     value: Value
@@ -39,8 +39,8 @@ class Predicted:
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be a probability in [0, 1], got {self.threshold}")
 
-    def look(self, tree: RolloutTree) -> GateDecision | None:
-        """What the gate says of the tree now; None where this is not the moment."""
+    def decision(self, tree: RolloutTree) -> GateDecision | None:
+        """Returns the gate's decision on the tree; None if it does not decide at this turn."""
         if group_at(tree, self.k) is None:
             return None
         (values,) = self.value([tree])  # of the state, then of each turn
@@ -54,7 +54,7 @@ class Predicted:
         return GateDecision(self.k, {MIXED: mixed}, mixed < self.threshold)
 
     def __call__(self, tree: RolloutTree) -> bool:
-        return noted(tree, self.look(tree))
+        return noted(tree, self.decision(tree))
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""The first K steps of a group of rollouts: what a gate may know."""
+"""The first K steps of a group of rollouts, from which gates decide."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Prefixes:
     """A group as it stands after ``step`` turns. All tuples are ``_G``.
 
     A rollout that has ended keeps the actions that it took, so its prefix may be shorter; its last action and observation
-    are then ``ENDED``, whatever they were. The released table of arXiv:2605.05802 is
-    consistent with no other reading.
+    are then ``ENDED``, whatever they were. Only this reading agrees with the
+    released table of arXiv:2605.05802.
     """
 
     step: int
@@ -27,18 +27,18 @@ class Prefixes:
 
 
 def symbol(text: str) -> str:
-    """An action as a symbol: reasoning up to ``</think>`` left out, whitespace normalised."""
+    """Returns an action as a symbol: reasoning up to ``</think>`` left out, whitespace normalised."""
     return " ".join(text.rpartition("</think>")[2].split())
 
 
 def prefixes(
     actions: Sequence[Sequence[str]], observations: Sequence[Sequence[str]], ended: Sequence[bool], step: int
 ) -> Prefixes:
-    """The group after ``step`` turns, from what each rollout did and saw (turns beyond ``step`` are not read).
+    """Returns the group after ``step`` turns, from each rollout's actions and observations (later turns are not read).
 
     Args:
-        actions, observations: one sequence a rollout, in order of turns.
-        ended: whether it is over after its first ``step`` turns or before.
+        actions, observations: one sequence for each rollout, in order of turns.
+        ended: whether the rollout is over after its first ``step`` turns or before.
     """
     return Prefixes(
         step,
@@ -50,12 +50,11 @@ def prefixes(
 
 
 def group_at(tree: RolloutTree, step: int) -> Prefixes | None:
-    """The group of ``tree`` if this is the moment to look at it, else None.
+    """Returns the group of ``tree`` if its unfinished rollouts have just taken turn ``step``, else None.
 
-    The moment is when the unfinished rollouts have just taken turn ``step``. There is none where no rollout is left to stop,
-    where fewer than two are valid, or where rollouts branched below the root: those share a prefix by construction, and
-    their agreement says nothing. A rollout that began again after its environment failed may be behind the others; it has not
-    ended and has no turn ``step`` yet, so the comparison leaves it out.
+    It also returns None if no rollout is left to stop, if fewer than two are valid, or if rollouts branched below the root: those
+    share a prefix by construction, and their agreement shows nothing. A rollout that restarted after its environment failed may
+    be behind the others; it has not ended and has no turn ``step`` yet, so the comparison leaves it out.
     """
     if len(tree.turns) < step or any(look.step == step for look in tree.looks):
         return None

@@ -32,12 +32,12 @@ class RandomCut:
         if self.k < 1:
             raise ValueError(f"k must be at least 1, got {self.k}")
 
-    def look(self, tree: RolloutTree) -> GateDecision | None:
-        """What the gate says of the tree now; None where this is not the moment."""
+    def decision(self, tree: RolloutTree) -> GateDecision | None:
+        """Returns the gate's decision on the tree; None if it does not decide at this turn."""
         if group_at(tree, self.k) is None:
             return None
         draw = random.Random(f"{self.seed} {tree.version} {tree.state.id}").random()
         return GateDecision(self.k, {}, draw < self.share)
 
     def __call__(self, tree: RolloutTree) -> bool:
-        return noted(tree, self.look(tree))
+        return noted(tree, self.decision(tree))

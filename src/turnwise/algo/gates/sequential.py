@@ -1,4 +1,4 @@
-"""Several looks instead of one: each group is stopped at the first step where its rollouts agree enough."""
+"""Decides at several steps: each group is stopped at the first step at which its rollouts agree enough."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Sequential:
-    """Stop a tree at the first of the given steps where d_K is below that step's threshold.
+    """Stops a tree at the first of the given steps where d_K is below that step's threshold.
 
-    K is thereby chosen per group, which arXiv:2605.05802 leaves to future work (App. D.2). Every look is another chance of a
-    mistake, so the thresholds must be set together, for one precision over all looks: ``turnwise.reports.gates.tuning`` does
-    so on a buffer of rollouts.
+    K is thereby chosen per group, which arXiv:2605.05802 leaves to future work (App. D.2). Every further decision can be
+    a mistake, so the thresholds must be set together, for one precision over all steps: ``turnwise.reports.gates.tuning`` does so
+    on a buffer of rollouts.
 
     Attributes:
-        steps: turns since the root at which the group is looked at, ascending.
-        thresholds: one a step; 0 never stops there.
+        steps: turns since the root at which the gate decides, ascending.
+        thresholds: one for each step; 0 never stops there.
     """
 
     steps: Sequence[int]
@@ -37,8 +37,8 @@ class Sequential:
         if not all(0 <= threshold <= 1 for threshold in thresholds):
             raise ValueError(f"thresholds must be shares in [0, 1], got {thresholds}")
 
-    def look(self, tree: RolloutTree) -> GateDecision | None:
-        """What the gate says of the tree now; None where no step of its has just been taken."""
+    def decision(self, tree: RolloutTree) -> GateDecision | None:
+        """Returns the gate's decision on the tree; None if no step of ``steps`` has just been taken."""
         for step, threshold in zip(self.steps, self.thresholds, strict=True):
             group = group_at(tree, step)
             if group is not None:
@@ -47,4 +47,4 @@ class Sequential:
         return None
 
     def __call__(self, tree: RolloutTree) -> bool:
-        return noted(tree, self.look(tree))
+        return noted(tree, self.decision(tree))

@@ -34,8 +34,8 @@ class Signal:
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be a share in [0, 1], got {self.threshold}")
 
-    def look(self, tree: RolloutTree) -> GateDecision | None:
-        """What the gate says of the tree now; None where this is not the moment."""
+    def decision(self, tree: RolloutTree) -> GateDecision | None:
+        """Returns the gate's decision on the tree; None if it does not decide at this turn."""
         group = group_at(tree, self.k)
         if group is None:
             return None
@@ -43,4 +43,4 @@ class Signal:
         return GateDecision(self.k, {self.signal: value}, (value < self.threshold) == self.below)
 
     def __call__(self, tree: RolloutTree) -> bool:
-        return noted(tree, self.look(tree))
+        return noted(tree, self.decision(tree))

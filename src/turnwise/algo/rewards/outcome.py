@@ -23,7 +23,7 @@ class Outcome:
 
     @property
     def most(self) -> float | None:
-        """1 where success is paid; None where a sum is paid, which has no bound that is known here."""
+        """The greatest reward: 1 for success; None for a sum of rewards, whose bound is not known."""
         return 1.0 if self.of == "won" else None
 
     def __call__(self, tree: RolloutTree) -> Rewards:

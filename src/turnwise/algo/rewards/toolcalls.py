@@ -1,4 +1,4 @@
-"""The functional reward of one step with tool calls, for dialogues of no world: is it as good as the demonstrated one?"""
+"""The functional reward of one step with tool calls, for dialogues that no environment plays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which states an iteration plays: a pure function of seed and iteration, so a resumed run needs no memory of it."""
+"""The states of each iteration, a pure function of seed and iteration: a resumed run needs no memory of it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from turnwise.types import State
 
 @dataclass(slots=True)
 class Batches:
-    """Iteration -> its states.
+    """Returns the states of an iteration.
 
     Iterations walk through epochs; within an epoch no state comes twice. An epoch has as many full batches as the
     states give, the rest waits (another rest each epoch); fewer states than a batch make one batch of all. States of
     one trajectory come together, in the order of their turns, because they share their spine.
 
-    The order of the epoch asked for last is remembered: sixteen bytes a state, and eight more a trajectory.
+    The order of the last epoch is cached: sixteen bytes for each state, and eight more for each trajectory.
 
     Args:
         states: the same ones, in the same order, in every start of a run.

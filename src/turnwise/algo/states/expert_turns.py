@@ -31,7 +31,7 @@ def expert_turns(
         decode: an action's ids as the text that the environment reads.
 
     A trajectory without a task gets one without an environment, whose data are the tools of the dialogue: what is done in its
-    states can be imitated, or held against the demonstrated action, but not played.
+    states can be imitated, or compared with the demonstrated action, but have no environment.
     """
     tools = {"tools": list(trajectory.tools)} if trajectory.tools else {}
     task = trajectory.task or Task("", trajectory.id, "train", tools)

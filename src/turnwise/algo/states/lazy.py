@@ -25,7 +25,7 @@ class LazyStates(Sequence[State]):
 
     @abstractmethod
     def place(self, state_id: str) -> int | None:
-        """Where the state of that id stands; None where there is none."""
+        """Returns the place of the state with that id; None if there is none."""
 
     @abstractmethod
     def groups(self) -> NDArray[np.int64]:
@@ -94,21 +94,21 @@ def lengths_of(states: Sequence[State]) -> NDArray[np.uint32]:
 
 
 def chosen(states: Sequence[State], places: Iterable[int]) -> Sequence[State]:
-    """The states at these ascending places: as lazy as ``states``, or a list."""
+    """Returns the states at these ascending places, lazily if ``states`` are lazy."""
     if isinstance(states, LazyStates):
         return Chosen(states, np.fromiter(places, np.int64))
     return [states[place] for place in places]
 
 
 def finder(states: Sequence[State]) -> Callable[[str], int | None]:
-    """State id -> its place; None where there is none."""
+    """Returns a function from a state's id to its place; None if there is none."""
     if isinstance(states, LazyStates):
         return states.place
     return {state.id: place for place, state in enumerate(states)}.get
 
 
 def places_of(states: Sequence[State], some: Sequence[State]) -> NDArray[np.int64]:
-    """Where ``some`` of the states stand, (S,): what :func:`chosen` makes them of again.
+    """Returns the places of ``some`` of the states, (S,); the inverse of :func:`chosen`.
 
     Raises:
         KeyError: one of them is not among the states.

@@ -1,6 +1,6 @@
 """Pivots: the expert turns at which sampled outcomes disagree (PivotRL, arXiv:2603.21383).
 
-Only such turns teach a group-normalised method anything: where all samples of a state earn the same, each advantage is 0.
+A group-normalised method learns only from such turns: if all samples of a state earn the same, each advantage is 0.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Pivots:
         return Refresh(self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)
 
     def keeps(self, profile: Profile) -> bool:
-        """Whether a turn of this profile is trained on."""
+        """Returns whether a turn with this profile is trained on."""
         if self.keep == "all":
             return True
         return profile.mixed and (self.keep == "mixed" or profile.mean < self.lambda_diff)
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """The kept states, in their order. ``profiles`` goes by state id.
+        """Returns the kept states in their order. ``profiles`` are by state id.
 
         Raises:
             KeyError: a state has no profile.
@@ -78,12 +78,12 @@ class Pivots:
 
 @dataclass(frozen=True, slots=True)
 class ProfileSummary:
-    """What a profile says before any training. Shares are in [0, 1]."""
+    """Summary of a profile before training. Shares are in [0, 1]."""
 
     states: int
     zero_signal: float  # share of states whose samples all earned the same
     solved: float  # share of states that every sample solved (reward at its greatest, 1)
-    miss_rate: float | None  # Pr[strict = 0 | functional = 1] over samples; None where no sample was functional
+    miss_rate: float | None  # Pr[strict = 0 | functional = 1] over samples; None if no sample was functional
     yield_curve: tuple[tuple[float, int], ...]  # (lambda_diff, states that ``adv`` keeps)
 
 

@@ -1,8 +1,8 @@
-"""When to profile again: fewer groups than after the last profile can still teach.
+"""Decides when to profile again: when fewer groups have mixed outcomes than after the last profile.
 
 Beyond PivotRL (arXiv:2603.21383), which profiles once, under the frozen base policy. Its pivots are the turns at which that
-policy's outcomes disagree (Eq. 5); the policy that has learned them agrees with itself there, and a group without variance
-has no advantage (Proposition 3.1).
+policy's outcomes disagree (Eq. 5). A policy that has learned them always succeeds there, and a group without variance has no
+advantage (Proposition 3.1).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Refresh:
             )
 
     def decay(self, history: Sequence[float]) -> float | None:
-        """What is left of the measure: its mean over the last window as a share of that over the first.
+        """Returns what is left of the measure: its mean over the last window as a share of that over the first.
 
         Args:
             history: the measure at each iteration since the last profile, at least 0.
 
-        None as long as the windows overlap, and where there was nothing to begin with.
+        None as long as the windows overlap, and if the first mean is 0.
         """
         if len(history) < 2 * self.window:
             return None
@@ -54,6 +54,6 @@ class Refresh:
         return last / first if first > 0 else None
 
     def due(self, history: Sequence[float], profiles: int) -> bool:
-        """Whether to profile now, after ``profiles`` profiles; ``history`` as in :meth:`decay`, empty after each."""
+        """Returns whether to profile now, after ``profiles`` profiles; ``history`` as in :meth:`decay`, empty after each."""
         left = self.decay(history)
         return profiles < self.most and len(history) >= self.gap and left is not None and left < self.share

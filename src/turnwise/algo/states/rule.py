@@ -1,4 +1,4 @@
-"""What a run asks of the part that decides where to act."""
+"""The interface of a rule that chooses the states of a run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Profile:
 
 
 class StateRule(Protocol):
-    """Which states a run trains on. The caller prepares the candidates (``source``) and, for ``k`` > 0, their profiles."""
+    """Chooses the states to train on. The caller prepares the candidates (``source``) and, for ``k`` > 0, their profiles."""
 
     @property
     def source(self) -> Literal["expert", "tasks"]:
@@ -64,13 +64,13 @@ class StateRule(Protocol):
 
     @property
     def reprofile(self) -> Refresh | None:
-        """When to profile again, under the policy of then, and to choose anew; None: never."""
+        """When to profile again under the current policy and choose new states; None: never."""
         ...
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """The states to train on, in their order. ``profiles`` goes by state id and is not read where ``k`` is 0.
+        """Returns the states to train on, in their order. ``profiles`` are by state id and are not read if ``k`` is 0.
 
-        There may be more of both than fit into memory (``states.lazy``): a rule that asks for ids and answers with
-        :func:`turnwise.algo.states.lazy.chosen` makes none of the states.
+        There may be more of both than fit into memory (``states.lazy``). A rule that reads only ids and returns the result of
+        :func:`turnwise.algo.states.lazy.chosen` builds none of the states.
         """
         ...

@@ -1,0 +1,99 @@
+"""The states in which a run may act, with the demonstrations that they were read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from turnwise.algo.states.lazy import LazyStates
+from turnwise.data.chat import ChatTokens
+from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.steps import TurnInContext
+from turnwise.data.trajectories import BadTrajectory
+from turnwise.evaluation.suites import Opening, openings
+from turnwise.training.call_format import check_readable
+from turnwise.training.held_out import HeldOut
+from turnwise.training.parts import Parts, Settings
+from turnwise.training.progress import Phases
+from turnwise.training.sources import Steps, Turns, hold_out, playable, read_experts, starts_of, trainable
+from turnwise.types import Message, State
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Where a run may act.
+
+    Attributes:
+        states: openings of train tasks, or expert turns.
+        opening: a task's first messages and their ids.
+        demonstrations: the expert trajectories; None where the states are openings of tasks.
+        problems: of the trajectories that were left out.
+        steps: the demonstrated turns by the ids of their states.
+        own: name of the user's file, where the environment plays none of its trajectories.
+        held_out: dialogues of the user's file that are evaluated and never trained on.
+        plays: whether tasks of the environment are evaluated.
+    """
+
+    states: Sequence[State]
+    opening: Opening
+    demonstrations: Demonstrations | None = None
+    problems: Sequence[BadTrajectory] = ()
+    steps: Mapping[str, TurnInContext] = field(default_factory=dict)
+    own: str | None = None
+    held_out: HeldOut | None = None
+    plays: bool = True
+
+    @property
+    def headline(self) -> str | None:
+        """Name of the user's file, where the run is judged on it and not on the environment."""
+        return self.own if self.held_out or not self.plays else None
+
+    def messages(self, state: State) -> Sequence[Message]:
+        """The history of a state as chat messages."""
+        found = self.demonstrations and self.demonstrations.named(state.trajectory or "")
+        if not found:
+            return self.opening(state.task)[0]
+        acts = [i for i, message in enumerate(found.messages) if message["role"] == "assistant"]
+        return found.messages[: acts[state.turn]]
+
+    def fitting(self, settings: Settings, parts: Parts, phases: Phases) -> Sequence[State]:
+        """The states whose sequences fit into ``rollout.max_length``; the number of the others is logged.
+
+        Raises:
+            InputError: none fits.
+        """
+        if parts.allocator is not None:
+            return playable(self.states, settings.rollout, phases.log)
+        if isinstance(self.states, LazyStates):
+            return trainable(self.states, settings.rollout, phases.log)
+        return self.states
+
+
+def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: Phases) -> Candidates:
+    """Reads the openings of train tasks, or every expert turn. Of a user's file some dialogues are held out.
+
+    Raises:
+        InputError: no usable state, or demonstrations that the reward or the evaluation cannot use.
+    """
+    rule, data, opening = parts.states, settings.data, openings(parts.env, chat)
+    if rule.source == "tasks":
+        return Candidates(starts_of(parts.env, rule.count, settings.seed, lambda task: opening(task)[1]), opening)
+    with phases.phase("read", data.trajectories) as advance:
+        experts = read_experts(
+            data, parts.env, chat, settings.cache, settings.seed, lambda done, total: advance(1), parts.dialect
+        )
+    turns = Turns(experts.demonstrations)
+    steps, own = Steps(turns), experts.own
+    check_readable(parts.reward, turns)
+    for problem in experts.problems:
+        phases.log(f"left out: {problem}")
+    read = (opening, experts.demonstrations, experts.problems, steps)
+    if own is None or not own.dialogues:
+        return Candidates(turns, *read)
+    states, held_out = hold_out(
+        own, turns, steps, settings.eval.tasks, settings.rollout, parts.allocator is not None, phases.log
+    )
+    name = Path(own.data.file or "").name if own.only_dialogues else None
+    plays = settings.eval.environment or (settings.eval.environment is None and not name)
+    return Candidates(states, *read, name, held_out, plays)

@@ -1,0 +1,173 @@
+"""The settings and the parts of a run, built once from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.algo.advantages.credit import Advantage
+from turnwise.algo.allocators.allocator import Allocator
+from turnwise.algo.gates.gate import Gate
+from turnwise.algo.losses.loss import Loss
+from turnwise.algo.rewards.reward import Reward
+from turnwise.config.schema import build
+from turnwise.config.settings import (
+    DataSettings,
+    EvaluationSettings,
+    PolicySettings,
+    PredictorSettings,
+    RolloutSettings,
+    UpdateSettings,
+)
+from turnwise.data.chat import ChatTokens
+from turnwise.data.dialect import Dialect
+from turnwise.data.steps import TurnInContext
+from turnwise.data.toolcalls.formats import Format
+from turnwise.envs.environment import check_ready
+from turnwise.models.hub import at_hand
+from turnwise.models.policy import load_policy
+from turnwise.models.shipped import weights_of
+from turnwise.rollouts.judged import Judged
+from turnwise.rollouts.predictors.online import OnlinePredictor, load_predictor
+from turnwise.training.call_format import call_format, in_format
+from turnwise.training.exactness import check_backbone, check_policy
+from turnwise.training.own import dialect_for
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The numbers of a run, by the names of their groups in ``conf/train.yaml``, and its places.
+
+    Attributes:
+        iterations: of the whole run.
+        folder: of the run.
+        cache: the folder that runs share.
+        device: evaluates and profiles the policy outside of Lightning's ``fit``.
+    """
+
+    data: DataSettings
+    rollout: RolloutSettings
+    update: UpdateSettings
+    policy: PolicySettings
+    eval: EvaluationSettings
+    predictor: PredictorSettings | None
+    seed: int
+    iterations: int
+    folder: Path
+    cache: Path
+    device: torch.device
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> Settings:
+        """Raises:
+        ConfigError: a group refuses a value.
+        """
+        groups: dict[str, Any] = {
+            name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval", "predictor")
+        }
+        cuda = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
+        return cls(
+            **groups,
+            seed=int(cfg.seed),
+            iterations=int(cfg.trainer.max_epochs),
+            folder=Path(cfg.paths.out),
+            cache=Path(cfg.paths.cache),
+            device=torch.device("cuda" if cuda else "cpu"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BasePolicy:
+    """The policy as it is before training. ``source`` is the folder or the id of its weights."""
+
+    source: str
+    model: Any
+    tokenizer: Any
+    chat: ChatTokens
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a method is composed of. A part that the method does not use is None.
+
+    Attributes:
+        env: the environment, or the mixture of several.
+        states: the rule that chooses the states.
+        format: how replies and demonstrations write tool calls.
+        dialect: how the chat template renders the dialogues of ``data.file``.
+        judged: the reward with the judge's score beside it; see :meth:`asking`.
+        callbacks: those of the configuration.
+    """
+
+    env: Any
+    states: Any
+    reward: Reward | None
+    judge: Any
+    advantage: Advantage | None
+    loss: Loss
+    format: Format
+    dialect: Dialect | None
+    allocator: Allocator | None
+    gate: Gate | None
+    predictor: OnlinePredictor | None
+    callbacks: tuple[Callback, ...]
+    judged: Judged | None = None
+
+    def asking(self, steps: Mapping[str, TurnInContext], chat: ChatTokens) -> Parts:
+        """The parts with the judge beside the reward; ``steps`` are the demonstrated turns by the ids of their states."""
+        if self.judge is None or self.reward is None:
+            return self
+        return replace(self, judged=Judged(self.reward, self.judge, steps, chat.written, self.format))
+
+
+def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
+    """Builds the parts, and loads the policy and the predictor. What is quick to check is checked before weights are read.
+
+    Raises:
+        InputError: a part refuses its configuration, or a model cannot be used.
+    """
+    settings = Settings.of(cfg)
+    built: dict[str, Any] = {name: build(cfg, name) for name in ("states", "reward", "judge", "advantage", "loss")}
+    callbacks = tuple(build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node)
+    check_ready(env := build(cfg, "env"))
+    chosen: Format | None = OmegaConf.select(cfg, "reward.format")
+    form = call_format(chosen, env, from_file=bool(settings.data.file))
+
+    policy = base_policy(settings)
+    dialect = dialect_for(settings.data, built["states"].source, policy.chat, chosen or settings.data.format)
+    form = dialect.format if dialect else form
+    reward = built["reward"] = in_format(built["reward"], form)
+    predictor = _predictor(settings, policy.tokenizer)
+    known = {"value": predictor.values, "reward": predictor.success(reward)} if predictor and reward else {}
+    built |= {name: build(cfg, name, **known) for name in ("allocator", "gate")}
+    parts = Parts(**built, env=env, format=form, dialect=dialect, predictor=predictor, callbacks=callbacks)
+    return settings, parts, policy
+
+
+def base_policy(settings: Settings) -> BasePolicy:
+    """Loads the policy of ``settings.policy`` and checks that it can be trained exactly.
+
+    Raises:
+        InputError: there is no such model, or it is not reproduced exactly.
+    """
+    policy, longest = settings.policy, settings.rollout.max_length
+    source = at_hand(weights_of(policy.model), "policy.model")
+    adapter = (policy.lora.r, policy.lora.alpha, policy.lora.dropout)
+    model, tokenizer = load_policy(source, policy.dtype, *adapter, settings.seed, policy.start, longest)
+    check_policy(model, f"policy.model={policy.model}", settings.cache)
+    return BasePolicy(source, model, tokenizer, ChatTokens(tokenizer))
+
+
+def _predictor(settings: Settings, tokenizer: Any) -> OnlinePredictor | None:
+    if (chosen := settings.predictor) is None:
+        return None
+    source = at_hand(weights_of(chosen.model), "predictor.model")
+    found = load_predictor(chosen, source, tokenizer, settings.seed, settings.device)
+    check_backbone(found.critic.backbone, f"predictor.model={chosen.model}", settings.cache)
+    return found
