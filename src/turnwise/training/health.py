@@ -41,7 +41,7 @@ class Health(Callback):
         allow_empty: bool = False,
         writes: bool = True,
     ) -> None:
-        self.recorder, self.path, self.log = recorder, folder / FILE, log
+        self.recorder, self.path, self.log_line = recorder, folder / FILE, log  # Lightning sets `log`
         self.allow_empty, self.writes = allow_empty, writes
         self.in_a_row = dict.fromkeys(_KINDS, 0)
         self.warnings: list[str] = []
@@ -104,7 +104,7 @@ class Health(Callback):
     def _warn(self, iteration: int, kind: str, text: str) -> None:
         self.told.append(kind)
         self.warnings.append(text)
-        self.log(f"warning: {text}")
+        self.log_line(f"warning: {text}")
         if self.writes:
             append_lines(self.path, [{"iteration": iteration, "kind": kind, "text": text}])
 

@@ -32,7 +32,7 @@ class Proof(Callback):
         distributed: DistributedContext,
         log: Callable[[str], None],
     ) -> None:
-        self.judged, self.candidates, self.distributed, self.log = judged, candidates, distributed, log
+        self.judged, self.candidates, self.distributed, self.log_line = judged, candidates, distributed, log
         self.asked = False
 
     def on_train_start(self, *of_lightning: Any) -> None:
@@ -53,4 +53,4 @@ class Proof(Callback):
         if fault := self.distributed.broadcast(fault):
             raise InputError(fault)
         if told:
-            self.log(told)
+            self.log_line(told)

@@ -48,7 +48,7 @@ class Reprofile(Callback):
         seed: int,
         log: Callable[[str], None],
     ) -> None:
-        self.refresh, self.candidates, self.choose, self.log = refresh, candidates, choose, log
+        self.refresh, self.candidates, self.choose, self.log_line = refresh, candidates, choose, log
         self.rollout, self.seed = rollout, seed
         self.profiles, self.began = 1, 0  # made so far; the iteration that the last one came before
         self.history: list[float] = []
@@ -68,7 +68,7 @@ class Reprofile(Callback):
             return
         began, states = time.monotonic(), self.choose(self.profiles)
         if not len(states):
-            self.log("the new profile keeps no state: training goes on with those that it had")
+            self.log_line("the new profile keeps no state: training goes on with those that it had")
             states = self.batches.states
         self.profiles, self.began, self.history = self.profiles + 1, iteration, []
         self.places_S = places_of(self.candidates, states)

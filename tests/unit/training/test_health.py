@@ -112,3 +112,12 @@ def test_a_result_tells_of_a_gate_only_where_one_is_in_force(tmp_path: Path, tol
     watch.check(0, EMPTY)
     found = watch.closing(Divergence())
     assert found["warnings"] == watch.warnings and found["gate"]["cut"] == 0
+
+
+def test_lightning_leaves_the_callbacks_log_alone(tmp_path: Path) -> None:
+    """The Trainer gives every callback the module's ``log``, which takes other arguments."""
+    lines: list[str] = []
+    watch = health(tmp_path, lines)
+    watch.log = None  # type: ignore[attr-defined]
+    watch.check(0, EMPTY)
+    assert len(lines) == 1
