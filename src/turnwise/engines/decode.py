@@ -135,7 +135,7 @@ class Decode:
         return [Kept(keys, values, place, self.length, states[place]) for place in range(len(twigs))]
 
     def grow(self) -> None:
-        """The twigs have a token more."""
+        """Counts the token that every branch under way has just got."""
         self.length += 1
         if self.flow is not None:
             self.states = self.flow.last

@@ -65,7 +65,7 @@ def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
 
 
 def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format) -> list[Message]:
-    """Runs an expert's episode; returns its chat messages. A reply is calls with the thought before them, or only text."""
+    """Runs an expert's episode and returns its chat messages. Each reply is a thought followed by tool calls, or text alone."""
     messages = list(session.opening())
     for calls, text in replies:
         if session.done:

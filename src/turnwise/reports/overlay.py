@@ -27,7 +27,7 @@ Line = list[tuple[int, float, float | None, float | None]]  # iteration, mean, a
 
 
 def logged(folder: Path) -> dict[str, Points]:
-    """Returns the curves of a run or its kept form by label; unreadable lines are left out."""
+    """Returns label -> curve, read from a run's folder or from its kept copy; unreadable lines are left out."""
     found: dict[str, Points] = {}
     try:
         for text in text_lines(folder / "metrics.jsonl"):

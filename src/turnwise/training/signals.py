@@ -29,7 +29,7 @@ class OwnSignals(Callback):
 
 
 def own_signals(world: int) -> list[OwnSignals]:
-    """Returns the callback for runs of several processes and for jobs of Slurm."""
+    """Returns a callback that handles signals, if the run has several processes or is a job of Slurm; else nothing."""
     return [OwnSignals()] if world > 1 or SLURMEnvironment.detect() else []
 
 

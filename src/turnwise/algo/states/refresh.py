@@ -13,11 +13,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """A profile is due when the measure has fallen below ``share`` of what it was just after the last one.
+    """Decides when the candidates are profiled again: when the share of mixed groups has fallen far enough.
 
-    Both are means over ``window`` iterations: the first after the profile, and the last so far. ``gap`` is the least number
-    of iterations from one profile to the next (two windows where that is more), ``most`` the profiles of a run, the base
-    policy's among them.
+    Attributes:
+        share: a new profile is due when the share of mixed groups is below ``share`` times its value right after the previous
+            profile. Both values are means over ``window`` iterations, the newest ones and the first ones after that profile.
+        window: in iterations.
+        gap: least number of iterations between two profiles; two windows if that is more.
+        most: profiles of a run, including the base policy's.
 
     Raises:
         ValueError: a number is out of range.

@@ -51,7 +51,7 @@ class Source:
         self.name = f"files {_digest(files)}" if files else f"{level} {edition} {countries}"
 
     def tasks(self, env: str, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` tasks, all different; a longer list starts with the shorter one.
+        """Returns ``count`` different tasks. With a larger ``count`` the same tasks come first, and new ones follow.
 
         Raises:
             ValueError: the split has no questions, or fewer than ``count``.
