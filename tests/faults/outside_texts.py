@@ -58,6 +58,7 @@ RECORDED = json.dumps(
 )
 COMPLETION = json.dumps(
     {
+        "model": "m",
         "choices": [
             {
                 "token_ids": [5, 2],
@@ -68,7 +69,7 @@ COMPLETION = json.dumps(
         ]
     }
 )
-REQUEST = {"prompt": [1, 7], "stop_token_ids": [2], "max_tokens": 4}
+REQUEST = {"model": "m", "prompt": [1, 7], "stop_token_ids": [2], "max_tokens": 4}
 CHAT = json.dumps(
     {
         "choices": [{"message": {"role": "assistant", "content": '{"score": 0.5}'}, "finish_reason": "stop"}],
