@@ -66,7 +66,7 @@ COMPLETION = json.dumps(
                 "prompt_token_ids": [1, 7],
                 "finish_reason": "stop",
             }
-        ]
+        ],
     }
 )
 REQUEST = {"model": "m", "prompt": [1, 7], "stop_token_ids": [2], "max_tokens": 4}
