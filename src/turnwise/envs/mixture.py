@@ -116,7 +116,7 @@ class Mixture:
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:
-    """Returns ``count`` things by weight, whole ones: by the largest remainder, the earlier of equal ones first.
+    """Divides ``count`` in proportion to weights, in whole numbers by the largest-remainder method; of equal ones the first.
 
     Args:
         weights: above 0.

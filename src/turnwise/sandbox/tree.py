@@ -1,4 +1,4 @@
-"""A work folder as a value: its files, links and folders, without their owners and dates, and without anything else.
+"""A work folder as a value: only its files, links and folders; owners and dates are not kept.
 
 Folders are read and written by descriptors, name by name, and no link is followed.
 """
