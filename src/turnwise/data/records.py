@@ -123,13 +123,25 @@ def _lines(file: BinaryIO, limit: int, told: OnBytes) -> Iterator[bytes | None]:
             yield line.rstrip(b"\r\n")
 
 
+class _TwiceError(ValueError):
+    """An object names a key twice."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuses an object that names a key twice, because JSON readers would drop the first value without a word."""
+    if len(found := dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _TwiceError(f"an object names {next(name for name in found if names.count(name) > 1)!r} twice")
+    return found
+
+
 def _parse(line: bytes | None, limit: int) -> Any:
     if line is None:
         raise _too_long(limit)
     if not line.strip():
         raise UnusableError("empty line", "remove it", "empty line")
     try:
-        record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse)
+        record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse, object_pairs_hook=_once)
     except UnicodeDecodeError as error:
         raise UnusableError(f"not UTF-8 (byte {error.start})", "save the file as UTF-8", "not UTF-8") from error
     except RecursionError as error:
@@ -197,7 +209,7 @@ class _Array:
             )
 
     def _item(self) -> Any:
-        decoder = json.JSONDecoder(parse_constant=_refuse)
+        decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once)
         self._next()
         place = f"{self.name}: line {self.line}"
         while True:
@@ -207,6 +219,8 @@ class _Array:
                     break
             except RecursionError as error:
                 raise InputError(f"{place}: nested too deeply; flatten the record that begins here") from error
+            except _TwiceError as error:
+                raise InputError(f"{place}: {error}; correct the record that begins here") from error
             except ValueError as error:
                 if not self.more:
                     raise InputError(f"{place}: broken JSON ({error}); correct the record that begins here") from error

@@ -45,6 +45,8 @@ def called(arguments: str, properties: str = "{}") -> str:
     ("text", "said"),
     [
         (called('{"x": 1e999}'), "infinite"),
+        (called('{"x": 1, "x": 2}'), "'x' twice"),
+        ('{"messages": [], "messages": []}', "'messages' twice"),
         (called('{"x": ' + "[" * 300 + "]" * 300 + "}"), "nested deeper"),
         (called('{"x": 1}', '{"x": 7}'), "must be a JSON schema"),
     ],
@@ -61,6 +63,13 @@ def test_a_column_of_values_that_json_has_not_is_a_problem(value: Any, tmp_path:
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"JSON|NaN"):
         read_trajectories(tmp_path / "a.parquet")
+
+
+def test_a_key_that_stands_twice_in_an_array_of_records_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[{"messages": []},\n {"id": 1, "id": 2}]')
+    with pytest.raises(InputError, match=r"a\.json: line 2: .*'id' twice"):
+        read_trajectories(path)
 
 
 def test_text_of_numbers_beyond_all_others_is_no_json() -> None:
