@@ -28,6 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
                 for _, record in read_records(path, "the command"):
                     file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
                     count += 1
+            if not count:
+                raise InputError(f"{', '.join(map(str, args.files))}: no record to join; {args.out} is not written")
     except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -70,7 +70,8 @@ def check_patterns(model: str | Path) -> None:
     are not known are tried out in another process, on long runs of each character that they name and of some others.
 
     Raises:
-        WeightsError: they took too long, or failed; or the tokenizer splits a text differently each time.
+        WeightsError: they took too long, or failed; the tokenizer splits a text differently each time, or two added tokens have
+            one id.
     """
     file = found(model, "tokenizer.json")
     about = read_json(file) if file is not None else {}
@@ -79,6 +80,9 @@ def check_patterns(model: str | Path) -> None:
         raise WeightsError(
             f"tokenizer.json says dropout={merges['dropout']!r}, which splits a text differently each time; set it to null"
         )
+    added = [token.get("id") for token in about.get("added_tokens") or () if isinstance(token, Mapping)]
+    if len(set(added)) < len(added):
+        raise WeightsError("tokenizer.json gives two added tokens one id")
     parts = {key: about.get(key) for key in ("normalizer", "pre_tokenizer")}
     patterns = set(_patterns(parts)) - _KNOWN
     if not patterns:

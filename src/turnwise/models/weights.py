@@ -24,8 +24,9 @@ _SCALES = {  # ends of keys in config.json -> what their numbers lie between
     r"rope_theta$": (1.0, 1e15),
     r"^factor$": (1e-3, 1e6),
     r"dropout$|_pdrop$": (0.0, 0.999),
-    r"^max_position_embeddings$": (1, 1e12),
+    r"max_position_embeddings$": (1, 1e12),
 }
+LARGEST = 1e8  # of a weight
 FLOATS = ("F64", "F32", "F16", "BF16")  # types of weights that are not quantised, as safetensors names them
 
 
@@ -95,6 +96,9 @@ def _check_scales(about: Mapping[str, Any], where: str = "config.json") -> None:
     for key, value in about.items():
         if isinstance(value, Mapping):
             _check_scales(value, f"{where}, {key}")
+            low, high = value.get("low_freq_factor"), value.get("high_freq_factor")
+            if isinstance(low, int | float) and isinstance(high, int | float) and not 0 < low < high:
+                raise WeightsError(f"{where}, {key} says low_freq_factor={low!r} and high_freq_factor={high!r}")
         for ends, (low, high) in _SCALES.items():
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if re.search(ends, key) and value is not None and not (number and low <= value <= high):
@@ -189,6 +193,8 @@ def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         low, high = torch.aminmax(known.detach())
         if not math.isfinite(low) or not math.isfinite(high):
             raise WeightsError(f"{name} holds values that are not finite")
+        if max(-float(low), float(high)) > LARGEST:
+            raise WeightsError(f"{name} holds values above {LARGEST:g}, which no training leaves behind")
 
 
 def check_embeddings(weight: torch.Tensor) -> None:

@@ -69,6 +69,13 @@ def dropout(folder: Path) -> None:
     path.write_text(json.dumps(about))
 
 
+def twins(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    about = json.loads(path.read_text())
+    about["added_tokens"].append({**about["added_tokens"][-1], "content": "<twin>"})
+    path.write_text(json.dumps(about))
+
+
 def cut(name: str, size: int) -> Damage:
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size]) and None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.models.damage import DOWN, Damage, config, cut, dropout, index, put, split, tensors, vocabulary
+from tests.unit.models.damage import DOWN, Damage, config, cut, dropout, index, put, split, tensors, twins, vocabulary
 
 from turnwise.models.policy import PolicyError, load_backbone, load_policy
 from turnwise.models.shipped import tiny_path
@@ -60,6 +60,21 @@ MODELS: dict[str, tuple[Damage, str]] = {
     ),
     "a tensor in two files": (split(DOWN, twice=True), DOWN),
     "a tensor in another file than the index says": (split(DOWN, twice=False), DOWN),
+    "a weight beyond all others": (put(DOWN, 1e20), DOWN),
+    "rotary bands in the wrong order": (
+        config(
+            rope_parameters={
+                "rope_type": "llama3",
+                "rope_theta": 1e4,
+                "factor": 8,
+                "low_freq_factor": 4,
+                "high_freq_factor": 1,
+                "original_max_position_embeddings": 128,
+            }
+        ),
+        "low_freq_factor",
+    ),
+    "two added tokens of one id": (twins, "one id"),
     "no positions": (config(max_position_embeddings=0), "max_position_embeddings"),
     "a pipe in the place of a file": (
         lambda folder: (folder / "tokenizer_config.json").unlink() or os.mkfifo(folder / "tokenizer_config.json"),

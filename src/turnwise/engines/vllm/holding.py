@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from turnwise.engines.vllm.connection import Connection
@@ -10,6 +11,7 @@ from turnwise.engines.vllm.faults import Fault
 from turnwise.engines.vllm.weights import Snapshot
 from turnwise.text import said
 
+_NAME = re.compile(r"[\x20-\x7e]{1,500}")  # of a served model: it is printed in messages
 _PROBE = {"max_tokens": 1, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
 _NO_RELOAD = "it has no call that reloads weights, which policy.lora.r=0 needs: scripts/serve.py --full-weights has it"
 
@@ -108,7 +110,7 @@ def cards_of(found: Any) -> list[dict[str, Any]]:
         Fault: ``garbage``, where it names none.
     """
     try:
-        cards = [card for card in found["data"] if isinstance(card["id"], str) and card["id"]]
+        cards = [card for card in found["data"] if isinstance(card["id"], str) and _NAME.fullmatch(card["id"])]
     except (TypeError, LookupError):
         cards = []
     if not cards:
