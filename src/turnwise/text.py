@@ -26,6 +26,26 @@ _SECRETS = tuple(
 )
 
 
+class TwiceError(ValueError):
+    """A JSON object names a key twice; readers would drop the first value without a word."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__("an object names a key twice")
+        self.key = key
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the object of these pairs, as ``object_pairs_hook`` of a JSON reader.
+
+    Raises:
+        TwiceError: a key stands twice.
+    """
+    if len(found := dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise TwiceError(next(name for name in found if names.count(name) > 1))
+    return found
+
+
 def plain(text: str, most: int = LINE) -> str:
     """``text`` with its control characters escaped, and each line cut after ``most`` characters."""
     return "\n".join(_line(line, most) for line in text.split("\n"))

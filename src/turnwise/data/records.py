@@ -14,6 +14,7 @@ import pyarrow.parquet
 
 from turnwise.data.toolcalls.reply import skip_space
 from turnwise.errors import InputError
+from turnwise.text import TwiceError, once
 
 MAX_BYTES = 8 * 2**20  # of a line or record; a longer one is never kept in memory
 _JSON = (".jsonl", ".ndjson", ".json")
@@ -123,27 +124,17 @@ def _lines(file: BinaryIO, limit: int, told: OnBytes) -> Iterator[bytes | None]:
             yield line.rstrip(b"\r\n")
 
 
-class _TwiceError(ValueError):
-    """An object names a key twice."""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuses an object that names a key twice, because JSON readers would drop the first value without a word."""
-    if len(found := dict(pairs)) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _TwiceError(f"an object names {next(name for name in found if names.count(name) > 1)!r} twice")
-    return found
-
-
 def _parse(line: bytes | None, limit: int) -> Any:
     if line is None:
         raise _too_long(limit)
     if not line.strip():
         raise UnusableError("empty line", "remove it", "empty line")
     try:
-        record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse, object_pairs_hook=_once)
+        record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse, object_pairs_hook=once)
     except UnicodeDecodeError as error:
         raise UnusableError(f"not UTF-8 (byte {error.start})", "save the file as UTF-8", "not UTF-8") from error
+    except TwiceError as error:
+        raise UnusableError(f"an object names {error.key!r} twice", "keep one of them", "key twice") from error
     except RecursionError as error:
         raise UnusableError("nested too deeply", "flatten it", "nested too deeply") from error
     except ValueError as error:
@@ -209,7 +200,7 @@ class _Array:
             )
 
     def _item(self) -> Any:
-        decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once)
+        decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=once)
         self._next()
         place = f"{self.name}: line {self.line}"
         while True:
@@ -219,8 +210,10 @@ class _Array:
                     break
             except RecursionError as error:
                 raise InputError(f"{place}: nested too deeply; flatten the record that begins here") from error
-            except _TwiceError as error:
-                raise InputError(f"{place}: {error}; correct the record that begins here") from error
+            except TwiceError as error:
+                raise InputError(
+                    f"{place}: an object names {error.key!r} twice; correct the record that begins here"
+                ) from error
             except ValueError as error:
                 if not self.more:
                     raise InputError(f"{place}: broken JSON ({error}); correct the record that begins here") from error

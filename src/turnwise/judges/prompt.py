@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from turnwise.judges.fence import fenced
 from turnwise.judges.judge import Candidate
 from turnwise.judges.rubric import Rubric
+from turnwise.text import once
 from turnwise.types import Message, ToolCall
 
 Structured = Literal["json_schema", "json_object", "none"]
@@ -100,8 +101,10 @@ def read_score(answer: str) -> float:
         if first["type"] == "json_invalid":
             raise AnswerError("invalid", "it is not one JSON object") from error
         raise AnswerError("invalid", 'it must hold "score", a number') from error
-    if text.count('"score"') > 1:
-        raise AnswerError("invalid", 'it holds "score" more than once')
+    try:
+        json.loads(text, object_pairs_hook=once)
+    except ValueError as error:
+        raise AnswerError("invalid", str(error)) from error
     return score
 
 

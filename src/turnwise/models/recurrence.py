@@ -112,6 +112,11 @@ class Flow:
             self._taps[size] = self._tensor(np.stack(chain))
         return self._taps[size]
 
+    @cached_property
+    def ends(self) -> Tensor:
+        """The place of the last token of each piece."""
+        return self._tensor(np.array(self.first) + np.array(self.length) - 1)
+
     def convolve(
         self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
     ) -> Tensor:
@@ -130,8 +135,7 @@ class Flow:
         for tap, kernel in zip(taps, weight.to(wide).unbind(1)[::-1], strict=True):
             out = out + source.index_select(0, tap) * kernel
         if self.last is not None:
-            ends = torch.tensor([a + n - 1 for a, n in zip(self.first, self.length, strict=True)], device=self.device)
-            held = taps[: size - 1, ends].flip(0)  # (K - 1, pieces)
+            held = taps[: size - 1, self.ends].flip(0)  # (K - 1, pieces)
             self._inputs[layer] = source.index_select(0, held.flatten()).view(*held.shape, C).permute(1, 2, 0)
         out = out.to(weight.dtype)
         if activation is not None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from turnwise.text import once
 from turnwise.types import ToolCall
 
 MAX_CHARS = 65_536  # of a reply
@@ -154,15 +155,8 @@ def _check_value(value: Any, depth: int) -> None:
         raise ToolCallError(f"{type(value).__name__} is no JSON value")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("an object names a key twice")
-    return found
-
-
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse)
+_DECODER = json.JSONDecoder(object_pairs_hook=once, parse_constant=_refuse)
