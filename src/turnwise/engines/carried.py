@@ -1,8 +1,8 @@
 """States of recurrent layers in the engine: at which lengths of a history they are kept, and from where a pass starts.
 
-Keys and values of a prefix serve every length within it, but a state is that of one length. So a row keeps the states at the
-lengths where nodes stand, and a node at another length starts from the nearest state before it: the tokens between are computed
-again, which costs time and never changes a number.
+Keys and values of a prefix serve every length within it, but a state belongs to one length. So a row keeps the states
+at the lengths of its nodes. A node at another length starts from the nearest earlier state, and the tokens between
+them are computed again. That costs time and never changes a result.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from turnwise.models.recurrence import Flow, States, pick, stack
 
 
 class Mark(NamedTuple):
-    """What is known at one length of a history: the states of its layers, and the last hidden state (D,) if it was computed."""
+    """The states of all layers at one length of a history, and its last hidden state (D,) if that was computed."""
 
     states: States
     hidden: Tensor | None = None
 
 
 def segments_from(slot: int, marks: Mapping[int, Mark], lengths: Iterable[int]) -> list[Segment]:
-    """What has to be computed of a row for nodes of these lengths, each from the nearest mark before it."""
+    """Returns the segments of a row to compute for nodes of these lengths, each from the nearest earlier mark."""
     found: list[Segment] = []
     for length in sorted(lengths):
         start = max((known for known in marks if known < length), default=0)
@@ -71,7 +71,7 @@ class Stops:
         plan.flow = self.flow
 
     def keep(self, hidden: Sequence[Tensor]) -> None:
-        """After the pass: what it found at its stops. ``hidden`` are the last hidden states of each segment, (length, D)."""
+        """Adds the pass's states to the marks. ``hidden`` holds the last layer's hidden states of each segment, (length, D)."""
         assert self.flow.last is not None
         for piece, (number, length) in enumerate(self.ends):
             here = hidden[number][length - 1 - self.segments[number].start].clone()  # a part would hold the whole
@@ -80,6 +80,6 @@ class Stops:
 
 
 def steps(states: States, device: torch.device) -> Flow:
-    """The flow of one decoding step, in which each of n twigs has one token."""
+    """Returns the flow of one decoding step, in which each of n branches has one token."""
     count = len(next(iter(states.values())).inputs)
     return Flow(range(count), [1] * count, [-1] * count, count, device, given=states, keep=True)

@@ -82,7 +82,7 @@ class Rows:
         return [list(rows[i : i + size]) for i in range(0, len(rows), size)]
 
     def keep_marks(self, places: Iterable[tuple[StoredRow, int]]) -> None:
-        """Drop states at lengths where no node stands; the farthest of each row stays.
+        """Drops the states at lengths without a node, except the longest length of each row.
 
         Args:
             places: of all nodes, a row and a length.

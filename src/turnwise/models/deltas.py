@@ -1,8 +1,8 @@
-"""The library's layers that follow the gated delta rule, made to heed the plan of a pass (``models.attention``).
+"""Makes the library's layers of the gated delta rule follow the plan of a forward pass (``models.attention``).
 
-Such a layer calls a convolution and a rule by name from its file. Both names are replaced once by functions that follow the plan
-which the layer was told, and are the library's own without one, so that no projection of any architecture is written
-a second time.
+Such a layer calls a convolution and a rule by their names in its file. Both are replaced once by functions that
+follow the plan if the call has one, and call the library's functions otherwise. So no projection of any architecture
+has to be written again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONVOLUTION, RULE, ONE = "causal_conv1d_fn", "torch_chunk_gated_delta_rule", "to
 
 
 def heed_plans(model: nn.Module) -> bool:
-    """Let the layers of a model that follow the gated delta rule heed the plan of a pass; whether it has any."""
+    """Makes the layers of the gated delta rule follow plans, and returns whether the model has such layers."""
     layers = [layer for layer in model.modules() if _follows_rule(layer)]
     for layer in layers:
         file = sys.modules[type(layer).__module__]
@@ -39,12 +39,12 @@ def _follows_rule(layer: nn.Module) -> bool:
 
 
 def _tell_number(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A layer hands on to its functions what it was told, so it is told its number."""
+    """Adds the layer's number to its arguments; the layer passes them on to its functions."""
     return args, kwargs if kwargs.get("plan") is None else {**kwargs, "layer": layer.layer_idx}
 
 
 def _replace(file: Any) -> None:
-    """The functions of a file of the library, of which those of one pass are told its plan."""
+    """Replaces the convolution and the rule in a file of the library."""
     convolution, chunked, single = (getattr(file, name) for name in (CONVOLUTION, RULE, ONE))
 
     @wraps(convolution)

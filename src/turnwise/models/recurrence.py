@@ -1,8 +1,8 @@
 """Recurrent layers over packed trees: the gated delta rule and the short convolution before it (arXiv:2412.06464).
 
-Such a layer hands a state from token to token. A tree is therefore cut into *pieces*, stretches of tokens without a branch, and a
-piece begins with the state in which the piece above it ended. Pieces that have equally many others above them are computed
-together. The rule of one piece is the library's own.
+Such a layer passes a state from token to token. A tree is therefore cut into *pieces*, which are stretches of tokens
+without a branch. Each piece starts with the final state of the piece above it. Pieces at the same depth of the tree
+are computed together. The library computes each piece.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from transformers.activations import ACT2FN
 
 
 class State(NamedTuple):
-    """What a layer hands on, of n histories."""
+    """The state of one layer after n histories."""
 
-    inputs: Tensor  # (n, C, K - 1): the last ones of its convolution
+    inputs: Tensor  # (n, C, K - 1): the last inputs of its convolution
     memory: Tensor  # (n, H, D_k, D_v)
 
     def pick(self, index: Tensor) -> State:
-        """Of some of the histories, copied."""
+        """Returns a copy of the states of some histories."""
         return State(*(part.index_select(0, index) for part in self))
 
 
 States = Mapping[int, State]
-"""By the number of the layer."""
+"""Number of the layer -> its state."""
 
 
 def pick(states: States, index: Tensor) -> dict[int, State]:
-    """The states of some of the histories."""
+    """Returns the states of some histories, for every layer."""
     return {layer: state.pick(index) for layer, state in states.items()}
 
 
 def stack(states: Sequence[States | None]) -> dict[int, State] | None:
-    """The states of single histories together; None is one that has no token yet, and where all are, the answer is None."""
+    """Joins the states of single histories. None stands for a history without a token; if all are None, the result is None."""
     known = next((each for each in states if each is not None), None)
     if known is None:
         return None
@@ -51,24 +51,24 @@ def stack(states: Sequence[States | None]) -> dict[int, State] | None:
 
 
 class _Level(NamedTuple):
-    """Pieces that are computed together, n of them, padded to L tokens."""
+    """The n pieces at one depth of the tree, padded to L tokens and computed together."""
 
     shape: tuple[int, int]  # n, L
-    token: Tensor  # (n * L,): flat places; where nothing stands, any
+    token: Tensor  # (n * L,): flat places; any place for padding
     real: Tensor  # (n, L), 0 or 1
-    kept: Tensor  # which of the n * L are tokens
-    above: Tensor  # (n,): which piece of the level before, or which of the given states, each begins with
+    kept: Tensor  # indices among the n * L that are tokens
+    above: Tensor  # (n,): index of the piece above in the previous level, or of the given state
 
 
 class Flow:
-    """How states pass through the tokens of one pass, whose places are counted through its rows (b * T + t).
+    """Passes states along the pieces of one forward pass. Token t of row b has the flat place b * T + t.
 
     Args:
         first, length: of each piece, its first place and how many tokens it has; at least one piece.
-        above: of each piece, the number of the one that it continues, which stands before it; -1: none.
-        places: B * T; those that lie in no piece are padding.
+        above: of each piece, the number of the earlier piece that it continues; -1: none.
+        places: B * T; places in no piece are padding.
         device: of the pass.
-        given: the states with which the pieces begin that continue none, in their order; None: with zeros.
+        given: initial states of the pieces that continue no other piece, in their order; None: zeros.
         keep: whether the states at the ends of the pieces are kept in ``last``, for an engine.
     """
 
@@ -91,9 +91,9 @@ class Flow:
     # -- the convolution -----------------------------------------------------------------------------------------------
 
     def taps(self, size: int) -> Tensor:
-        """Where the inputs of a convolution with a kernel of ``size`` stand: (size, places), the last token's own first.
+        """Returns (size, places): for each token the places of its inputs to a convolution of ``size`` taps, its own first.
 
-        Behind the places come the ``size - 1`` inputs that each given state holds, and a zero.
+        Places from ``self.places`` on are the ``size - 1`` inputs that each given state holds, and then a zero.
         """
         if size not in self._taps:
             first, length, above = (np.array(x) for x in (self.first, self.length, self.above))
@@ -120,7 +120,7 @@ class Flow:
     def convolve(
         self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
     ) -> Tensor:
-        """A causal convolution of each channel by itself along the paths: (B, C, T) under kernels (C, K)."""
+        """Computes a causal convolution of each channel along the paths: inputs (B, C, T), kernels (C, K)."""
         B, C, T = inputs.shape
         size = weight.shape[1]
         flat = inputs.to(weight.dtype).transpose(1, 2).reshape(B * T, C)
@@ -146,7 +146,7 @@ class Flow:
 
     @cached_property
     def levels(self) -> list[_Level]:
-        """The pieces by how many others stand above them."""
+        """The pieces by their depth in the tree. Also sets ``order`` and ``written``, which undo the grouping."""
         depth: list[int] = []
         column: list[int] = []  # of each piece, its place in its level
         members: list[list[int]] = []
@@ -175,12 +175,12 @@ class Flow:
     def rule(
         self, layer: int, chunked: Callable[..., Any], single: Callable[..., Any], parts: Sequence[Tensor], **more: Any
     ) -> Tensor:
-        """The rule along the paths.
+        """Computes the rule along the paths.
 
         Args:
-            chunked, single: the library's own over a sequence, and over one token.
+            chunked, single: the library's functions for a sequence, and for one token.
             parts: query and key (B, T, H_k, D_k), value (B, T, H, D_v), decay in log space and beta (B, T, H).
-            more: what else the layer tells its rule.
+            more: the other arguments with which the layer calls its rule.
 
         Returns:
             (B, T, H, D_v); zeros for padding.
@@ -207,9 +207,9 @@ class Flow:
 
 
 def flow_of_tree(end_BS: Tensor) -> Flow:
-    """How states pass through packed trees (see ``models.attention.PackedTree``); padding has end 0.
+    """Returns the flow of states through packed trees (see ``models.attention.PackedTree``); padding has end 0.
 
-    Tensors without numbers (of a plan of memory) are taken for one path a row.
+    Tensors without data (used to plan memory) count as one path a row.
     """
     B, S = end_BS.shape
     if type(end_BS) is not Tensor or end_BS.is_meta:

@@ -24,7 +24,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text, optionally after a verdict, or links in place of the text."""
+    """A cell of a table. It shows ``text`` behind a verdict ``word`` if there is one, or ``links`` instead of the text."""
 
     text: str
     word: str = ""

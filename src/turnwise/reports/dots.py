@@ -16,7 +16,7 @@ LETTERS = 44  # most letters in a line of a row's name if it is above its row
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A row's number in one series, its description, and its seeds if there are several."""
+    """One point: the value of a row in one series, its description, and the values of its seeds if there are several."""
 
     row: int
     at: float
