@@ -9,13 +9,14 @@ from torch import Tensor
 from turnwise.engines.engine import Sampling
 
 
-def uniforms(seeds_N: np.ndarray, step: int) -> np.ndarray:
+def uniforms(seeds_N: np.ndarray, step: int | np.ndarray) -> np.ndarray:
     """One number in (0, 1) per request: a counter-based generator (splitmix64) keyed by (seed, step).
 
-    A request's stream is a function of its seed alone, so it never depends on which requests share its batch.
+    A request's stream is a function of its seed alone, so it never depends on which requests share its batch. ``step`` is the
+    same for all requests, or (N,).
     """
     with np.errstate(over="ignore"):
-        z = seeds_N.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15) * np.uint64(step + 1)
+        z = seeds_N.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15) * (np.asarray(step, np.uint64) + np.uint64(1))
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
             z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
     return ((z >> np.uint64(11)).astype(np.float64) + 0.5) / float(1 << 53)
@@ -38,7 +39,11 @@ def keep_mask(probs: Tensor, sampling: Sampling) -> Tensor | None:
 
 
 def draw(
-    logits_U: Tensor, sampling: Sampling, seeds_N: np.ndarray, step: int, context_N: np.ndarray | None = None
+    logits_U: Tensor,
+    sampling: Sampling,
+    seeds_N: np.ndarray,
+    step: int | np.ndarray,
+    context_N: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Draw one token a request: tokens (N,) int64 and their log-probs (N,) float32.
 

@@ -35,6 +35,7 @@ class Sample:
     ids: list[int]
     logprobs: list[float]  # under the distribution that was sampled from, natural log
     truncated: bool = False
+    whole: bool = True  # False: a part of an action, which is sampled in slices
 
 
 Told = Callable[[int, Sample], None]
@@ -42,7 +43,14 @@ Told = Callable[[int, Sample], None]
 
 
 class Engine(Protocol):
-    """Nodes are opaque integers. Keys and values of a node stay until it is closed or the weights change."""
+    """Nodes are opaque integers. Keys and values of a node stay until it is closed or the weights change.
+
+    Two attributes are optional:
+
+    - ``schedule``: ``rounds`` or ``free`` (``engines.schedule``); ``rounds`` where it is missing. With ``free``, ``sample`` also
+      takes ``steps`` and ``written``, as that of :class:`turnwise.engines.tree.TreeEngine` does, or the engine is ``served``.
+    - ``served = True``: it has a coroutine ``request(node, sampling, seed)``, which samples one action for a node.
+    """
 
     version: int  # of the weights that are loaded
 

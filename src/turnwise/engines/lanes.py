@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import torch
 
 from turnwise.engines.engine import Sample, Sampling, Told
+from turnwise.engines.schedule import Named, check_schedule
 from turnwise.engines.shared import share
 from turnwise.engines.tree import TreeEngine
-from turnwise.engines.worker import Done, Worker
+from turnwise.engines.worker import Asked, Done, Worker
 
 SMALL = (
     64 << 20
@@ -36,7 +37,10 @@ class Lanes:
     memory_gb: of keys and values that all lanes keep, in units of 10^9 bytes; None: no limit.
     copy: sample from a plain copy with adapters merged in (faster); False samples from the live module, in one lane.
     lanes: None: as many as torch uses threads, for small models on a CPU; one for large ones and on an accelerator.
+    schedule: ``rounds``, or ``free`` (``engines.schedule``).
     """
+
+    served = False
 
     def __init__(
         self,
@@ -45,12 +49,14 @@ class Lanes:
         copy: bool = True,
         memory_gb: float | None = None,
         lanes: int | None = None,
+        schedule: Named = "rounds",
     ) -> None:
         if lanes is not None and lanes < 1:
             raise ValueError(f"lanes must be at least 1, or null for one a core; got {lanes}")
         if lanes is not None and lanes > 1 and not copy:
             raise ValueError(f"lanes={lanes} needs copy=true: the live module's weights are this process's alone")
         self.lanes = lanes
+        self.schedule = check_schedule(schedule)
         self.version = -1
         self._first = TreeEngine(end_ids, prefill_tokens, copy, memory_gb)
         self._budget = self._first.budget
@@ -143,23 +149,37 @@ class Lanes:
     # -- sampling ------------------------------------------------------------------------------------------------------
 
     def sample(
-        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
+        self,
+        nodes: Sequence[int],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        on_sample: Told | None = None,
+        steps: int | None = None,
+        written: Sequence[int] | None = None,
     ) -> list[Sample]:
+        """See :meth:`turnwise.engines.tree.TreeEngine.sample`."""
+
+        def asked_of(places: list[int]) -> Asked:
+            return Asked(
+                [self._places[nodes[place]].node for place in places],
+                sampling,
+                [seeds[place] for place in places],
+                on_sample is not None,
+                steps,
+                None if written is None else [written[place] for place in places],
+            )
+
         parts: dict[int, list[int]] = {}  # lane -> places in the batch
         for place, node in enumerate(nodes):
             parts.setdefault(self._places[node].lane, []).append(place)
         samples: list[Any] = [None] * len(nodes)
         asked = {self._worker(lane): places for lane, places in parts.items() if lane}
         for worker, places in asked.items():
-            inner = [self._places[nodes[place]].node for place in places]
-            worker.ask(inner, sampling, [seeds[place] for place in places], on_sample is not None)
+            worker.ask(asked_of(places))
         if own := parts.get(0):
             with _threads(1 if asked else None):
                 told = None if on_sample is None else lambda i, sample: on_sample(own[i], sample)
-                inner = [self._places[nodes[place]].node for place in own]
-                for place, sample in zip(
-                    own, self._first.sample(inner, sampling, [seeds[i] for i in own], told), strict=True
-                ):
+                for place, sample in zip(own, asked_of(own).answer(self._first, told), strict=True):
                     samples[place] = sample
         while asked:
             ready = wait([worker.connection for worker in asked])

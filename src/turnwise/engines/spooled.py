@@ -32,6 +32,7 @@ class Spooled:
     def __init__(self, engine: Engine, spools: Sequence[Spool], exact: bool, tell: Callable[[str], None]) -> None:
         self.engine, self.spools, self.exact, self.tell = engine, spools, exact, tell
         self.version = engine.version
+        self.schedule, self.served = getattr(engine, "schedule", "rounds"), getattr(engine, "served", False)
         self._spool = spools[0]
         self._begun: set[int] = set()  # versions: what is kept of them is of this start
         self.restored = 0  # samples that were not drawn
@@ -40,9 +41,8 @@ class Spooled:
 
     def _begin(self, known: dict[Key, Sample]) -> None:
         self._known = known
-        self._unheard: list[tuple[Any, ...]] | None = (
-            [] if known else None
-        )  # calls; None: the engine hears each at once
+        late = bool(known) and self.schedule == "rounds"
+        self._unheard: list[tuple[Any, ...]] | None = [] if late else None  # calls; None: the engine gets each at once
         self._inner: dict[int, int] = {}  # the engine's number of a node
         self._digest: dict[int, int] = {}  # of its history
         self._next = 0
@@ -115,8 +115,18 @@ class Spooled:
     # -- samples -------------------------------------------------------------------------------------------------------
 
     def sample(
-        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
+        self,
+        nodes: Sequence[int],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        on_sample: Told | None = None,
+        steps: int | None = None,
+        written: Sequence[int] | None = None,
     ) -> list[Sample]:
+        """See :class:`turnwise.engines.engine.Engine`. Parts of actions are passed on; :meth:`keep` gets the whole."""
+        if steps is not None:
+            inner: Any = self.engine
+            return inner.sample([self._inner[n] for n in nodes], sampling, seeds, on_sample, steps, written)  # type: ignore[no-any-return]
         keys = [(seed, self._digest[node]) for seed, node in zip(seeds, nodes, strict=True)]
         known = [self._known.get(key) for key in keys]
         if self._unheard is not None:
@@ -183,6 +193,30 @@ class Spooled:
                 samples[place] = sample
         self._grow(nodes, samples)
         return samples
+
+    # -- single actions, with engine.schedule=free ---------------------------------------------------------------------
+
+    async def request(self, node: int, sampling: Sampling, seed: int) -> Sample:
+        """Samples one action of a served engine, without keeping it."""
+        inner: Any = self.engine
+        sample: Sample = await inner.request(self._inner[node], sampling, seed)
+        return sample
+
+    def recall(self, node: int, seed: int) -> Sample | None:
+        """Returns the action that an earlier start kept for this node, and appends it to the node; None if there is none."""
+        sample = self._known.get((seed, self._digest[node]))
+        if sample is not None:
+            self.restored += 1
+            self.engine.extend(self._inner[node], sample.ids)
+            self._grow([node], [sample])
+        return sample
+
+    def keep(self, node: int, seed: int, sample: Sample) -> None:
+        """Keeps an action that the engine has appended to the node."""
+        self._keep([((seed, self._digest[node]), sample)])
+        self._grow([node], [sample])
+
+    # ------------------------------------------------------------------------------------------------------------------
 
     def _grow(self, nodes: Sequence[int], samples: Sequence[Sample]) -> None:
         for node, sample in zip(nodes, samples, strict=True):

@@ -27,6 +27,7 @@ from turnwise.engines.draw import draw
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.rows import Rows, StoredRow
+from turnwise.engines.schedule import Named, check_schedule
 from turnwise.engines.store import Kept, Store
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.head import Head
@@ -51,10 +52,18 @@ class TreeEngine:
     prefill_tokens: tokens of one prefill pass, padding counted; bounds memory.
     memory_gb: of keys, values and states that are kept, in units of 10^9 bytes; None: no limit. What gives way is computed again.
     copy: sample from a plain copy with adapters merged in (faster); False samples from the live module (no second copy).
+    schedule: ``rounds``, or ``free`` (``engines.schedule``).
     """
 
+    served = False
+
     def __init__(
-        self, end_ids: Sequence[int], prefill_tokens: int = 16384, copy: bool = True, memory_gb: float | None = None
+        self,
+        end_ids: Sequence[int],
+        prefill_tokens: int = 16384,
+        copy: bool = True,
+        memory_gb: float | None = None,
+        schedule: Named = "rounds",
     ) -> None:
         if memory_gb is not None and not memory_gb > 0:
             raise ValueError(f"memory_gb must be above 0, or null for no limit; got {memory_gb}")
@@ -63,6 +72,7 @@ class TreeEngine:
         self.end_ids = frozenset(end_ids)
         self.prefill_tokens = prefill_tokens
         self.copy = copy
+        self.schedule = check_schedule(schedule)
         self.budget = None if memory_gb is None else int(memory_gb * 1e9)
         self.version = -1
         self.computed_tokens = 0  # prefilled since the start, for throughput reports
@@ -183,8 +193,21 @@ class TreeEngine:
 
     @torch.inference_mode()
     def sample(
-        self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
+        self,
+        nodes: Sequence[int],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        on_sample: Told | None = None,
+        steps: int | None = None,
+        written: Sequence[int] | None = None,
     ) -> list[Sample]:
+        """See :class:`turnwise.engines.engine.Engine`.
+
+        Args:
+            steps: tokens to sample of each action at most. An action with more is not ``whole``, and the next call goes on.
+            written: how many tokens of its action each node has already; None: all begin one.
+        """
+        written_N = np.zeros(len(nodes), np.int64) if written is None else np.array(written, np.int64)
         states = [self._nodes[node] for node in nodes]
         for state in states:
             self._settle(state)
@@ -205,6 +228,8 @@ class TreeEngine:
                 sampling,
                 np.array([seeds[i] for i in chosen], dtype=np.uint64),
                 None if on_sample is None else partial(_tell, on_sample, chosen),
+                steps or sampling.max_tokens,
+                written_N[chosen],
             )
             for i, sample in zip(chosen, drawn, strict=True):
                 samples[i] = sample
@@ -253,34 +278,45 @@ class TreeEngine:
                         node.hidden = states_T[node.length - 1 - start]
 
     def _decode(
-        self, states: list[_Node], sampling: Sampling, seeds_N: np.ndarray, on_sample: Told | None
+        self,
+        states: list[_Node],
+        sampling: Sampling,
+        seeds_N: np.ndarray,
+        on_sample: Told | None,
+        steps: int,
+        written_N: np.ndarray,
     ) -> list[Sample]:
-        """Draw all samples step by step. Samples that have written the same so far are one twig (axis _U) until they part."""
+        """Draws all samples step by step. Samples that have written the same so far are one branch (axis _U) until they part."""
+        left_N = sampling.max_tokens - written_N
+        steps = min(steps, int(left_N.max()))
         device, vocabulary = self._head.weight.device, len(self._head.weight)
         rows_N = torch.tensor([s.row.slot for s in states], device=device)
         trunk = Trunk.of(self._store, rows_N, max(s.length for s in states))
         heads, twig_N = distinct([(id(s.row), s.length) for s in states])
         length_U = torch.tensor([states[i].length for i in heads], device=device)
         begin = stack([states[i].row.marks[states[i].length].states for i in heads]) if self._recurrent else None
-        plan = Decode(trunk, trunk.row_N[heads], length_U, sampling.max_tokens, begin)
+        plan = Decode(trunk, trunk.row_N[heads], length_U, steps, begin)
         hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
         samples = [Sample([], [], truncated=True) for _ in states]
         live = np.arange(len(states))
-        for step in range(sampling.max_tokens):
-            tokens_N, logps_N = draw(self._head(hidden_U), sampling, seeds_N[live], step, twig_N)
+        for step in range(steps):
+            tokens_N, logps_N = draw(self._head(hidden_U), sampling, seeds_N[live], step + written_N[live], twig_N)
             going = np.ones(len(live), dtype=bool)
             for place, (i, token, logp) in enumerate(zip(live, tokens_N.tolist(), logps_N.tolist(), strict=True)):
                 samples[i].ids.append(token)
                 samples[i].logprobs.append(logp)
-                if token in self.end_ids:
-                    going[place], samples[i].truncated = False, False
-            last = not going.any() or step + 1 == sampling.max_tokens
+                ends = token in self.end_ids
+                if ends or step + 1 == left_N[i]:
+                    going[place], samples[i].truncated = False, not ends
+            last = not going.any() or step + 1 == steps
             ended = live[~going | last]
             if step:
                 computed = plan.kept(torch.from_numpy(twig_N[~going | last]).to(device))
+            for place in live[going & last]:
+                samples[place].truncated = samples[place].whole = False
             for place, i in enumerate(ended):
                 states[i].kept = computed[place] if step and not states[i].pending else None
-                if on_sample is not None:
+                if on_sample is not None and samples[i].whole:
                     on_sample(int(i), samples[i])
             if last:
                 break

@@ -13,14 +13,14 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
-from turnwise.engines.engine import Sample, Sampling
+from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.tree import TreeEngine
 
 RESTARTS = 3  # in a row, after which something is wrong with more than the process
@@ -28,12 +28,18 @@ RESTARTS = 3  # in a row, after which something is wrong with more than the proc
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a worker is to sample. It tells samples one by one only if somebody listens."""
+    """What a worker samples. It sends samples one by one only if they are ``listened`` to."""
 
     nodes: list[int]
     sampling: Sampling
     seeds: list[int]
     listened: bool
+    steps: int | None = None
+    written: list[int] | None = None
+
+    def answer(self, engine: TreeEngine, on_sample: Told | None) -> list[Sample]:
+        """Samples it from ``engine``."""
+        return engine.sample(self.nodes, self.sampling, self.seeds, on_sample, self.steps, self.written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +110,11 @@ class Worker:
 
     # -- sampling ------------------------------------------------------------------------------------------------------
 
-    def ask(self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], listened: bool) -> None:
-        """Let it sample; the answer comes over :attr:`connection` and is read by :meth:`take`."""
+    def ask(self, asked: Asked) -> None:
+        """Lets it sample; the answer comes over :attr:`connection` and is read by :meth:`take`."""
         if self._asked is not None and self._process is not None:
             self._end()  # its last answer was never taken: who asked was interrupted
-        self._asked, self._told = Asked(list(nodes), sampling, list(seeds), listened), set()
+        self._asked, self._told = asked, set()
         self._lost = 0
         if self._process is None:
             self._start()
@@ -200,7 +206,7 @@ def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
             for note in notes:
                 _heed(engine, nodes, *note)
             tell = (lambda place, sample: connection.send((place, sample))) if asked.listened else None
-            samples = engine.sample([nodes[node] for node in asked.nodes], asked.sampling, asked.seeds, tell)
+            samples = replace(asked, nodes=[nodes[node] for node in asked.nodes]).answer(engine, tell)
             connection.send(Done(samples, engine.computed_tokens, time.process_time()))
         except BrokenPipeError:
             return

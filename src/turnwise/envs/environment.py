@@ -92,7 +92,7 @@ class Environment(Protocol):
     Three attributes are optional:
 
     - ``waits = True``: steps wait for commands, workers or servers. Sessions are then stepped in threads, each session by one
-      thread at a time (``rollouts.ahead``).
+      thread at a time (``rollouts.answers``).
     - ``parts``: the environments, by name, that this one is made of (:func:`environments_of`).
     - ``ready()``: raises an ``InputError`` where a program is missing on this machine.
     """

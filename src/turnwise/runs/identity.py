@@ -40,6 +40,7 @@ _SHOWN_ONLY = (
 # keys added after the first results: with this value a run has the same hash as without the key
 _AS_BEFORE = {
     "rollout.staleness": 0,
+    "engine.schedule": "rounds",
     "update.steps": 1,
     "data.held_out": 0.1,
     "data.similarity": 0.8,

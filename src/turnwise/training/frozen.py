@@ -40,8 +40,8 @@ class Shadow:
     gate: Gate
     cut: set[str] = field(default_factory=set)
 
-    def __call__(self, tree: RolloutTree) -> bool:
-        if tree.state.id not in self.cut and self.gate(tree):
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
+        if tree.state.id not in self.cut and self.gate(tree, step):
             self.cut.add(tree.state.id)
         return False
 

@@ -112,7 +112,7 @@ class StopAfterOne:
 
     name: str
 
-    def __call__(self, tree: RolloutTree) -> bool:
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
         return tree.state.id == self.name
 
 
@@ -122,7 +122,7 @@ class Onlooker:
 
     branched: list[bool] = field(default_factory=list)
 
-    def __call__(self, tree: RolloutTree) -> bool:
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
         self.branched.append(any(len(born) > 1 for turn, born in tree.children().items() if turn >= 0))
         return False
 
@@ -130,7 +130,8 @@ class Onlooker:
 def test_a_gate_looks_at_first_rollouts_only(player: Player, states: list[State]) -> None:
     gate = Onlooker()
     player.play(states, TreePO(roots=2), gate, "k")
-    assert len(gate.branched) == 2 + 4 + 6 and not any(gate.branched)
+    # episodes end after two, four and six turns, when nothing is left to stop
+    assert len(gate.branched) == 1 + 3 + 5 and not any(gate.branched)
 
 
 def test_a_stopped_tree_is_not_expanded(player: Player, states: list[State]) -> None:

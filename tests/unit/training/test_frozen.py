@@ -125,10 +125,10 @@ def test_a_shadow_asks_no_more_once_it_has_its_answer() -> None:
     tree = RolloutTree(State("s", Task("toy", "t", "train"), (1,)))
     tree.turns = [Turn(-1, [2], [-1.0], "go", [3]), Turn(-1, [2], [-1.0], "go", [3])]
     shadow = Shadow(Sequential(steps=[1, 2], thresholds=[0.5, 0.5]))
-    assert not shadow(tree) and shadow.cut == {"s"} and len(tree.looks) == 1
+    assert not shadow(tree, 1) and shadow.cut == {"s"} and len(tree.looks) == 1
     tree.turns += [Turn(parent, [2], [-1.0], "on", [3]) for parent in (0, 1)]
     assert group_at(tree, 2) is not None  # the moment of its second look
-    assert not shadow(tree) and not tree.stopped and len(tree.looks) == 1
+    assert not shadow(tree, 2) and not tree.stopped and len(tree.looks) == 1
 
 
 def test_a_kill_and_a_damaged_file_cost_a_shard_each_and_change_nothing(

@@ -33,14 +33,14 @@ class Either:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be a share in [0, 1], got {getattr(self, name)}")
 
-    def decision(self, tree: RolloutTree) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if it does not decide at this turn."""
-        group = group_at(tree, self.k)
+    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
+        """Returns the gate's decision on the tree; None if it does not decide at this step."""
+        group = group_at(tree, step) if step == self.k else None
         if group is None:
             return None
         distance, ended = prefix_edit_distance(group), termination_fraction(group)
         stop = distance < self.threshold or ended >= self.ended
         return GateDecision(self.k, {DISTANCE: distance, TERMINATION: ended}, stop)
 
-    def __call__(self, tree: RolloutTree) -> bool:
-        return noted(tree, self.decision(tree))
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
+        return noted(tree, self.decision(tree, step))

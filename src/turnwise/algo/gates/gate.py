@@ -8,10 +8,11 @@ from turnwise.types import GateDecision, RolloutTree
 
 
 class Gate(Protocol):
-    def __call__(self, tree: RolloutTree) -> bool:
-        """Returns whether to stop the tree. Called after each turn, when every unfinished rollout of the tree has taken it.
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
+        """Returns whether to stop the tree. Called once for each ``step`` (turns since the root), in order.
 
-        It is not called once the tree's first rollouts have ended, because continuations of one rollout are alike.
+        It is called when every first rollout has taken that many turns or has ended, and one of them goes on. Some may have gone
+        further by then. It is not called once the first rollouts have ended, because continuations of one rollout are alike.
 
         A gate adds its decision to ``tree.looks`` and changes nothing else of the tree.
         """

@@ -11,5 +11,5 @@ from turnwise.types import RolloutTree
 class Never:
     """Every rollout runs to its end."""
 
-    def __call__(self, tree: RolloutTree) -> bool:
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
         return False

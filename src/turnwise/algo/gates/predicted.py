@@ -39,22 +39,23 @@ class Predicted:
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be a probability in [0, 1], got {self.threshold}")
 
-    def decision(self, tree: RolloutTree) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if it does not decide at this turn."""
-        if group_at(tree, self.k) is None:
+    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
+        """Returns the gate's decision on the tree; None if it does not decide at this step."""
+        if step != self.k or group_at(tree, step) is None:
             return None
         (values,) = self.value([tree])  # of the state, then of each turn
         total = self.reward(tree)["total"]
-        success = [
-            values[tree.turns[leaf].parent + 1] if tree.turns[leaf].observation_ids else total[number]
-            for number, leaf in enumerate(tree.leaves())
-            if leaf not in tree.invalid
-        ]
+        success = []
+        for number, leaf in enumerate(tree.leaves()):
+            path = tree.path(leaf)
+            if leaf not in tree.invalid:
+                ended = len(path) <= step and not tree.turns[leaf].observation_ids
+                success.append(total[number] if ended else values[tree.turns[path[step - 1]].parent + 1])
         mixed = mixed_probability(success)
         return GateDecision(self.k, {MIXED: mixed}, mixed < self.threshold)
 
-    def __call__(self, tree: RolloutTree) -> bool:
-        return noted(tree, self.decision(tree))
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
+        return noted(tree, self.decision(tree, step))
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:

@@ -50,24 +50,18 @@ def prefixes(
 
 
 def group_at(tree: RolloutTree, step: int) -> Prefixes | None:
-    """Returns the group of ``tree`` if its unfinished rollouts have just taken turn ``step``, else None.
+    """Returns the group of ``tree`` after ``step`` turns, else None. Its valid rollouts have taken them, or have ended before.
 
-    It also returns None if no rollout is left to stop, if fewer than two are valid, or if rollouts branched below the root: those
-    share a prefix by construction, and their agreement shows nothing. A rollout that restarted after its environment failed may
-    be behind the others; it has not ended and has no turn ``step`` yet, so the comparison leaves it out.
+    It is None if no rollout is left to stop, if fewer than two are valid, or if rollouts branched below the root: those share a
+    prefix by construction, and their agreement shows nothing. A rollout may have gone on beyond ``step``.
     """
-    if len(tree.turns) < step or any(look.step == step for look in tree.looks):
-        return None
     every = [tree.path(leaf) for leaf in tree.leaves()]
     if sum(map(len, every)) != len(tree.turns):
         return None
     paths = [[tree.turns[i] for i in path] for path in every if path[-1] not in tree.invalid]
     # The observation's tokens are appended only where a rollout goes on.
-    paths = [path for path in paths if len(path) >= step or not path[-1].observation_ids]
-    if len(paths) < 2 or max(map(len, paths)) != step:
-        return None
-    ended = [not path[-1].observation_ids for path in paths]
-    if all(ended):
+    ended = [len(path) <= step and not path[-1].observation_ids for path in paths]
+    if len(paths) < 2 or all(ended):
         return None
     return prefixes(
         [[turn.text for turn in path] for path in paths],

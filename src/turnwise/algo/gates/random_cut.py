@@ -32,12 +32,12 @@ class RandomCut:
         if self.k < 1:
             raise ValueError(f"k must be at least 1, got {self.k}")
 
-    def decision(self, tree: RolloutTree) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if it does not decide at this turn."""
-        if group_at(tree, self.k) is None:
+    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
+        """Returns the gate's decision on the tree; None if it does not decide at this step."""
+        if step != self.k or group_at(tree, step) is None:
             return None
         draw = random.Random(f"{self.seed} {tree.version} {tree.state.id}").random()
         return GateDecision(self.k, {}, draw < self.share)
 
-    def __call__(self, tree: RolloutTree) -> bool:
-        return noted(tree, self.decision(tree))
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
+        return noted(tree, self.decision(tree, step))

@@ -37,14 +37,14 @@ class Sequential:
         if not all(0 <= threshold <= 1 for threshold in thresholds):
             raise ValueError(f"thresholds must be shares in [0, 1], got {thresholds}")
 
-    def decision(self, tree: RolloutTree) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if no step of ``steps`` has just been taken."""
-        for step, threshold in zip(self.steps, self.thresholds, strict=True):
-            group = group_at(tree, step)
-            if group is not None:
-                distance = prefix_edit_distance(group)
-                return GateDecision(step, {DISTANCE: distance}, distance < threshold)
-        return None
+    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
+        """Returns the gate's decision on the tree; None if it does not decide at this step."""
+        threshold = dict(zip(self.steps, self.thresholds, strict=True)).get(step)
+        group = None if threshold is None else group_at(tree, step)
+        if threshold is None or group is None:
+            return None
+        distance = prefix_edit_distance(group)
+        return GateDecision(step, {DISTANCE: distance}, distance < threshold)
 
-    def __call__(self, tree: RolloutTree) -> bool:
-        return noted(tree, self.decision(tree))
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
+        return noted(tree, self.decision(tree, step))

@@ -34,13 +34,13 @@ class Signal:
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be a share in [0, 1], got {self.threshold}")
 
-    def decision(self, tree: RolloutTree) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if it does not decide at this turn."""
-        group = group_at(tree, self.k)
+    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
+        """Returns the gate's decision on the tree; None if it does not decide at this step."""
+        group = group_at(tree, step) if step == self.k else None
         if group is None:
             return None
         value = SIGNALS[self.signal](group)
         return GateDecision(self.k, {self.signal: value}, (value < self.threshold) == self.below)
 
-    def __call__(self, tree: RolloutTree) -> bool:
-        return noted(tree, self.decision(tree))
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
+        return noted(tree, self.decision(tree, step))

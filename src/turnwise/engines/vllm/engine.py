@@ -23,6 +23,7 @@ from typing import Any
 
 from turnwise.endpoints import Background, key_from
 from turnwise.engines.engine import Sample, Sampling, Told
+from turnwise.engines.schedule import Named, check_schedule
 from turnwise.engines.vllm.connection import Connection
 from turnwise.engines.vllm.local import Local, Process
 from turnwise.engines.vllm.patience import Patience
@@ -54,7 +55,10 @@ class VllmEngine:
     allow_stale: whether a history may go on under other weights than those that began it. Its tokens keep the log-probs
         under which they were drawn.
     key_variable: environment variable that holds the servers' token. Servers started here get a random one where it is unset.
+    schedule: ``free``, or ``rounds`` (``engines.schedule``).
     """
+
+    served = True
 
     def __init__(
         self,
@@ -68,8 +72,10 @@ class VllmEngine:
         max_length: int = 4096,
         allow_stale: bool = False,
         key_variable: str = "TURNWISE_VLLM_KEY",
+        schedule: Named = "free",
     ) -> None:
         self.end_ids = frozenset(end_ids)
+        self.schedule = check_schedule(schedule)
         self.allow_stale, self.key_variable = allow_stale, key_variable
         self.folder = Path(folder)
         self.model, self.local, self.patience, self.max_length, self.say = model, local, patience, max_length, say
@@ -207,15 +213,14 @@ class VllmEngine:
         Raises:
             ServerError: no server can answer.
         """
-        if self._snapshot is None or self._background is None:
-            raise RuntimeError("there are no weights to sample from: call load_weights first")
         with self._busy:
+            background = self._ready()
             requests = [
                 self._request(self._node(node), sampling, seed) for node, seed in zip(nodes, seeds, strict=True)
             ]
             samples = [Sample([], [], truncated=True) for _ in nodes]
             done: SimpleQueue[_Outcome] = SimpleQueue()
-            self._background.submit(self._begin(list(nodes), requests, done)).result()
+            background.submit(self._begin(list(nodes), requests, done)).result()
             try:
                 for _ in nodes:
                     place, outcome = done.get()
@@ -229,8 +234,34 @@ class VllmEngine:
                     if on_sample is not None:
                         on_sample(place, outcome)
             finally:
-                self._background.submit(self._cancel(list(nodes))).result()
+                background.submit(self._cancel(list(nodes))).result()
             return samples
+
+    async def request(self, node: int, sampling: Sampling, seed: int) -> Sample:
+        """Samples one action for a node, appended to it, from any event loop. Cancelling it ends the request at the server too.
+
+        Raises:
+            ServerError: no server can answer.
+        """
+        background = self._ready()
+        server, body = self._request(self._node(node), sampling, seed)
+        sample = await asyncio.wrap_future(background.submit(self._complete(node, server, body)))
+        self._node(node).ids.extend(sample.ids)
+        return sample
+
+    async def _complete(self, node: int, server: Server, body: dict[str, Any]) -> Sample:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[node] = task
+        try:
+            return await server.complete(body)
+        finally:
+            self._tasks.pop(node, None)
+
+    def _ready(self) -> Background:
+        if self._snapshot is None or self._background is None:
+            raise RuntimeError("there are no weights to sample from: call load_weights first")
+        return self._background
 
     def _request(self, node: _Node, sampling: Sampling, seed: int) -> tuple[Server, dict[str, Any]]:
         assert self._snapshot is not None

@@ -13,7 +13,7 @@ from turnwise.algo.gates.oracle import Oracle
 from turnwise.algo.gates.random_cut import RandomCut
 from turnwise.algo.gates.sequential import Sequential
 from turnwise.algo.gates.signal import Signal
-from turnwise.types import GateDecision, RolloutTree, Turn
+from turnwise.types import RolloutTree, Turn
 
 Grow = Callable[..., RolloutTree]
 ALIKE = ["abcdef", "abcdef", "abcdef"]
@@ -22,14 +22,14 @@ APART = ["abcdef", "xyzdef", "abxyef"]
 
 def test_a_group_that_agrees_is_stopped_at_its_step_and_only_there(grow: Grow) -> None:
     gate = Divergence(k=3, threshold=0.1)
-    assert [gate(grow(ALIKE, step)) for step in (1, 2, 3, 4)] == [False, False, True, False]
-    assert not gate(grow(APART, 3))
+    assert [gate(grow(ALIKE, step), step) for step in (1, 2, 3, 4)] == [False, False, True, False]
+    assert not gate(grow(APART, 3), 3)
 
 
 def test_a_gate_writes_down_what_it_saw(grow: Grow) -> None:
     # abc-xyz 1, abc-abx 1/3, xyz-abx 1 (delete a b, x stays, insert y z: 4 edits; substitute all: 3): mean 7/9
     tree = grow(APART, 3)
-    assert not Divergence(k=3, threshold=0.5)(tree)
+    assert not Divergence(k=3, threshold=0.5)(tree, 3)
     (look,) = tree.looks
     assert (look.step, look.stop) == (3, False)
     assert look.values == {"prefix_edit_distance_mean": pytest.approx(7 / 9)}
@@ -38,78 +38,67 @@ def test_a_gate_writes_down_what_it_saw(grow: Grow) -> None:
 
 def test_the_threshold_is_not_reached_by_equality(grow: Grow) -> None:
     pair = ["abcdz", "abcxz"]  # d_4 = 1/4
-    assert not Divergence(k=4, threshold=0.25)(grow(pair, 4))
-    assert Divergence(k=4, threshold=0.2501)(grow(pair, 4))
-
-
-def test_there_is_no_second_look_at_a_step(grow: Grow) -> None:
-    tree = grow(ALIKE, 3)
-    tree.looks.append(GateDecision(3, {}, stop=False))
-    assert not Divergence(k=3)(tree)
-    assert len(tree.looks) == 1
+    assert not Divergence(k=4, threshold=0.25)(grow(pair, 4), 4)
+    assert Divergence(k=4, threshold=0.2501)(grow(pair, 4), 4)
 
 
 def test_a_group_that_is_over_is_let_be(grow: Grow) -> None:
-    assert not Divergence(k=3)(grow(["abc", "abc"], 3))
-    assert not Divergence(k=3)(grow(["ab", "ab"], 2))
-    assert Divergence(k=3)(grow(["abc", "abcd"], 3))
+    assert not Divergence(k=3)(grow(["abc", "abc"], 3), 3)
+    assert not Divergence(k=3)(grow(["ab", "ab"], 2), 3)
+    assert Divergence(k=3)(grow(["abc", "abcd"], 3), 3)
 
 
 def test_rollouts_of_a_failed_world_are_not_compared(grow: Grow) -> None:
     tree = grow(["abcd", "abcd", "xyz"], 3)
     tree.invalid.add(next(i for i, turn in enumerate(tree.turns) if turn.text == "z"))
-    assert Divergence(k=3)(tree)
+    assert Divergence(k=3)(tree, 3)
     alone = grow(["abcd", "xyz"], 3)
     alone.invalid.add(next(i for i, turn in enumerate(alone.turns) if turn.text == "z"))
-    assert not Divergence(k=3)(alone)
+    assert not Divergence(k=3)(alone, 3)
     assert not alone.looks
 
 
-def test_a_rollout_that_began_again_has_not_ended(grow: Grow) -> None:
-    # Two rollouts agree; the third failed at its second turn and has taken one turn since it began again.
-    tree = grow(["abcd", "abcd", "xy"], 3)
-    tree.invalid.add(next(i for i, turn in enumerate(tree.turns) if turn.text == "y"))
-    tree.turns.append(Turn(-1, [1], [-1.0], "x", [7], "saw x"))
-    assert Divergence(k=3, threshold=0.1)(tree)
-    assert tree.looks[0].values == {"prefix_edit_distance_mean": 0.0}  # of the two that have taken three turns
-    again = grow(["abcd", "abcd", "xy"], 3)
-    again.invalid.add(next(i for i, turn in enumerate(again.turns) if turn.text == "y"))
-    again.turns.append(Turn(-1, [1], [-1.0], "x", [7], "saw x"))
-    Signal("termination_fraction", k=3, threshold=0.1, below=False)(again)
-    assert again.looks[0].values == {"termination_fraction": 0.0}
+def test_what_rollouts_did_beyond_the_step_is_not_compared(grow: Grow) -> None:
+    """One rollout is at turn three; another has gone on to turn five, and a third has ended there since."""
+    later = grow(["abc", "abcxy", "abcz"], 5)
+    last = next(turn for turn in later.turns if turn.text == "c" and turn.done)
+    last.observation_ids, last.done = [7], False  # the first goes on, and has no fourth turn yet
+    assert Divergence(k=3, threshold=0.1)(later, 3)
+    Signal("termination_fraction", k=3, threshold=0.1, below=False)(later, 3)
+    assert [look.values for look in later.looks] == [{"prefix_edit_distance_mean": 0.0}, {"termination_fraction": 0.0}]
 
 
 def test_rollouts_that_branched_below_the_root_are_not_compared(grow: Grow) -> None:
     tree = grow(ALIKE, 2)
     tree.turns += [Turn(0, [1], [-1.0], "c", [7]), Turn(0, [1], [-1.0], "c", [7])]
     tree.turns.append(Turn(len(tree.turns) - 1, [1], [-1.0], "d", [7]))
-    assert not Divergence(k=3)(tree)
+    assert not Divergence(k=3)(tree, 3)
     assert not tree.looks
 
 
 def test_any_signal_stops_below_or_above(grow: Grow) -> None:
     ending = ["abcd", "abcd", "abc", "ab"]  # half of it is over after three turns
-    assert Signal("termination_fraction", k=3, threshold=0.5, below=False)(grow(ending, 3))
-    assert not Signal("termination_fraction", k=3, threshold=0.51, below=False)(grow(ending, 3))
-    assert not Signal("termination_fraction", k=3, threshold=0.5)(grow(ending, 3))
-    assert Signal("action_bigram_jaccard_mean", k=3, threshold=0.01)(grow(ALIKE, 3))
+    assert Signal("termination_fraction", k=3, threshold=0.5, below=False)(grow(ending, 3), 3)
+    assert not Signal("termination_fraction", k=3, threshold=0.51, below=False)(grow(ending, 3), 3)
+    assert not Signal("termination_fraction", k=3, threshold=0.5)(grow(ending, 3), 3)
+    assert Signal("action_bigram_jaccard_mean", k=3, threshold=0.01)(grow(ALIKE, 3), 3)
 
 
 def test_either_clause_stops(grow: Grow) -> None:
     gate = Either(k=3, threshold=0.1, ended=0.5)
     apart_and_over = ["abcd", "xyzd", "m", "no"]
     tree = grow(apart_and_over, 3)
-    assert gate(tree)
+    assert gate(tree, 3)
     assert tree.looks[0].values["termination_fraction"] == 0.5
-    assert gate(grow(ALIKE, 3))
-    assert not gate(grow(APART, 3))
+    assert gate(grow(ALIKE, 3), 3)
+    assert not gate(grow(APART, 3), 3)
 
 
 def test_random_cuts_are_named_by_seed_state_and_version(grow: Grow) -> None:
     gate = RandomCut(share=0.3, k=3)
 
     def cuts(gate: RandomCut, version: int) -> list[bool]:
-        return [gate(grow(APART, 3, f"s{i}", version)) for i in range(400)]
+        return [gate(grow(APART, 3, f"s{i}", version), 3) for i in range(400)]
 
     first = cuts(gate, 0)
     assert first == cuts(gate, 0)
@@ -120,22 +109,22 @@ def test_random_cuts_are_named_by_seed_state_and_version(grow: Grow) -> None:
 
 def test_the_oracle_stops_whom_it_knows(grow: Grow) -> None:
     gate = Oracle(zero_variance=["bad"], k=3)
-    assert gate(grow(APART, 3, "bad"))
-    assert not gate(grow(ALIKE, 3, "good"))
-    assert not gate(grow(APART, 2, "bad"))
+    assert gate(grow(APART, 3, "bad"), 3)
+    assert not gate(grow(ALIKE, 3, "good"), 3)
+    assert not gate(grow(APART, 2, "bad"), 2)
 
 
 def test_several_looks_stop_at_the_first_that_agrees(grow: Grow) -> None:
     gate = Sequential(steps=[2, 4], thresholds=[0.0, 0.3])
     late = ["abcdefg", "xbcdefg"]  # d_2 = 1/2, d_4 = 1/4
     tree = grow(late, 2)
-    assert not gate(tree)
+    assert not gate(tree, 2)
     noted, tree = tree.looks, grow(late, 4)
     tree.looks = noted
-    assert gate(tree)
+    assert gate(tree, 4)
     assert [(look.step, look.stop) for look in tree.looks] == [(2, False), (4, True)]
-    assert Sequential(steps=[2, 4], thresholds=[0.6, 0.0])(grow(late, 2))
-    assert not gate(grow(late, 3))
+    assert Sequential(steps=[2, 4], thresholds=[0.6, 0.0])(grow(late, 2), 2)
+    assert not gate(grow(late, 3), 3)
 
 
 @pytest.mark.parametrize(

@@ -26,20 +26,26 @@ def gate(by_text: dict[str, float], rewards: Sequence[float], **settings: float)
 def test_what_has_ended_counts_with_its_reward_and_what_runs_with_its_prediction(grow: Grow) -> None:
     tree = grow(["abc", "axyz", "auvw"], 3)  # the first has ended at its third turn
     judged = gate({"b": 0.1, "x": 0.8, "u": 0.25}, [1.0, 0.0, 0.0], k=3, threshold=0.0)
-    assert not judged(tree)
+    assert not judged(tree, 3)
     (look,) = tree.looks
     assert look.step == 3 and look.values == {MIXED: pytest.approx(1 - 1 * 0.8 * 0.25 - 0)}
-    assert gate({"x": 0.8, "u": 0.25}, [1.0, 0.0, 0.0], k=3, threshold=0.81)(grow(["abc", "axyz", "auvw"], 3))
+    assert gate({"x": 0.8, "u": 0.25}, [1.0, 0.0, 0.0], k=3, threshold=0.81)(grow(["abc", "axyz", "auvw"], 3), 3)
 
 
 def test_invalid_rollouts_and_other_steps_are_left_out(grow: Grow) -> None:
     tree = grow(["abcd", "axyz", "auvw"], 3)
     tree.invalid.add(next(i for i, turn in enumerate(tree.turns) if turn.text == "v"))
     judged = gate({"b": 0.5, "x": 0.5}, [0.0, 0.0, 0.0], k=3, threshold=0.0)
-    judged(tree)
+    judged(tree, 3)
     assert tree.looks[0].values[MIXED] == pytest.approx(0.5)
     early = grow(["abcd", "axyz"], 2)
-    assert not gate({}, [0.0, 0.0], k=3, threshold=1.0)(early) and early.looks == []
+    assert not gate({}, [0.0, 0.0], k=3, threshold=1.0)(early, 2) and early.looks == []
+
+
+def test_a_rollout_beyond_the_step_counts_with_what_was_predicted_there(grow: Grow) -> None:
+    tree = grow(["abcde", "axyz"], 5)  # the second has ended at its fourth turn, the first is at its fifth
+    gate({"b": 0.5, "x": 0.25}, [0.0, 1.0], k=3, threshold=0.0)(tree, 3)
+    assert tree.looks[0].values[MIXED] == pytest.approx(1 - 0.5 * 0.25 - 0.5 * 0.75)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8))

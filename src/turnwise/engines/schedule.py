@@ -1,0 +1,247 @@
+"""When the engine starts to sample: in rounds of all live rollouts, or as soon as one rollout asks.
+
+A rollout is a coroutine that awaits :meth:`Schedule.sample`. All coroutines of one call share an event loop and a schedule:
+
+    rounds    a batch starts when every live rollout waits for its next action. The batches are the same in every run, so that
+              the log-probs are too, to the last bit.
+    slices    the engine of this process samples a few tokens for all that wait, then those that asked meanwhile join them.
+    requests  each action is a request of its own to a server, which decodes it beside the others.
+
+Draws are seeded by name, so the schedules draw the same tokens, except where the last digits of a log-prob decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from turnwise.engines.engine import Engine, Sample, Sampling
+from turnwise.engines.spooled import Spooled
+
+Named = Literal["rounds", "free"]
+SLICE = 32  # tokens that a slice adds to each action
+
+Begin = Callable[[Sample], Any]
+"""Called with an action as soon as it is complete, also while others of its batch are still decoded."""
+
+
+class Action(NamedTuple):
+    """A complete action, and what ``begin`` returned for it (None without ``begin``)."""
+
+    sample: Sample
+    begun: Any
+
+
+class Schedule(Protocol):
+    """``cancelled`` counts the actions whose rollout ended while they were decoded, and ``cancelled_tokens`` their tokens, as far
+    as they are known (a server does not tell)."""
+
+    cancelled: int
+    cancelled_tokens: int
+
+    async def sample(self, number: int, node: int, seed: int, begin: Begin | None = None) -> Action:
+        """Samples the next action of the rollout with this number at its node.
+
+        Cancelling the coroutine ends the request. Its node must then be closed.
+        """
+        ...
+
+    def enter(self, member: object) -> None:
+        """Counts a rollout or a group as running, until it leaves or waits for an action."""
+        ...
+
+    def leave(self, member: object) -> None: ...
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        """Calls ``call`` once, before the next batch: with ``rounds``, when nobody is running."""
+        ...
+
+    async def run(self) -> None:
+        """Samples until it is cancelled. An error of the engine is raised here."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    number: int
+    node: int
+    seed: int
+    answer: asyncio.Future[Sample]
+    begin: Begin | None = None
+    begun: Any = None
+    sample: Sample = field(default_factory=lambda: Sample([], [], whole=False))  # what earlier slices wrote
+
+    def add(self, piece: Sample) -> None:
+        self.sample.ids += piece.ids
+        self.sample.logprobs += piece.logprobs
+        self.sample.truncated, self.sample.whole = piece.truncated, piece.whole
+
+
+class Rounds:
+    """A batch starts when every live rollout waits for its next action.
+
+    Args:
+        engine: samples the batch, in this thread.
+        sampling: of every action.
+        on_actions: is given the number of actions of each batch.
+    """
+
+    def __init__(self, engine: Engine, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
+        self.engine, self.sampling, self.on_actions = engine, sampling, on_actions
+        self.cancelled = self.cancelled_tokens = 0  # nobody else runs during a batch, so none is cancelled
+        self._running: set[object] = set()
+        self._asked: dict[int, _Asked] = {}
+        self._later: list[Callable[[], None]] = []
+        self._idle = asyncio.Event()
+
+    async def sample(self, number: int, node: int, seed: int, begin: Begin | None = None) -> Action:
+        asked = self._asked[number] = _Asked(number, node, seed, asyncio.get_running_loop().create_future(), begin)
+        self.leave(number)
+        try:
+            return Action(await asked.answer, asked.begun)
+        finally:
+            self._asked.pop(number, None)
+
+    def enter(self, member: object) -> None:
+        self._running.add(member)
+
+    def leave(self, member: object) -> None:
+        self._running.discard(member)
+        if not self._running:
+            self._idle.set()
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        self._later.append(call)
+
+    async def run(self) -> None:
+        while True:
+            await self._idle.wait()
+            self._idle.clear()
+            if self._later:
+                calls, self._later = self._later, []
+                for call in calls:
+                    call()
+            elif self._asked:
+                self._sample_all()
+
+    def _sample_all(self) -> None:
+        batch = sorted(self._asked.values(), key=lambda asked: asked.number)
+        self._asked.clear()
+
+        def told(place: int, sample: Sample) -> None:
+            begin = batch[place].begin
+            batch[place].begun = None if begin is None else begin(sample)
+
+        listens = any(asked.begin is not None for asked in batch)
+        nodes, seeds = [asked.node for asked in batch], [asked.seed for asked in batch]
+        samples = self.engine.sample(nodes, self.sampling, seeds, told if listens else None)
+        self.on_actions(len(batch))
+        for asked, sample in zip(batch, samples, strict=True):
+            self.enter(asked.number)
+            asked.answer.set_result(sample)
+
+
+class _Free:
+    """What the two schedules share in which no rollout waits for another. An action that an earlier start of the run has kept
+    (``engines.spooled``) is not sampled again."""
+
+    def __init__(self, engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
+        self.engine, self.sampling, self.on_actions = engine, sampling, on_actions
+        self.cancelled = self.cancelled_tokens = 0
+
+    async def sample(self, number: int, node: int, seed: int, begin: Begin | None = None) -> Action:
+        keeps = isinstance(self.engine, Spooled)
+        sample = self.engine.recall(node, seed) if keeps else None
+        if sample is None:
+            sample = await self._sample(number, node, seed)
+            self.on_actions(1)
+            if keeps:
+                self.engine.keep(node, seed, sample)
+        return Action(sample, None if begin is None else begin(sample))
+
+    async def _sample(self, number: int, node: int, seed: int) -> Sample:
+        raise NotImplementedError
+
+    def enter(self, member: object) -> None:
+        """Nobody waits for it."""
+
+    def leave(self, member: object) -> None:
+        """Nobody waits for it."""
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
+
+
+class Slices(_Free):
+    """The engine of this process samples ``SLICE`` tokens for every rollout that waits, and then those that asked meanwhile join.
+
+    Args: as :class:`Rounds`. The engine samples in parts (``steps`` of ``engines.tree.TreeEngine.sample``).
+    """
+
+    def __init__(self, engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
+        super().__init__(engine, sampling, on_actions)
+        self._asked: dict[int, _Asked] = {}
+        self._wanted = asyncio.Event()
+
+    async def _sample(self, number: int, node: int, seed: int) -> Sample:
+        asked = self._asked[number] = _Asked(number, node, seed, asyncio.get_running_loop().create_future())
+        self._wanted.set()
+        try:
+            return await asked.answer
+        except asyncio.CancelledError:
+            self._asked.pop(number, None)
+            self.cancelled += bool(asked.sample.ids)
+            self.cancelled_tokens += len(asked.sample.ids)
+            raise
+
+    async def run(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._sample_some(sorted(self._asked.values(), key=lambda asked: asked.number))
+            if not self._asked:
+                self._wanted.clear()
+            await asyncio.sleep(0)  # rollouts with an answer take their turn here, and join the next slice
+
+    def _sample_some(self, batch: list[_Asked]) -> None:
+        written = [len(asked.sample.ids) for asked in batch]
+        nodes, seeds = [asked.node for asked in batch], [asked.seed for asked in batch]
+        pieces = self.engine.sample(nodes, self.sampling, seeds, steps=SLICE, written=written) if batch else []
+        for asked, piece in zip(batch, pieces, strict=True):
+            asked.add(piece)
+            if piece.whole:
+                del self._asked[asked.number]
+                asked.answer.set_result(asked.sample)
+
+
+class Requests(_Free):
+    """Each action is a request of its own to a server. Args: as :class:`Rounds`; the engine has a coroutine ``request``."""
+
+    async def _sample(self, number: int, node: int, seed: int) -> Sample:
+        try:
+            return await self.engine.request(node, self.sampling, seed)  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    async def run(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+def schedule_of(engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> Schedule:
+    """Returns the schedule that ``engine.schedule`` names, as this engine can follow it."""
+    if getattr(engine, "schedule", "rounds") == "rounds":
+        return Rounds(engine, sampling, on_actions)
+    return (Requests if getattr(engine, "served", False) else Slices)(engine, sampling, on_actions)
+
+
+def check_schedule(schedule: str) -> Named:
+    """Returns ``schedule``.
+
+    Raises:
+        ValueError: there is no such schedule.
+    """
+    if schedule not in ("rounds", "free"):
+        raise ValueError(f"schedule must be rounds or free, got {schedule!r}")
+    return schedule  # type: ignore[return-value]

@@ -1,0 +1,82 @@
+"""Steps environments: in this thread, or in threads beside it where an environment waits for other processes.
+
+An environment of commands, servers or worker processes answers in milliseconds to seconds. Its step begins as soon as its action
+is complete, while the policy still samples others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from turnwise.envs.environment import EnvironmentFault, Session, Step
+from turnwise.rollouts.guard import guarded
+
+
+@dataclass(slots=True, eq=False)
+class Begun:
+    """A step that was handed to the threads. ``since``: when one of them began it, on the monotonic clock; None: not yet."""
+
+    step: Future[Step] | None = None
+    since: float | None = None
+
+
+class Answers:
+    """Args:
+    threads: steps under way at once; 0: every step is taken in this thread.
+    seconds: the time limit of a step, from when it begins; None: no limit.
+    """
+
+    def __init__(self, threads: int, seconds: float | None) -> None:
+        self.threads, self.seconds = threads, seconds
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="environment") if threads else None
+        self._moved = time.monotonic()  # when a thread last began or ended a step
+
+    def begin(self, session: Session, text: str) -> Begun:
+        """Hands a step to the threads, and returns at once."""
+        assert self._pool is not None
+        begun = Begun()
+        begun.step = self._pool.submit(self._run, begun, session, text)
+        return begun
+
+    def take(self, session: Session, text: str) -> Step:
+        """Takes a step in this thread.
+
+        Raises:
+            EnvironmentFault: the environment failed, or does not answer.
+        """
+        with guarded(self.seconds):
+            return session.step(text)
+
+    async def wait(self, begun: Begun) -> Step:
+        """Waits for a step that was begun. One that no thread has begun fails when the threads hang for ``seconds``.
+
+        Raises:
+            EnvironmentFault: the environment failed, or does not answer.
+        """
+        assert begun.step is not None
+        step = asyncio.wrap_future(begun.step)
+        asked = time.monotonic()
+        while True:
+            since = begun.since or max(asked, self._moved)
+            left = None if self.seconds is None else max(0.0, since + self.seconds - time.monotonic())
+            await asyncio.wait([step], timeout=left)
+            if step.done():
+                return step.result()
+            if self.seconds is not None and (begun.since or max(asked, self._moved)) == since:
+                step.cancel()
+                raise EnvironmentFault(f"no answer within {self.seconds:g} s")
+
+    def close(self) -> None:
+        """Cancels the steps that have not begun."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, begun: Begun, session: Session, text: str) -> Step:
+        begun.since = self._moved = time.monotonic()
+        try:
+            return self.take(session, text)
+        finally:
+            self._moved = time.monotonic()

@@ -1,0 +1,86 @@
+"""One rollout tree while it is sampled: its first rollouts, its gate, and the branches that the allocator adds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from turnwise.algo.gates.gate import Gate
+from turnwise.engines.schedule import Schedule
+from turnwise.rollouts.branch import Branch
+from turnwise.types import RolloutTree
+
+Start = Callable[[RolloutTree, int, int], Sequence[Branch]]
+"""A tree, one of its turns (-1: its root) and how many rollouts begin there -> the rollouts."""
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Args:
+    number: in the order of the groups of a call.
+    tree: grows while the group runs.
+    count: of the first rollouts.
+    gate: decides after each step of the first rollouts whether the group is stopped.
+    schedule: of the engine.
+    start, roll_out, expand: begin rollouts, run one of them to its end, and name the turns where further ones begin.
+    """
+
+    number: int
+    tree: RolloutTree
+    count: int
+    gate: Gate
+    schedule: Schedule
+    start: Start
+    roll_out: Callable[[Branch, Group], Awaitable[None]]
+    expand: Callable[[Group], Awaitable[Mapping[int, int]]]
+    asked: int = 0  # the last step at which the gate was asked
+    _going: dict[Branch, asyncio.Task[None]] = field(default_factory=dict)
+    _first: bool = True  # a gate compares first rollouts, because continuations of one are alike
+
+    async def run(self) -> None:
+        """Samples the tree to its end."""
+        await self._all(self.start(self.tree, -1, self.count))
+        self._first = False
+        if not self.tree.stopped:
+            branches = await self.expand(self)
+            await self._all([r for turn, count in branches.items() for r in self.start(self.tree, turn, count)])
+        self.schedule.leave(self)
+
+    def goes_on(self, branch: Branch) -> bool:
+        """Asks the gate where the slowest rollout has reached a new step; returns whether ``branch`` takes another turn."""
+        branch.reached = branch.depth
+        if self._first and not self.tree.stopped:
+            reached = min((other.reached for other in self._going), default=0)
+            while self.asked < reached and not self.tree.stopped:
+                self.asked += 1
+                self.tree.stopped = self.gate(self.tree, self.asked)
+            if self.tree.stopped:
+                for other, task in self._going.items():
+                    if other is not branch:
+                        task.cancel()
+        return not self.tree.stopped
+
+    async def _all(self, branches: Sequence[Branch]) -> None:
+        if not branches:
+            return
+        for branch in branches:
+            self.schedule.enter(branch.number)
+            self._going[branch] = asyncio.create_task(self._one(branch))
+        tasks = list(self._going.values())
+        self.schedule.leave(self)  # the last rollout to end lets the group run again
+        await asyncio.gather(*tasks)
+
+    async def _one(self, branch: Branch) -> None:
+        try:
+            await self.roll_out(branch, self)
+        except asyncio.CancelledError:
+            if not self.tree.stopped:
+                raise
+        finally:
+            del self._going[branch]
+        if self._going:
+            self.goes_on(branch)
+        else:
+            self.schedule.enter(self)
+        self.schedule.leave(branch.number)

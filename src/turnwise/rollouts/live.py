@@ -1,0 +1,230 @@
+"""Rollouts as coroutines: one call of :meth:`turnwise.rollouts.play.Player.play` while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from itertools import count as numbers
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from turnwise.algo.allocators.allocator import Allocator
+from turnwise.algo.gates.gate import Gate
+from turnwise.engines.engine import Sample
+from turnwise.engines.schedule import Begin, schedule_of
+from turnwise.envs.environment import EnvironmentFault, Step, environment_of
+from turnwise.rollouts.answers import Answers
+from turnwise.rollouts.branch import Branch
+from turnwise.rollouts.group import Group
+from turnwise.types import RolloutTree, State, Turn
+
+if TYPE_CHECKING:
+    from turnwise.rollouts.play import Player
+
+T = TypeVar("T")
+
+OnReply = Callable[[State, Sequence[int]], None]
+"""A state and the ids of the one action that was taken there."""
+
+
+class Live:
+    """Args: as :meth:`turnwise.rollouts.play.Player.play`."""
+
+    def __init__(
+        self,
+        player: Player,
+        allocator: Allocator,
+        gate: Gate,
+        key: object,
+        on_turns: Callable[[int], None] | None,
+        on_reply: OnReply | None,
+    ) -> None:
+        self.player, self.engine, self.tally = player, player.engine, player.tally
+        self.allocator, self.gate, self.key, self.on_reply = allocator, gate, key, on_reply
+        self.local = player.max_turns == 1
+        waits = not self.local and getattr(player.environment, "waits", False)
+        self.answers = Answers(player.environment_threads if waits else 0, player.environment_seconds)
+        self.schedule = schedule_of(player.engine, player.sampling, on_turns or (lambda actions: None))
+        self._number = numbers()
+        self._opened: dict[int, None] = {}  # the engine's nodes
+        self._ended: list[tuple[Group, asyncio.Future[Mapping[int, int]]]] = []  # groups that may branch
+
+    async def run(self, trees: Sequence[RolloutTree], counts: Sequence[int]) -> None:
+        """Samples every tree to its end, from ``counts`` first rollouts each."""
+        groups = [
+            Group(number, tree, count, self.gate, self.schedule, self.start, self.roll_out, self.expand)
+            for number, (tree, count) in enumerate(zip(trees, counts, strict=True))
+        ]
+        for group in groups:
+            self.schedule.enter(group)
+        tasks = [asyncio.create_task(group.run()) for group in groups]
+        sampling = asyncio.create_task(self.schedule.run())
+        try:
+            await _all(tasks, sampling)
+        finally:
+            self.answers.close()
+            self.tally.cancelled += self.schedule.cancelled
+            self.tally.cancelled_tokens += self.schedule.cancelled_tokens
+        self.engine.close(list(self._opened))
+
+    async def roll_out(self, branch: Branch, group: Group) -> None:
+        """One rollout: it acts until its episode, its length or its group ends."""
+        answer = self.judge if self.local else self.step
+        going = True
+        while going:
+            begin = self._begin_of(branch)
+            try:
+                action = await self.schedule.sample(branch.number, branch.node, branch.seed(self.key), begin)
+            except asyncio.CancelledError:
+                self._close(branch.node)
+                raise
+            turn = self.record(branch, action.sample)
+            try:
+                going = await answer(branch, turn, action.begun)
+            except EnvironmentFault:
+                branch.tree.invalid.add(branch.parent)
+                going = self.begin(branch, again=True)
+            going = going and group.goes_on(branch)
+
+    def record(self, branch: Branch, sample: Sample) -> Turn:
+        """Adds an action to the tree."""
+        text = self.player.chat.decode(sample.ids)
+        turn = Turn(branch.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated)
+        branch.tree.turns.append(turn)
+        branch.parent = len(branch.tree.turns) - 1
+        branch.depth += 1
+        self.tally.turns += 1
+        self.tally.tokens += len(sample.ids)
+        return turn
+
+    async def judge(self, branch: Branch, turn: Turn, begun: object) -> bool:
+        """Judges a single action where it was made: PivotRL's local rollouts."""
+        turn.done = True
+        self.player.verdicts.judge(branch.tree.state, turn)
+        return False
+
+    async def step(self, branch: Branch, turn: Turn, begun: Any) -> bool:
+        """Waits for the environment's answer; returns whether the rollout may take another turn."""
+        player, session = self.player, branch.session
+        assert session is not None
+        step: Step = await self.answers.wait(begun) if begun else self.answers.take(session, turn.text)
+        turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
+        turn.info.update(step.info)
+        turn.info["won"] = step.won
+        if step.messages:
+            turn.info["role"] = step.messages[-1]["role"]
+        if step.done or (player.max_turns is not None and branch.depth >= player.max_turns):
+            return False
+        bridge = player.chat.bridge(step.shown, turn.truncated)
+        branch.length += len(turn.action_ids) + len(bridge)
+        if branch.length + player.sampling.max_tokens > player.max_length:
+            return False
+        turn.observation_ids = bridge
+        self.engine.extend(branch.node, bridge)
+        return True
+
+    # -- where rollouts begin ------------------------------------------------------------------------------------------
+
+    def start(self, tree: RolloutTree, turn: int, count: int) -> list[Branch]:
+        """Starts ``count`` rollouts from a turn of the tree (-1: its root)."""
+        if count == 0:
+            return []
+        state = tree.state
+        ids, actions = list(state.ids), list(state.actions)
+        for t in tree.path(turn):
+            ids += tree.turns[t].action_ids + tree.turns[t].observation_ids
+            actions.append(tree.turns[t].text)
+        origin = self._open(self.engine.open(ids, near=state.task.id))
+        first = len(tree.turns)  # a number no earlier branch of this tree has had
+        branches: list[Branch] = []
+        for place in range(count):
+            branch = Branch(tree, next(self._number), turn, first + place, origin, tuple(actions), len(ids))
+            if not self.begin(branch):
+                self.tally.faults += count - place - 1  # the others stand at the same place
+                break
+            branches.append(branch)
+        return branches
+
+    def begin(self, branch: Branch, again: bool = False) -> bool:
+        """Puts a rollout at its anchor, at once or ``again``; False if the environment fails more often than is retried."""
+        while True:
+            if again and branch.attempt == self.player.retries:
+                self.tally.faults += 1
+                return False
+            branch.attempt += again
+            self.tally.retries += again
+            try:
+                if not self.local:
+                    branch.session = self.player.episodes.after(branch.tree.state.task, branch.actions)
+            except EnvironmentFault:
+                again = True
+                continue
+            branch.node = self._open(self.engine.fork(branch.origin))
+            branch.parent, branch.length = branch.anchor, branch.tokens
+            branch.depth = branch.reached = len(branch.tree.path(branch.anchor))
+            return True
+
+    async def expand(self, group: Group) -> Mapping[int, int]:
+        """Asks the allocator where a group branches whose own first rollouts have ended: turn -> count."""
+        branches: asyncio.Future[Mapping[int, int]] = asyncio.get_running_loop().create_future()
+        self._ended.append((group, branches))
+        if len(self._ended) == 1:
+            self.schedule.when_idle(self._expand)
+        self.schedule.leave(group)
+        return await branches
+
+    def _expand(self) -> None:
+        """Expands all groups that have ended, together and in their order, so that an allocator predicts them in one pass."""
+        ended, self._ended = sorted(self._ended, key=lambda each: each[0].number), []
+        found = self.allocator.expand([group.tree for group, _ in ended])
+        for (group, branches), counts in zip(ended, found, strict=True):
+            self.schedule.enter(group)
+            branches.set_result(counts)
+
+    # -- the engine's nodes, and what begins while others are sampled --------------------------------------------------
+
+    def _open(self, node: int) -> int:
+        self._opened[node] = None
+        return node
+
+    def _close(self, node: int) -> None:
+        if node in self._opened:
+            del self._opened[node]
+            self.engine.close([node])
+
+    def _begin_of(self, branch: Branch) -> Begin | None:
+        """What is done with an action as soon as it is complete."""
+        state, session = branch.tree.state, branch.session
+        if self.local:
+            return None if self.on_reply is None else partial(_reply, self.on_reply, state)
+        environment = environment_of(self.player.environment, state.task)
+        if session is None or not self.answers.threads or not getattr(environment, "waits", False):
+            return None
+        return lambda sample: self.answers.begin(session, self.player.chat.decode(sample.ids))
+
+
+def _reply(on_reply: OnReply, state: State, sample: Sample) -> None:
+    on_reply(state, sample.ids)
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None]) -> None:
+    """Waits for the tasks; an error of one, or of the endless one beside them, is raised at once."""
+    together: asyncio.Future[Any] = asyncio.gather(*tasks)
+    either: list[asyncio.Future[Any]] = [together, endless]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if endless.done():
+        endless.result()
+    together.result()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end in this thread. An interrupt is raised at once, also while the engine samples."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
