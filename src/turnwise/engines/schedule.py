@@ -202,7 +202,8 @@ class Slices(_Free):
             self._sample_some(sorted(self._asked.values(), key=lambda asked: asked.number))
             if not self._asked:
                 self._wanted.clear()
-            await asyncio.sleep(0)  # rollouts with an answer take their turn here, and join the next slice
+            for _ in range(2):  # rollouts with an action take their turn and join the next slice; those they cancel leave it
+                await asyncio.sleep(0)
 
     def _sample_some(self, batch: list[_Asked]) -> None:
         written = [len(asked.sample.ids) for asked in batch]

@@ -13,37 +13,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from turnwise.engines.actions import Decoder, Node
 from turnwise.engines.carried import Mark, Stops, segments_from
-from turnwise.engines.decode import Decode, Trunk, distinct
-from turnwise.engines.draw import draw
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.rows import Rows, StoredRow
 from turnwise.engines.schedule import Named, check_schedule
-from turnwise.engines.store import Kept, Store
+from turnwise.engines.store import Store
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.head import Head
 from turnwise.models.kept import Needs, needs_of
 from turnwise.models.lean import forward_of
 from turnwise.models.policy import plain_copy
-from turnwise.models.recurrence import stack
-
-
-@dataclass(slots=True)
-class _Node:
-    row: StoredRow
-    length: int
-    pending: list[int] = field(default_factory=list)  # tokens that are in no row yet
-    kept: Kept | None = None  # keys and values of the first of them
-    hidden: Tensor | None = None  # (D,) last hidden state, from which the next token is drawn
 
 
 class TreeEngine:
@@ -126,7 +113,7 @@ class TreeEngine:
         else:
             self._shape, self._store = shape, Store(*shape)
         self._rows = Rows(self._store)
-        self._nodes: dict[int, _Node] = {}
+        self._nodes: dict[int, Node] = {}
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -136,15 +123,15 @@ class TreeEngine:
             raise ValueError("a history needs at least one token")
         row, shared = self._rows.find(ids)
         if row is not None and shared == len(ids):
-            return self._add(_Node(row, shared))
+            return self._add(Node(row, shared))
         if row is not None and shared == len(row.ids):
             row.ids.extend(ids[shared:])
-            return self._add(_Node(row, len(ids)))
-        return self._add(_Node(self._rows.add(ids, row, shared), len(ids)))
+            return self._add(Node(row, len(ids)))
+        return self._add(Node(self._rows.add(ids, row, shared), len(ids)))
 
     def fork(self, node: int) -> int:
         source = self._nodes[node]
-        return self._add(_Node(source.row, source.length, list(source.pending), source.kept, source.hidden))
+        return self._add(Node(source.row, source.length, list(source.pending), source.kept, source.hidden))
 
     def extend(self, node: int, ids: Sequence[int]) -> None:
         state = self._nodes[node]
@@ -155,13 +142,13 @@ class TreeEngine:
         for node in nodes:
             self._nodes.pop(node).row.users -= 1
 
-    def _add(self, node: _Node) -> int:
+    def _add(self, node: Node) -> int:
         node.row.users += 1
         self._next += 1
         self._nodes[self._next] = node
         return self._next
 
-    def _settle(self, node: _Node) -> None:
+    def _settle(self, node: Node) -> None:
         """Move a node's pending tokens into a row of which it is the end."""
         if not node.pending:
             return
@@ -177,7 +164,7 @@ class TreeEngine:
         node.pending = []
         node.hidden = None
 
-    def _take_kept(self, node: _Node) -> None:
+    def _take_kept(self, node: Node) -> None:
         """What decoding computed of the pending tokens is not computed again, if the row still holds what stands before."""
         row, kept = node.row, node.kept
         node.kept = None
@@ -217,19 +204,20 @@ class TreeEngine:
         order = sorted(range(len(states)), key=lambda i: (number[id(states[i].row)], states[i].length))
         rows = list({id(states[i].row): states[i].row for i in order}.values())
         samples: list[Any] = [None] * len(states)
+        decoder = Decoder(self._forward, self._head, self._store, self._recurrent, self.end_ids)
         for group in self._rows.groups(rows):
             members = {id(row) for row in group}
             chosen = [i for i in order if id(states[i].row) in members]
             self._prefill([states[i] for i in chosen], group)
             # twigs of one row stand side by side, in the order of the rows' places
             chosen.sort(key=lambda i: (states[i].row.slot, states[i].length))
-            drawn = self._decode(
+            drawn = decoder(
                 [states[i] for i in chosen],
                 sampling,
                 np.array([seeds[i] for i in chosen], dtype=np.uint64),
-                None if on_sample is None else partial(_tell, on_sample, chosen),
                 steps or sampling.max_tokens,
                 written_N[chosen],
+                None if on_sample is None else partial(_tell, on_sample, chosen),
             )
             for i, sample in zip(chosen, drawn, strict=True):
                 samples[i] = sample
@@ -237,10 +225,10 @@ class TreeEngine:
                 states[i].hidden = None
         return samples
 
-    def _prefill(self, states: list[_Node], rows: list[StoredRow]) -> None:
+    def _prefill(self, states: list[Node], rows: list[StoredRow]) -> None:
         """Compute keys and values up to every node's length, and the hidden state it draws from."""
         self._rows.place(rows)
-        waiting: dict[int, list[_Node]] = defaultdict(list)  # by slot
+        waiting: dict[int, list[Node]] = defaultdict(list)  # by slot
         for state in states:
             if self._recurrent:
                 mark = state.row.marks.get(state.length)
@@ -276,58 +264,6 @@ class TreeEngine:
                 for node in waiting[slot]:
                     if start < node.length <= stop:
                         node.hidden = states_T[node.length - 1 - start]
-
-    def _decode(
-        self,
-        states: list[_Node],
-        sampling: Sampling,
-        seeds_N: np.ndarray,
-        on_sample: Told | None,
-        steps: int,
-        written_N: np.ndarray,
-    ) -> list[Sample]:
-        """Draws all samples step by step. Samples that have written the same so far are one branch (axis _U) until they part."""
-        left_N = sampling.max_tokens - written_N
-        steps = min(steps, int(left_N.max()))
-        device, vocabulary = self._head.weight.device, len(self._head.weight)
-        rows_N = torch.tensor([s.row.slot for s in states], device=device)
-        trunk = Trunk.of(self._store, rows_N, max(s.length for s in states))
-        heads, twig_N = distinct([(id(s.row), s.length) for s in states])
-        length_U = torch.tensor([states[i].length for i in heads], device=device)
-        begin = stack([states[i].row.marks[states[i].length].states for i in heads]) if self._recurrent else None
-        plan = Decode(trunk, trunk.row_N[heads], length_U, steps, begin)
-        hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
-        samples = [Sample([], [], truncated=True) for _ in states]
-        live = np.arange(len(states))
-        for step in range(steps):
-            tokens_N, logps_N = draw(self._head(hidden_U), sampling, seeds_N[live], step + written_N[live], twig_N)
-            going = np.ones(len(live), dtype=bool)
-            for place, (i, token, logp) in enumerate(zip(live, tokens_N.tolist(), logps_N.tolist(), strict=True)):
-                samples[i].ids.append(token)
-                samples[i].logprobs.append(logp)
-                ends = token in self.end_ids
-                if ends or step + 1 == left_N[i]:
-                    going[place], samples[i].truncated = False, not ends
-            last = not going.any() or step + 1 == steps
-            ended = live[~going | last]
-            if step:
-                computed = plan.kept(torch.from_numpy(twig_N[~going | last]).to(device))
-            for place in live[going & last]:
-                samples[place].truncated = samples[place].whole = False
-            for place, i in enumerate(ended):
-                states[i].kept = computed[place] if step and not states[i].pending else None
-                if on_sample is not None and samples[i].whole:
-                    on_sample(int(i), samples[i])
-            if last:
-                break
-            live, written = live[going], tokens_N.cpu().numpy()[going]
-            twigs, twig_N = np.unique(twig_N[going] * vocabulary + written, return_inverse=True)
-            parent_U, token_U = (torch.from_numpy(x).to(device) for x in np.divmod(twigs, vocabulary))
-            plan.branch(parent_U)
-            length_U = length_U[parent_U]
-            hidden_U = self._forward(token_U[:, None], (length_U + step)[:, None], plan)[:, 0]
-            plan.grow()
-        return samples
 
 
 def _tell(on_sample: Told, places: Sequence[int], i: int, sample: Sample) -> None:
