@@ -14,7 +14,7 @@ from pathlib import Path
 from processes import PATIENCE, TICK, descendants
 from trial import LEASH, STOPPED, Trial, Unclear
 
-TORN = ("checkpoints/last.ckpt", "result.json", "rollouts/train.jsonl", "metrics.jsonl", "spool/0.bin")
+TORN = ("checkpoints/last.ckpt", "result.json", "rollouts/train.jsonl", "metrics.jsonl", "spool/0-0.bin")
 
 
 def kill_trainer(trial: Trial) -> None:

@@ -70,6 +70,15 @@ def test_batch_k_is_sampled_from_policy_k_minus_1(runs: Callable[..., Path], cap
     assert "log-probs differ" not in caplog.text  # they should: that is no alarm
 
 
+def test_with_two_ahead_batch_k_is_sampled_from_policy_k_minus_2(runs: Callable[..., Path]) -> None:
+    ahead = runs("ahead", "rollout.staleness=2", "trainer.max_epochs=4")
+    still, fresh = runs("still", "update.learning_rate=1e-30", "trainer.max_epochs=4"), runs("fresh")
+    first, second, third = (written(folder) for folder in (ahead, still, fresh))
+    assert [first[k] == second[k] for k in range(4)] == [True, True, True, False]
+    assert first[0] == third[0] and first[1] != third[1]
+    assert [row["rollout/staleness"] for row in trained(ahead)] == [0, 1, 2, 2]
+
+
 def test_looks_at_the_policy_in_between_change_nothing(runs: Callable[..., Path]) -> None:
     plain, looked = runs("plain", "rollout.staleness=1"), runs("looked", "rollout.staleness=1", "eval.every=1")
     a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (plain, looked))
@@ -78,12 +87,12 @@ def test_looks_at_the_policy_in_between_change_nothing(runs: Callable[..., Path]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", [0, 2])
+@pytest.mark.parametrize(("at", "staleness"), [(0, 1), (2, 1), (1, 2)])
 def test_a_sigterm_before_the_next_collection_begins_changes_nothing(
-    at: int, runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    at: int, staleness: int, runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lightning still trains and saves that iteration; the next start must know which policy collects the one after."""
-    settings = ("rollout.staleness=1", "trainer.max_epochs=5", "logger.wandb=null")
+    settings = (f"rollout.staleness={staleness}", "trainer.max_epochs=5", "logger.wandb=null")
     whole = runs("whole", *settings)
     taken = Overlap.take
 

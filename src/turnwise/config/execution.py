@@ -62,15 +62,15 @@ def _sharded(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that conflict with collecting the next iteration during an update (``rollout.staleness``)."""
+    """Reports settings that conflict with collecting further iterations during an update (``rollout.staleness``)."""
     if not value_of(cfg, "rollout", "staleness"):
         return []
     remedy = "set rollout.staleness=0"
     counts = [value_of(cfg, "trainer", key) for key in ("devices", "num_nodes")]
     reasons = (
         (
-            any(isinstance(count, int) and count > 1 for count in counts),
-            "several processes would exchange rollouts and gradients at the same time",
+            any(isinstance(count, int) and count > 1 for count in counts) and part_of(cfg, "engine") != "VllmEngine",
+            "several processes would exchange rollouts and gradients at the same time, unless engine=vllm samples for them",
         ),
         (part_of(cfg, "predictor"), "the predictor learns from each collection before the next one is allocated"),
         (value_of(cfg, "engine", "copy") is False, "engine.copy=false samples from the weights that are being trained"),

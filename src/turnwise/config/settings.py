@@ -132,8 +132,8 @@ class RolloutSettings:
         recorded: trees of each iteration that are written to ``rollouts/train.jsonl``.
         spool: how a collection resumes after the process was killed (``engines.spooled``). ``exact``: the run ends bit for bit
             like an uninterrupted one. ``quick``: less is computed again. None: nothing is saved during a collection.
-        staleness: how many updates the sampling policy may be behind the trained one: 0, or 1 to collect the next iteration
-            during the update on this one.
+        staleness: how many updates the sampling policy may be behind the trained one, which is also how many iterations are
+            collected ahead during the updates; at most 8.
         frozen: number of states from which the base policy samples before the first update. Every iteration then draws its
             ``states`` from these groups. None: each iteration samples its own.
     """
@@ -149,7 +149,7 @@ class RolloutSettings:
     environment_threads: int = 8
     recorded: int = 4
     spool: Literal["exact", "quick"] | None = "exact"
-    staleness: Literal[0, 1] = 0
+    staleness: int = 0
     frozen: int | None = None
 
     def __post_init__(self) -> None:
@@ -160,8 +160,8 @@ class RolloutSettings:
         if self.environment_threads < 0:
             raise ValueError(f"environment_threads must be at least 0, got {self.environment_threads}")
         _at_least(0, max_refills=self.max_refills, retries=self.retries, recorded=self.recorded)
-        if self.staleness not in (0, 1):
-            raise ValueError(f"staleness must be 0 or 1, got {self.staleness}")
+        if not 0 <= self.staleness <= 8:
+            raise ValueError(f"staleness must be from 0 to 8, got {self.staleness}")
         _at_least(self.sampling.max_tokens + 1, max_length=self.max_length)
         _at_least(1, states=self.states, turns=self.turns, trajectories=self.trajectories)
         if self.trajectories is not None and self.trajectories > self.states:

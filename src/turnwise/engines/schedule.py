@@ -202,7 +202,9 @@ class Slices(_Free):
             self._sample_some(sorted(self._asked.values(), key=lambda asked: asked.number))
             if not self._asked:
                 self._wanted.clear()
-            for _ in range(2):  # rollouts with an action take their turn and join the next slice; those they cancel leave it
+            for _ in range(
+                2
+            ):  # rollouts with an action take their turn and join the next slice; those they cancel leave it
                 await asyncio.sleep(0)
 
     def _sample_some(self, batch: list[_Asked]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from turnwise.engines.engine import Engine, Sample, Sampling, Told
 from turnwise.engines.spool import Key, Spool, digest
+from turnwise.engines.staged import stage
 
 
 class Spooled:
@@ -34,7 +35,10 @@ class Spooled:
         self.version = engine.version
         self.schedule, self.served = getattr(engine, "schedule", "rounds"), getattr(engine, "served", False)
         self._spool = spools[0]
-        self._begun: set[int] = set()  # versions: what is kept of them is of this start
+        self._earlier: dict[
+            int, dict[Key, Sample]
+        ] = {}  # of the version that is loaded: what an earlier start has kept
+        self._told: set[int] = set()  # versions
         self.restored = 0  # samples that were not drawn
         self.seconds = 0.0  # for keeping samples
         self._begin({})
@@ -54,13 +58,28 @@ class Spooled:
             OSError: the spool cannot be written.
         """
         self.engine.load_weights(model, version)
+        self._loaded(version)
+
+    def stage(self, model: Any, version: int) -> Callable[[], None]:
+        """See :func:`turnwise.engines.staged.stage`."""
+        load = stage(self.engine, model, version)
+
+        def both() -> None:
+            load()
+            self._loaded(version)
+
+        return both
+
+    def _loaded(self, version: int) -> None:
         self.version = version
         self._spool = self.spools[version % len(self.spools)]
         kept = self._spool.begin(version)
-        self._begin({} if version in self._begun else kept)
-        self._begun.add(version)
-        if self._known:
-            self.tell(f"taking up what policy {version} was collecting: {len(self._known):,} actions were kept")
+        # several collections may be of one version; what this start has written there is none of an earlier start
+        self._earlier = {version: self._earlier.get(version, kept)}
+        self._begin(self._earlier[version])
+        if self._known and version not in self._told:
+            self._told.add(version)
+            self.tell(f"resuming what policy {version} was collecting: {len(self._known):,} actions were kept")
 
     def report(self) -> dict[str, float]:
         """The engine's, ``restored``: samples that were not drawn again, and ``spool_seconds``: to keep samples."""

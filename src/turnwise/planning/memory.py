@@ -36,7 +36,7 @@ class Memory:
         drawing: keys and values of replies during decoding, with room for ``max_tokens`` each.
         activations: what a training pass keeps of the largest micro-batch.
         logits: of a training chunk or a sampling step, whichever is larger; of both if they run at the same time.
-        earlier: the trained weights of the previous update, with which an interrupted collection ahead is repeated.
+        earlier: the trained weights of the updates before, with which interrupted collections ahead are repeated.
         overlapped: whether sampling runs at the same time as training (``rollout.staleness``).
     """
 
@@ -119,7 +119,7 @@ def memory(
     drawn = max(held * tokens.samples, played)
     passes = ("mixed" in str(cfg.trainer.precision), bool(cfg["update"].recompute), bool(cfg["update"].offload))
     kept = activation_bytes(source, str(cfg.policy.dtype), lora, rows, row, scored, *passes) if trains else 0
-    ahead = trains and bool(cfg.rollout.staleness)
+    ahead = int(cfg.rollout.staleness) if trains else 0
     entries = (CHUNK * TRAINED_LOGIT if trains else 0, inside * drawn * DRAWN_LOGIT)
     return Memory(
         weights=beside * (shape.weight_bytes + shape.adapter_bytes) // shards + gathered,
@@ -127,12 +127,13 @@ def memory(
         if trains
         else 0,
         optimiser=beside * 2 * shape.trained_bytes // shards if trains else 0,
-        copy=shape.weight_bytes if cfg.engine.get("copy") else 0,  # as an attribute it is a method
+        # as an attribute it is a method; with k collections ahead, k - 1 copies wait for the engine
+        copy=shape.weight_bytes * max(1, ahead) if cfg.engine.get("copy") else 0,
         predictor=predictor.weight_bytes * 4 if predictor else 0,
         cache=inside * max(held * cached(shape, tokens.history), played * cached(shape, around.history)),
         drawing=inside * round(drawn * int(cfg.rollout.sampling.max_tokens) * shape.kv_bytes),
         activations=kept,
         logits=round((sum(entries) if ahead else max(entries)) * shape.vocabulary),
-        earlier=shape.trained_bytes if ahead else 0,
-        overlapped=ahead,
+        earlier=shape.trained_bytes * ahead,
+        overlapped=ahead > 0,
     )

@@ -223,7 +223,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     try:
         return loop.run_until_complete(work)
     finally:
-        loop.set_exception_handler(lambda *_: None)  # the error that ends everything is raised; those of the rest say nothing
+        loop.set_exception_handler(
+            lambda *_: None
+        )  # the error that ends everything is raised; those of the rest say nothing
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()

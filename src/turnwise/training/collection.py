@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
@@ -72,9 +72,9 @@ class Learner(Protocol):
 class Collection:
     """Returns the updates of an iteration, one for each optimiser step (``update.steps``).
 
-    With ``rollout.staleness=1`` the next iteration is sampled from the current policy while this policy is trained: iteration k
-    learns from rollouts of policy k - 1 (the first from its own). The engine is then busy, and other users of it call
-    :meth:`settle` first.
+    With ``rollout.staleness=k`` up to k further iterations are sampled while the policy is trained: iteration i learns from
+    rollouts of policy i - k (the first k + 1 from policy 0). The engine is then busy, and other users of it call :meth:`settle`
+    first. In several processes the first one samples, from servers, and hands each collection to the others.
 
     Args:
         settings: how much an iteration collects, how it is packed, and the seed of the order of states and of every draw.
@@ -109,10 +109,11 @@ class Collection:
         self.halted = False
         self.sampled = parts.allocator is not None
         self.staleness = rollout.staleness if self.sampled else 0
-        if self.staleness and self.distributed.world > 1:
+        self.begun = -1  # the last iteration whose collection was begun
+        self.handed = bool(self.staleness) and self.distributed.world > 1  # whether the first process samples for all
+        if self.handed and not self.distributed.served:
             raise InputError(
-                "rollout.staleness=1 is for one process: the collections of several communicate at the same time as "
-                "their gradients; set rollout.staleness=0, or trainer.devices=1"
+                "rollout.staleness: in several processes it needs engine=vllm; set rollout.staleness=0, or trainer.devices=1"
             )
         self.learners: Sequence[Learner] = [parts.predictor] if parts.predictor else []
         self.by_root = {} if self.sampled else paths(states)
@@ -120,6 +121,7 @@ class Collection:
         if frozen is not None:
             roots = frozen.states
         self.memory: dict[str, float] = {}  # the advantage's; saved in the checkpoint (training/stream.py)
+        self._latest: dict[str, float] = {}  # the same, after the collections ahead
         self.collector = Collector(
             select=reprofile or Batches(roots, settings.seed, rollout.states, rollout.trajectories),
             play=frozen or (self._roll_out if self.sampled else self._demonstrate),
@@ -129,14 +131,14 @@ class Collection:
             batch_tokens=update.batch_tokens,
             steps=update.steps,
             max_refills=rollout.max_refills,
-            gather=self.distributed.gather if self.sampled else list,
+            gather=list if self.handed or not self.sampled else self.distributed.gather,
         )
 
     def __call__(self, iteration: int) -> list[Update]:
         if self.reprofile is not None:
             self.reprofile.prepare(iteration)
         began, cpu_began = time.monotonic(), time.process_time()
-        gathered = self.overlap.take(iteration) or self._now(iteration)
+        gathered = self._taken(iteration)
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
         self.module.staleness = self._stale(experience) if self.sampled else 0
         packing = time.monotonic()
@@ -148,16 +150,16 @@ class Collection:
             name: value for learner in self.learners for name, value in learner.learn(iteration, experience).items()
         }
         if self.sampled:
-            learned |= sampling_metrics(self.distributed.add(gathered.engine), self.module.staleness, waited)
+            learned |= sampling_metrics(self._add(gathered.engine), self.module.staleness, waited)
         if self.reprofile is not None:
             learned |= self.reprofile.collected(experience)
-        cost = self.distributed.add(gathered.cost)
-        judge = self.distributed.add(gathered.judge, largest=SLOWEST) if self.parts.judged else {}
-        ahead = self._ahead(iteration + 1)
+        cost = self._add(gathered.cost)
+        judge = self._add(gathered.judge, largest=SLOWEST) if self.parts.judged else {}
+        ahead = self._ahead(iteration)
         whole = replace(gathered, cost=cost, judge=judge, seconds=seconds)
         self.recorder.collected(iteration, whole, packed, learned, cpu_began, done - began)
-        if ahead is not None:
-            self.overlap.begin(iteration + 1, ahead)
+        for further, work in ahead.items():
+            self.overlap.begin(further, work)
         return [update.share(self.distributed.rank, self.distributed.world) for update in packed]
 
     def settle(self) -> None:
@@ -173,38 +175,71 @@ class Collection:
         self.halted = True
         self.overlap.settle()
 
-    def _now(self, iteration: int) -> Gathered:
+    def _taken(self, iteration: int) -> Gathered:
+        """Returns what the iteration collected; in every process the same, if the first one samples for all."""
+        gathered = self.overlap.take(iteration) if iteration <= self.begun else self._now(iteration)
+        if self.handed:
+            gathered = self.distributed.broadcast(gathered)
+        assert gathered is not None
+        return gathered
+
+    def _now(self, iteration: int) -> Gathered | None:
         """Collects this iteration from the policy that a run without restarts would have used."""
         began = time.monotonic()
+        self.begun, self._latest = iteration, self.memory
         if self.sampled and self.frozen is None:
-            with become(self.module, self.module.earlier):
+            with become(self.module, self.module.earlier[0] if self.module.earlier else None):
                 self.module.sync_weights(self.player.engine)
-        return self._gather(iteration, self.memory, began)
+        return None if self.handed and not self.distributed.first else self._gather(iteration, began)
 
-    def _ahead(self, iteration: int) -> Callable[[], Gathered] | None:
-        """Returns the work of collecting the next iteration from the current policy; None without overlap.
+    def _ahead(self, iteration: int) -> dict[int, Callable[[], Gathered]]:
+        """Returns the work of the collections that are begun now, by iteration; empty without overlap.
+
+        In the middle of a run that is one, ``iteration`` + k, from the current policy. The first k of a start go before it.
 
         The engine gets the weights even if it has them, because that empties its cache: after a resume the cache is empty too,
         and last digits depend on what is cached.
         """
-        if not self.staleness or iteration >= self.settings.iterations:
-            return None
-        self.module.earlier = remembered(
-            self.module
-        )  # also if the run ends now: its next start collects with this policy
+        if not self.staleness or iteration + 1 >= self.settings.iterations:
+            return {}
+        now = remembered(self.module)
+        # the policies of the iterations that follow; also if the run ends now: its next start collects with them
+        self.module.earlier = [*(self.module.earlier or [now] * self.staleness)[1:], now]
         if self.module.trainer.received_sigterm:
-            return None
-        began = time.monotonic()
-        self.module.sync_weights(self.player.engine)
-        return partial(self._gather, iteration, self.memory, began)
+            return {}
+        first, last = self.begun + 1, min(iteration + self.staleness, self.settings.iterations - 1)
+        self.begun = max(self.begun, last)
+        policies = [*self.module.earlier[:-1], None]  # None: the current one
+        work = {i: self._later(i, policies[i - iteration - 1]) for i in range(first, last + 1)}
+        return {} if self.handed and not self.distributed.first else work
 
-    def _gather(self, iteration: int, memory: Mapping[str, float], began: float) -> Gathered:
+    def _later(self, iteration: int, policy: dict[str, Any] | None) -> Callable[[], Gathered]:
+        """Returns the work of collecting an iteration from a policy (None: the current one), in the thread."""
+        began = time.monotonic()
+        with become(self.module, policy):
+            if self.staleness == 1:  # the engine is free, and needs no copy
+                self.module.sync_weights(self.player.engine)
+                return partial(self._gather, iteration, began)
+            load = self.module.stage_weights(self.player.engine)
+
+        def work() -> Gathered:
+            load()
+            return self._gather(iteration, time.monotonic())
+
+        return work
+
+    def _gather(self, iteration: int, began: float) -> Gathered:
         before = asdict(self.player.tally)
-        experience = self.collector.collect(iteration, memory)
+        experience = self.collector.collect(iteration, self._latest)
+        self._latest = dict(experience.memory)
         cost = {name: count - before[name] for name, count in asdict(self.player.tally).items()}
         judge = self.parts.judged.report() if self.parts.judged else {}
         engine = self.player.engine.report() if self.sampled else {}
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
+
+    def _add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
+        """Adds up the processes' counts; those of a collection that was handed over are whole already."""
+        return dict(mine) if self.handed else self.distributed.add(mine, largest)
 
     def _stale(self, experience: Experience) -> int:
         """Returns by how many updates the oldest rollouts are behind the policy."""

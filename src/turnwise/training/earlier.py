@@ -1,4 +1,4 @@
-"""The policy before the last update. After a kill, rollouts that were begun with it are sampled from it again."""
+"""Policies of earlier updates. After a kill, rollouts that were begun with them are sampled from them again."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from turnwise.algo.losses.loss import Loss, LossInputs, Max, Mean, merge_metrics
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Engine
+from turnwise.engines.staged import stage
 from turnwise.errors import Stopped
 from turnwise.models.policy import adapter_off
 from turnwise.models.score import score
@@ -76,7 +77,9 @@ class PolicyModule(LightningModule):
         self.skips_in_a_row = 0
         self.halvings = 0
         self.staleness = 0  # updates that the rollouts of the update under way are behind
-        self.earlier: dict[str, Any] | None = None  # see training/earlier.py; travels in the checkpoint
+        self.earlier: list[
+            dict[str, Any]
+        ] = []  # policies of the collections ahead (training/earlier.py); in the checkpoint
         self.last_metrics: dict[str, float] = {}  # of the last collection
         self.evaluate: Callable[[int], None] | None = None  # set by the run: it needs the engine and the environment
         self._parts: list[list[dict[str, Mean | Max]]] = []  # of each step on the one under way, as the norms
@@ -91,6 +94,10 @@ class PolicyModule(LightningModule):
         model = Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
         if self.distributed.samples:
             engine.load_weights(model, self.version)
+
+    def stage_weights(self, engine: Engine) -> Callable[[], None]:
+        """Copies the current weights and returns a function that gives them to ``engine`` later."""
+        return stage(engine, self.model, self.version) if self.distributed.samples else lambda: None
 
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -277,13 +284,13 @@ class PolicyModule(LightningModule):
         trained = {name for name, p in self.named_parameters() if p.requires_grad}
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in trained}
         checkpoint["turnwise"] = {name: getattr(self, name) for name in _KEPT}
-        if self.earlier is not None:
+        if self.earlier:
             checkpoint["earlier"] = self.earlier
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for name in _KEPT:
             setattr(self, name, checkpoint["turnwise"][name])
-        self.earlier = checkpoint.get("earlier")
+        self.earlier = checkpoint.get("earlier", [])
 
     def validation_step(self, iteration: int, batch_idx: int = 0) -> None:
         """Evaluates the policy after ``iteration``."""

@@ -50,15 +50,16 @@ def spooled(
 ) -> Iterator[Player]:
     """The player of a run's collections. Its samples are kept in the run's folder until the block ends without an error.
 
-    With a server, kept samples are used as they are: its log-probs depend on the batch and cannot be repeated exactly.
+    With a server, and with ``engine.schedule=free``, kept samples are used as they are: their log-probs depend on what shared the
+    batch and cannot be repeated exactly.
     """
     if cfg.rollout.spool is None:
         yield player
         return
     folder = Path(cfg.paths.out) / "spool"
-    names = [f"{distributed.rank}.bin", f"{distributed.rank}-odd.bin"][: 1 + cfg.rollout.staleness]
+    names = [f"{distributed.rank}-{number}.bin" for number in range(1 + cfg.rollout.staleness)]
     spools = [Spool(folder / name, config_hash(cfg)) for name in names]
-    exact = cfg.rollout.spool == "exact" and not distributed.served
+    exact = cfg.rollout.spool == "exact" and not distributed.served and cfg.engine.get("schedule", "rounds") == "rounds"
     try:
         yield replace(player, engine=Spooled(player.engine, spools, exact, log))
     finally:

@@ -20,18 +20,18 @@ def module_at(weight: float, version: int) -> PolicyModule:
 
 def test_it_is_what_it_was_and_then_again_what_it_is() -> None:
     module = module_at(1.0, 3)
-    module.earlier = remembered(module)
+    module.earlier = [remembered(module)]
     with torch.no_grad():
         module.model.weight.fill_(2.0)
     module.version = 4
-    with become(module, module.earlier):
+    with become(module, module.earlier[0]):
         assert (module.model.weight.item(), module.version) == (1.0, 3)
     assert (module.model.weight.item(), module.version) == (2.0, 4)
 
 
 def test_what_was_never_told_stays_as_it_is() -> None:
     module = module_at(1.0, 3)
-    with become(module, module.earlier):
+    with become(module, None):
         assert (module.model.weight.item(), module.version) == (1.0, 3)
     checkpoint = {"state_dict": module.state_dict()}
     module.on_save_checkpoint(checkpoint)
@@ -40,13 +40,13 @@ def test_what_was_never_told_stays_as_it_is() -> None:
 
 def test_a_checkpoint_knows_both() -> None:
     module = module_at(1.0, 3)
-    module.earlier = remembered(module)
+    module.earlier = [remembered(module)]
     module.version = 4
     checkpoint = {"state_dict": module.state_dict()}
     module.on_save_checkpoint(checkpoint)
     again = module_at(2.0, 0)
     again.on_load_checkpoint(checkpoint)
     assert again.version == 4
-    with become(again, again.earlier):
+    with become(again, again.earlier[0]):
         assert (again.model.weight.item(), again.version) == (1.0, 3)
     assert again.model.weight.item() == 2.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from functools import partial
 
 import pytest
 import torch
@@ -33,13 +35,36 @@ def test_what_it_raises_is_raised_where_it_is_taken() -> None:
     assert overlap.take(2) == "again"
 
 
-def test_nothing_is_mixed_up() -> None:
-    overlap = Overlap[str]()
-    overlap.begin(1, lambda: "one")
-    with pytest.raises(RuntimeError, match="1 is under way, and 2"):
-        overlap.begin(2, lambda: "two")
-    with pytest.raises(RuntimeError, match="1 was begun, not 2"):
+def test_pieces_run_one_after_the_other_and_are_taken_in_their_order() -> None:
+    overlap, order = Overlap[int](), []
+
+    def piece(number: int) -> int:
+        order.append(f"begins {number}")
+        time.sleep(0.01 * (3 - number))
+        order.append(f"ends {number}")
+        return number
+
+    for number in range(3):
+        overlap.begin(number, partial(piece, number))
+    with pytest.raises(RuntimeError, match="0 was begun, not 2"):
         overlap.take(2)
+    assert [overlap.take(number) for number in range(3)] == [0, 1, 2]
+    assert order == [f"{what} {number}" for number in range(3) for what in ("begins", "ends")]
+
+
+def test_a_piece_that_fails_ends_those_after_it() -> None:
+    overlap, ran = Overlap[int](), []
+
+    def fails() -> int:
+        raise OSError("no room")
+
+    overlap.begin(1, fails)
+    overlap.begin(2, lambda: ran.append(2) or 2)
+    overlap.settle()
+    for number in (1, 2):
+        with pytest.raises(OSError, match="no room"):
+            overlap.take(number)
+    assert not ran
 
 
 def test_it_computes_with_as_many_threads_as_whoever_began_it() -> None:

@@ -24,7 +24,7 @@ def player() -> Player:
 
 
 def configuration(out: Path, spool: str | None) -> DictConfig:
-    return OmegaConf.create({"paths": {"out": str(out)}, "rollout": {"spool": spool, "staleness": 0}})
+    return OmegaConf.create({"paths": {"out": str(out)}, "rollout": {"spool": spool, "staleness": 0}, "engine": {}})
 
 
 def test_without_a_spool_the_player_is_the_same(player: Player, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_what_is_kept_stays_when_training_breaks_off_and_goes_when_it_ends(
     assert not training.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert isinstance(playing.engine, Spooled) and playing.engine.exact is exact
     assert playing.engine.version == player.engine.version == 4 and playing.tally is player.tally
-    assert (tmp_path / "spool" / "0.bin").stat().st_size > 0
+    assert (tmp_path / "spool" / "0-0.bin").stat().st_size > 0
     (tmp_path / "spool" / "1.bin").write_bytes(b"of a start with two processes")
     with spooled(player, cfg, distributed, print):
         assert (tmp_path / "spool").exists()

@@ -16,7 +16,9 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -36,9 +38,6 @@ from turnwise.engines.vllm.wire import body_of
 class _Node:
     ids: list[int]
     digest: int  # of the history it began with; picks its server
-
-
-_Outcome = tuple[int, Sample | BaseException | None]  # place in the batch; None: cancelled
 
 
 class VllmEngine:
@@ -89,6 +88,7 @@ class VllmEngine:
         self.version = -1
         self.servers: list[Server] = []
         self._snapshot: Snapshot | None = None
+        self._staged: list[Snapshot] = []  # written and not loaded yet
         self._background: Background | None = None
         self._tasks: dict[int, asyncio.Task[Sample]] = {}  # by node; of the loop's thread
         self._nodes: dict[int, _Node] = {}
@@ -117,7 +117,7 @@ class VllmEngine:
         """
         for node in nodes:
             self._nodes.pop(node, None)
-        if self._background is not None and self._tasks:
+        if self._background is not None:
             self._background.submit(self._cancel(list(nodes))).result()
 
     def _add(self, node: _Node) -> int:
@@ -142,13 +142,29 @@ class VllmEngine:
             ServerError: a server does not start, is away for too long or cannot take these weights.
             OSError: the weights cannot be written.
         """
+        self.stage(model, version)()
+
+    def stage(self, model: Any, version: int) -> Callable[[], None]:
+        """Writes the weights now, and returns a function that loads them later, as :meth:`load_weights` does.
+
+        Raises:
+            OSError: the weights cannot be written.
+        """
+        snapshot = save(model, version, self.folder / "weights")
+        self._staged.append(snapshot)
+        return partial(self._load, snapshot)
+
+    def _load(self, snapshot: Snapshot) -> None:
         with self._busy:
-            snapshot, before = save(model, version, self.folder / "weights"), self._snapshot
-            self._snapshot = None  # should a server fail now, nothing is sampled from half of them
+            before, self._snapshot = (
+                self._snapshot,
+                None,
+            )  # should a server fail now, nothing is sampled from half of them
             background = self._started(snapshot)
             background.submit(_all([server.load(snapshot) for server in self.servers])).result()
-            forget(self.folder / "weights", snapshot, before)
-            self._snapshot, self.version = snapshot, version
+            self._staged.remove(snapshot)
+            forget(self.folder / "weights", snapshot, before, *self._staged)
+            self._snapshot, self.version = snapshot, snapshot.version
             if not self.allow_stale:
                 self._nodes.clear()
 
@@ -219,20 +235,21 @@ class VllmEngine:
                 self._request(self._node(node), sampling, seed) for node, seed in zip(nodes, seeds, strict=True)
             ]
             samples = [Sample([], [], truncated=True) for _ in nodes]
-            done: SimpleQueue[_Outcome] = SimpleQueue()
-            background.submit(self._begin(list(nodes), requests, done)).result()
+            done: SimpleQueue[tuple[int, Future[Sample]]] = SimpleQueue()
+            for place, (node, (server, body)) in enumerate(zip(nodes, requests, strict=True)):
+                under_way = background.submit(self._complete(node, server, body))
+                under_way.add_done_callback(lambda future, place=place: done.put((place, future)))  # type: ignore[misc]
             try:
                 for _ in nodes:
-                    place, outcome = done.get()
-                    if isinstance(outcome, BaseException):
-                        raise outcome
-                    node = self._nodes.get(nodes[place])
-                    if outcome is None or node is None:
+                    place, ended = done.get()
+                    sample = None if ended.cancelled() else ended.result()
+                    state = self._nodes.get(nodes[place])
+                    if sample is None or state is None:
                         continue  # closed meanwhile
-                    samples[place] = outcome
-                    node.ids.extend(outcome.ids)
+                    samples[place] = sample
+                    state.ids.extend(sample.ids)
                     if on_sample is not None:
-                        on_sample(place, outcome)
+                        on_sample(place, sample)
             finally:
                 background.submit(self._cancel(list(nodes))).result()
             return samples
@@ -269,23 +286,11 @@ class VllmEngine:
         body = body_of(node.ids, sampling, seed, self.end_ids, server.model, salt=self._snapshot.name)
         return server, body
 
-    async def _begin(
-        self, nodes: list[int], requests: list[tuple[Server, dict[str, Any]]], done: SimpleQueue[_Outcome]
-    ) -> None:
-        for place, (node, (server, request)) in enumerate(zip(nodes, requests, strict=True)):
-            task = asyncio.create_task(server.complete(request))
-            self._tasks[node] = task
-            task.add_done_callback(lambda task, place=place: done.put((place, _outcome(task))))  # type: ignore[misc]
-
     async def _cancel(self, nodes: list[int]) -> None:
         tasks = [task for node in nodes if (task := self._tasks.pop(node, None)) is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _outcome(task: asyncio.Task[Sample]) -> Sample | BaseException | None:
-    return None if task.cancelled() else task.exception() or task.result()
 
 
 async def _all(work: Sequence[Any]) -> None:

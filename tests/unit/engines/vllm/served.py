@@ -51,7 +51,9 @@ def written(model: str, prompt: list[int], seed: int, most: int) -> tuple[list[i
 
 
 class Server(ThreadingHTTPServer):
-    """``fault(path, nth)`` names what goes wrong with the nth request for a path, from 1, or None."""
+    """``fault(path, nth)`` names what goes wrong with the nth request for a path, from 1, or None. ``write(name, body)`` returns
+    the tokens of an action and their log-probs under the weights of that name; without it, a rule does (:func:`written`).
+    """
 
     daemon_threads = True
     request_queue_size = 256
@@ -62,6 +64,7 @@ class Server(ThreadingHTTPServer):
         self.fault: Callable[[str, int], str | None] = settings.get("fault", lambda path, nth: None)
         self.mode = settings.get("mode", "processed_logprobs")
         self.max_model_len = settings.get("max_model_len", 4096)
+        self.write: Callable[[str, dict[str, Any]], tuple[list[int], list[float]]] = settings.get("write", self._rule)
         self.delay: Callable[[dict[str, Any]], float] = settings.get("delay", lambda body: 0.0)
         self.adapters: dict[str, str] = {}
         self.unloaded: list[str] = []
@@ -72,6 +75,9 @@ class Server(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.connections: list[socket.socket] = []
         self.stopping = threading.Event()
+
+    def _rule(self, name: str, body: dict[str, Any]) -> tuple[list[int], list[float]]:
+        return written(name, body["prompt"], body["seed"], body["max_tokens"])
 
     @property
     def url(self) -> str:
@@ -200,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         if "allowed_token_ids" in body:
             ids, logprobs = body["allowed_token_ids"], [0.0 if server.mode == "processed_logprobs" else -1.9]
         else:
-            ids, logprobs = written(name, body["prompt"], body["seed"], body["max_tokens"])
+            ids, logprobs = server.write(name, body)
         prompt = body["prompt"]
         if fault == "short" and len(ids) > 1:
             ids, logprobs = ids[:-1], logprobs[:-1]
@@ -209,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
         choice = {
             "token_ids": ids,
             "prompt_token_ids": prompt,
-            "finish_reason": "stop" if ids[-1] == END else "length",
+            "finish_reason": "stop" if ids[-1] in body.get("stop_token_ids", [END]) else "length",
             "logprobs": {"token_logprobs": logprobs, "tokens": [f"token_id:{token}" for token in ids]},
         }
         if fault == "no_logprobs":

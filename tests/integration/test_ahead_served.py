@@ -1,0 +1,123 @@
+"""Collections ahead of the updates, sampled by a server: in one process and in two, and after a kill.
+
+The server speaks vLLM's interface and samples from the run's own policy, with the adapters that the run hands over.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from peft import PeftModel
+from safetensors.torch import load_file
+from tests.integration.test_ranks import assert_same, finish, kill_when, moments, rows
+from transformers import AutoModelForCausalLM
+
+from turnwise.engines.engine import Sampling
+from turnwise.engines.tree import TreeEngine
+from turnwise.models.shipped import tiny_path
+
+SERVED = Path(__file__).resolve().parents[1] / "unit" / "engines" / "vllm" / "served.py"
+EPOCHS = 4
+
+
+class Sampler:
+    """Actions of the policy in ``base`` with an adapter, one at a time."""
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.server = base, None
+        self._engines: dict[str, TreeEngine] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str, body: dict[str, Any]) -> tuple[list[int], list[float]]:
+        with self._lock:
+            if name not in self._engines:
+                model = AutoModelForCausalLM.from_pretrained(self.base, dtype="float32")
+                engine = TreeEngine(body["stop_token_ids"])
+                engine.load_weights(PeftModel.from_pretrained(model, self.server.adapters[name]).eval(), 0)
+                self._engines = {name: engine, **dict(list(self._engines.items())[:3])}
+            engine = self._engines[name]
+            node = engine.open(body["prompt"])
+            sampling = Sampling(temperature=body["temperature"], max_tokens=body["max_tokens"])
+            (sample,) = engine.sample([node], sampling, [body["seed"]])
+            engine.close([node])
+            return sample.ids, sample.logprobs
+
+
+def assert_alike(one: Path, other: Path) -> None:
+    """The same run, but for the order in which the actions of a group were complete."""
+    weights = [load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (one, other)]
+    assert all((tensor - weights[1][name]).abs().max() < 1e-5 for name, tensor in weights[0].items())
+    gradients = [moments(folder) for folder in (one, other)]
+    assert (gradients[0] - gradients[1]).abs().max() < 1e-5 * gradients[0].abs().max()
+    found = []
+    for folder in (one, other):
+        trees = rows(folder, "rollouts/train.jsonl")
+        actions = [sorted((turn["text"], round(turn["logprob"], 3)) for turn in tree["turns"]) for tree in trees]
+        plain = [{k: v for k, v in row.items() if not k.startswith("engine/")} for row in rows(folder)]
+        found.append([actions, plain])
+    assert_same(*found)
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    spec = importlib.util.spec_from_file_location("vllm_served", SERVED)
+    assert spec is not None and spec.loader is not None
+    served: ModuleType = sys.modules.setdefault("vllm_served", importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(served)
+    sampler = Sampler(tiny_path())
+    with served.serve(write=sampler) as server:
+        sampler.server = server
+        yield server
+
+
+@pytest.fixture
+def ahead(small: Callable[..., list[str]], server: Any) -> Callable[..., list[str]]:
+    def overrides(staleness: int, *more: str, out: str) -> list[str]:
+        settings = ("engine=vllm", f"engine.urls=[{server.url}]", f"rollout.staleness={staleness}", "name=ahead")
+        sizes = (
+            "eval.tasks=2",
+            "eval.attempts=1",
+            "eval.items=1",
+            f"trainer.max_epochs={EPOCHS}",
+            "rollout.recorded=6",
+        )
+        return small("pivotrl", *settings, *sizes, "policy.model=tiny", "update.learning_rate=0.001", *more, out=out)
+
+    return overrides
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_two_processes_collect_ahead_as_one_does(
+    staleness: int, ahead: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    finish(ahead(staleness, out="one"))
+    finish(ahead(staleness, "trainer.devices=2", out="two"))
+    assert_alike(tmp_path / "one", tmp_path / "two")
+    trained = [row for row in rows(tmp_path / "two") if row["phase"] == "train"]
+    assert [row["rollout/staleness"] for row in trained] == [min(i, staleness) for i in range(EPOCHS)]
+    assert any(row["train/grad_norm"] > 0 for row in trained)
+    assert trained[0]["train/mismatch_mean"] < 1e-4  # the server drew under the trainer's log-probs
+
+
+@pytest.mark.slow
+def test_kill_nine_samples_nothing_twice(ahead: Callable[..., list[str]], tmp_path: Path, server: Any) -> None:
+    """Both processes are killed while two collections are ahead; what servers had answered is not asked again."""
+    finish(ahead(2, "trainer.devices=2", out="whole"))
+    asked = len(server.bodies)
+    killed = tmp_path / "killed"
+    overrides = ahead(2, "trainer.devices=2", out="killed")
+    kill_when(overrides, (killed / "checkpoints" / "last.ckpt").exists)
+    finish(overrides)
+    assert_alike(tmp_path / "whole", killed)
+    prompts = [json.dumps([body["prompt"], body.get("seed"), body["model"].partition("-")[0]]) for body in server.bodies]
+    again = len(prompts[asked:]) - len(set(prompts[asked:]))
+    assert again <= 40  # those under way at the kill, and the evaluation of the base where it was not complete
