@@ -118,6 +118,8 @@ def test_kill_nine_samples_nothing_twice(ahead: Callable[..., list[str]], tmp_pa
     kill_when(overrides, (killed / "checkpoints" / "last.ckpt").exists)
     finish(overrides)
     assert_alike(tmp_path / "whole", killed)
-    prompts = [json.dumps([body["prompt"], body.get("seed"), body["model"].partition("-")[0]]) for body in server.bodies]
+    prompts = [
+        json.dumps([body["prompt"], body.get("seed"), body["model"].partition("-")[0]]) for body in server.bodies
+    ]
     again = len(prompts[asked:]) - len(set(prompts[asked:]))
     assert again <= 40  # those under way at the kill, and the evaluation of the base where it was not complete

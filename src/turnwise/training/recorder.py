@@ -27,6 +27,15 @@ from turnwise.types import Message, RolloutTree
 logger = logging.getLogger(__name__)
 
 JUDGE = "judge/"  # of its metrics and counters
+SAMPLED = (
+    "turns",
+    "tokens",
+    "trajectories",
+    "faults",
+    "retries",
+    "cancelled",
+    "cancelled_tokens",
+)  # counted over the run
 _DIGITS = 6  # decimals of a recorded log-prob or advantage: differences between processes are of this size
 
 
@@ -68,11 +77,8 @@ class Recorder(Callback):
         self.folder, self.messages, self.writes, self.loggers = folder, messages, writes, loggers
         self.trees, self.most = trees, most
         self.counters: dict[str, float] = {
-            "turns": 0,
-            "tokens": 0,
+            **dict.fromkeys(SAMPLED, 0),
             "trajectories": 0.0,
-            "faults": 0,
-            "retries": 0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
             "rows": 0,  # of metrics.jsonl, one an iteration
@@ -172,11 +178,7 @@ class Recorder(Callback):
             **learned,
             **{f"train/{name}": value for name, value in experience.metrics.items()},
             **{JUDGE + name: value for name, value in self.judge.items()},
-            "rollout/turns": self.counters["turns"],
-            "rollout/tokens": self.counters["tokens"],
-            "rollout/trajectories": self.counters["trajectories"],
-            "rollout/faults": self.counters["faults"],
-            "rollout/retries": self.counters["retries"],
+            **{f"rollout/{name}": self.counters[name] for name in SAMPLED},
             "rollout/tokens_per_s": cost["tokens"] / seconds if seconds else 0.0,
             "train/samples": sum(update.counts.sequences for update in updates),
             "train/stored_tokens": sum(update.stored_tokens for update in updates),
