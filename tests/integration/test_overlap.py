@@ -19,7 +19,6 @@ from turnwise.errors import Interrupted, Stopped
 from turnwise.training.collection import Collection
 from turnwise.training.main import run
 from turnwise.training.module import PolicyModule
-from turnwise.training.overlap import Overlap
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]
@@ -94,16 +93,16 @@ def test_a_sigterm_before_the_next_collection_begins_changes_nothing(
     """Lightning still trains and saves that iteration; the next start must know which policy collects the one after."""
     settings = (f"rollout.staleness={staleness}", "trainer.max_epochs=5", "logger.wandb=null")
     whole = runs("whole", *settings)
-    taken = Overlap.take
+    taken = Collection._taken
 
-    def asked(self: Overlap[Any], what: object) -> Any:
-        result = taken(self, what)
-        if what == at:
+    def asked(self: Collection, iteration: int) -> Any:
+        result = taken(self, iteration)
+        if iteration == at:
             os.kill(os.getpid(), signal.SIGTERM)
         return result
 
     with monkeypatch.context() as patched:
-        patched.setattr(Overlap, "take", asked)
+        patched.setattr(Collection, "_taken", asked)
         with pytest.raises(Interrupted):
             runs("stopped", *settings)
     stopped = runs("stopped", *settings)
