@@ -107,11 +107,6 @@ def _stepping(cfg: Mapping[str, Any]) -> list[str]:
             f"update.steps: {steps} steps on {drawn} trees leave some steps without a tree; set it to rollout.states={drawn} or "
             "less"
         )
-    if isinstance(steps, int) and steps > 1 and value_of(cfg, "loss", "correction"):
-        mistakes.append(
-            "loss.correction: its clip is centred on the current policy, so nothing would limit the second step; set "
-            f"update.steps=1, or loss=clipped, whose clip is centred on the policy that sampled; got update.steps={steps}"
-        )
     return mistakes
 
 

@@ -27,7 +27,7 @@ class Items:
     """Trained tokens, axis _K; ``unique_K`` points into the packed batch's predicted tokens ``_U``."""
 
     unique_K: Tensor
-    old_logprob_K: Tensor
+    old_logprob_K: Tensor  # of the policy that sampled
     advantage_K: Tensor
     weight_K: Tensor
     turn_K: Tensor  # the turn's number within the whole update
@@ -35,6 +35,7 @@ class Items:
     share_K: Tensor  # 1 / (trees of the update x samples of the token's tree)
     clip_low_K: Tensor | None = None
     clip_high_K: Tensor | None = None
+    near_logprob_K: Tensor | None = None  # of the trainer's policy before the first step on the collection
     views: dict[str, Tensor] = field(
         default_factory=dict
     )  # other advantages of the same tokens, (K,) each, for diagnostics

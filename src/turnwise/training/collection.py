@@ -160,7 +160,7 @@ class Collection:
         self.recorder.collected(iteration, whole, packed, learned, cpu_began, done - began)
         for further, work in ahead.items():
             self.overlap.begin(further, work)
-        return [update.share(self.distributed.rank, self.distributed.world) for update in packed]
+        return self.module.with_near([update.share(self.distributed.rank, self.distributed.world) for update in packed])
 
     def settle(self) -> None:
         """Waits until the collection ahead is done and the engine is free."""

@@ -16,31 +16,29 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from lightning import LightningModule
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from turnwise.algo.losses.loss import Loss, LossInputs, Max, Mean, merge_metrics
+from turnwise.algo.losses.loss import Loss, Max, Mean, merge_metrics
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Engine
 from turnwise.engines.staged import stage
 from turnwise.errors import Stopped
-from turnwise.models.policy import adapter_off
-from turnwise.models.score import score
 from turnwise.rollouts.pack import Packed, Update
 from turnwise.rollouts.split import smaller
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.memory import out_of_memory
 from turnwise.training.passes import Passes
 from turnwise.training.recompute import enable_recompute, recomputing
+from turnwise.training.scoring import Scoring
 from turnwise.training.sharding import FullySharded, Whole, is_sharded
 
 logger = logging.getLogger(__name__)
 _KEPT = ("version", "skipped", "skips_in_a_row", "halvings")  # in the checkpoint, beside the weights
 
 
-class PolicyModule(LightningModule):
+class PolicyModule(Scoring):
     """The policy and its optimiser. One training step is one optimiser step on one packed update.
 
     An update whose micro-batches need more memory than there is starts again with each of them split in two, and later updates
@@ -201,56 +199,6 @@ class PolicyModule(LightningModule):
         """Delays the synchronisation of gradients while ``more`` micro-batches follow, if the strategy can accumulate them."""
         strategy = self.trainer.strategy if more and self.distributed.world > 1 else None
         return strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
-
-    @property
-    def _in_threads(self) -> bool:
-        whole = self.distributed.world == 1 and not is_sharded(self.model)
-        return self.device.type == "cpu" and whole and not torch.is_autocast_enabled("cpu")
-
-    @torch.no_grad()
-    def references(self, update: Update) -> list[Tensor | None]:
-        """Log-probs (U,) of each micro-batch under pi_0, or None where the loss does not ask.
-
-        They are computed before any gradient, because the adapter is switched off for all threads at once.
-        """
-        if not self.loss.needs_reference or not update.batches:
-            return [None] * len(update.batches)
-
-        def reference(packed: Packed) -> Tensor:
-            return self._score(packed.to(self.device))[0]
-
-        with adapter_off(self.model):
-            return list(
-                self.passes.map(reference, update.batches) if self._in_threads else map(reference, update.batches)
-            )
-
-    def loss_inputs(self, packed: Packed, update: Update, reference_U: Tensor | None = None) -> LossInputs:
-        """Log-probs of a micro-batch's items under the policy; ``reference_U`` from :meth:`references`."""
-        batch = packed.to(self.device)
-        items = batch.items
-        logprobs_U, entropy_U = self._score(batch, entropy=True)
-        return LossInputs(
-            logprobs_K=logprobs_U[items.unique_K],
-            old_logprobs_K=items.old_logprob_K,
-            ref_logprobs_K=None if reference_U is None else reference_U[items.unique_K],
-            entropy_K=None if entropy_U is None else entropy_U[items.unique_K],
-            advantage_K=items.advantage_K,
-            weight_K=items.weight_K,
-            turn_K=items.turn_K,
-            sequence_K=items.sequence_K,
-            share_K=items.share_K,
-            clip_low_K=items.clip_low_K,
-            clip_high_K=items.clip_high_K,
-            counts=update.counts,
-        )
-
-    def _score(self, batch: Packed, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        gathering = vars(self.model).get("score_packed")  # for a sharded model
-        return (
-            gathering(batch, self.temperature, entropy)
-            if gathering
-            else score(self.model, batch, self.temperature, entropy)
-        )
 
     def _clip(self, optimizer: Any) -> float:
         trained = [p for p in self.model.parameters() if p.grad is not None]

@@ -57,7 +57,6 @@ CONF = Path(__file__).parents[3] / "conf"
         (["method=grpo", "rollout.sampling.temperature=0"], ["rollout.sampling.temperature"]),
         (["method=trace", "predictor=none"], ["allocator=trace"]),
         (["method=grpo", "rollout.states=4", "update.steps=5"], ["update.steps"]),
-        (["method=grpo", "loss=corrected", "update.steps=2"], ["loss.correction"]),
         (["method=grpo", "allocator=pcl", "rollout.states=128"], ["allocator=pcl"]),
         (["method=grpo", "gate=predicted"], ["gate=predicted"]),
         (["method=grpo", "allocator=pcl", "predictor=tiny"], ["allocator.prompts"]),

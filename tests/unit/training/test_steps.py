@@ -16,6 +16,7 @@ from tests.unit import quiet
 
 from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
+from turnwise.algo.losses.correction import Correction
 from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.pack import Update, pack
@@ -99,3 +100,28 @@ def test_the_alarm_hears_the_first_step_alone(model: Any, tmp_path: Path) -> Non
     assert first["mismatch_mean"] == pytest.approx(float(wanted.mean()), rel=1e-4)
     assert first["mismatch_max"] == pytest.approx(float(wanted.max()), rel=1e-4)
     assert (first["mismatch_alarms"], second["mismatch_alarms"]) == (1, 2)  # made-up log-probs are no sampler's
+
+
+def test_a_correction_is_to_the_policy_before_the_first_step(model: Any, tmp_path: Path) -> None:
+    """All updates of a collection know its log-probs, which later steps leave behind."""
+    before = module_of(copy.deepcopy(model))
+    module = PolicyModule(
+        model,
+        Clipped(correction=Correction(mask_low=None, mask_high=None)),
+        UpdateSettings(RATE, steps=STEPS),
+        iterations=1,
+    )
+    seen: list[Update] = []
+
+    def collect(iteration: int) -> list[Update]:
+        seen.extend(module.with_near([part(step) for step in range(STEPS)]))
+        return seen
+
+    quiet.trainer(tmp_path, 1).fit(module, Rollouts(collect, steps=STEPS))
+    assert len(seen) == STEPS
+    for step, update in enumerate(seen):
+        near_K = update.batches[0].items.near_logprob_K
+        assert near_K is not None
+        now = [of.loss_inputs(part(step).batches[0], part(step)).logprobs_K.detach() for of in (before, module)]
+        torch.testing.assert_close(near_K, now[0], rtol=1e-5, atol=1e-5)
+        assert (near_K - now[1]).abs().max() > 1e-2

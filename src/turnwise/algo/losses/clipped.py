@@ -38,8 +38,9 @@ class Clipped:
     the expectation of k2 is not the KL, so leave it off there.
 
     ``correction``: None puts the ratio to the sampler inside the clip, as above. Given, the clip is around the trainer's own
-    policy (which one update a collection never leaves) and the ratio to the sampler is a constant weight of the token's loss.
-    Its level should be that of ``ratio``.
+    policy before its first step on the collection (``near_logprobs_K``; without them the current one, which a single step never
+    leaves), and the ratio of that policy to the sampler is a constant weight of the token's loss. Its level should be that of
+    ``ratio``.
 
     Metrics over tokens: ``clip_fraction``, ``clip_fraction_low``, ``clip_fraction_high`` (tokens whose gradient the clip cuts),
     ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``mismatch_mean`` and ``mismatch_max`` (of
@@ -82,6 +83,11 @@ class Clipped:
         return self.kl_beta > 0
 
     @property
+    def needs_near(self) -> bool:
+        """Whether ``near_logprobs_K`` must be there if a collection is trained on in several steps."""
+        return self.correction is not None
+
+    @property
     def needs_entropy(self) -> bool:
         """Whether ``entropy_K`` must be there."""
         return self.entropy_coef != 0
@@ -95,8 +101,10 @@ class Clipped:
         batch = batch.trained()
         old_K = _given(batch.old_logprobs_K, "old_logprobs_K", "the log-probs that the sampler recorded")
         advantage_K = _given(batch.advantage_K, "advantage_K", "a credit rule's advantages")
-        weights = self.correction(batch, old_K) if self.correction else None
-        near_K = old_K if weights is None else batch.logprobs_K.detach()  # of the policy that the clip is around
+        near_K = old_K  # of the policy that the clip is around
+        if self.correction is not None:
+            near_K = batch.logprobs_K.detach() if batch.near_logprobs_K is None else batch.near_logprobs_K
+        weights = self.correction(batch, old_K, near_K) if self.correction else None
         token_ratio_K = _exp(batch.logprobs_K - near_K)
         ratio_K = self._ratio(batch, near_K)
         low_K = _override(batch.clip_low_K, self.clip_low, ratio_K)
@@ -104,6 +112,7 @@ class Clipped:
 
         clipped_K = ratio_K.clamp(1 - low_K, 1 + high_K)
         loss_K = -torch.minimum(ratio_K * advantage_K, clipped_K * advantage_K)
+        near_ratio_K = ratio_K
         if weights is not None:
             loss_K, ratio_K, token_ratio_K = (x * weights.weight_K for x in (loss_K, ratio_K, token_ratio_K))
         if self.needs_reference:
@@ -117,9 +126,8 @@ class Clipped:
         loss = (loss_K * token_scale(batch, self.aggregation, self.constant_length)).sum()
         if weights is not None:
             ratio_K = self._ratio(batch, old_K)
-        clipping = weights is None
-        cut_low_K = (ratio_K < 1 - low_K) & (advantage_K < 0) & clipping
-        cut_high_K = (ratio_K > 1 + high_K) & (advantage_K > 0) & clipping
+        cut_low_K = (near_ratio_K < 1 - low_K) & (advantage_K < 0)
+        cut_high_K = (near_ratio_K > 1 + high_K) & (advantage_K > 0)
         return LossOutput(loss, _metrics(batch, old_K, ratio_K, cut_low_K, cut_high_K, weights))
 
     def _ratio(self, batch: LossInputs, old_K: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 An engine computes the log-probs of the same weights a little otherwise than the trainer, and a stale policy has other weights.
 Either way the samples are off-policy by the ratio pi(y) / pi_sampler(y), which :class:`turnwise.algo.losses.clipped.Clipped`
-otherwise puts inside its clip. Corrected, the clip is around the trainer's own policy and the ratio to the sampler's is a weight.
+otherwise puts inside its clip. Corrected, the clip is around the trainer's own policy before its first step on the samples, and
+the ratio of that policy to the sampler's is a weight (decoupled PPO, arXiv:2110.00641).
 """
 
 from __future__ import annotations
@@ -61,14 +62,15 @@ class Correction:
             raise ValueError(f"mask_high must be at least 1 or null, got {self.mask_high}")
 
     @torch.no_grad()
-    def __call__(self, batch: LossInputs, old_K: Tensor) -> Weights:
+    def __call__(self, batch: LossInputs, old_K: Tensor, near_K: Tensor) -> Weights:
         """The weights of a micro-batch.
 
         Args:
             batch: trained tokens only.
             old_K: log-probs that the sampler recorded.
+            near_K: log-probs of the policy that the clip is around.
         """
-        log_K = batch.logprobs_K.detach() - old_K
+        log_K = near_K.detach() - old_K
         ratio_K = self._at_level(log_K, batch).clamp(-_LOG_LIMIT, _LOG_LIMIT).exp()
         cap = float("inf") if self.cap is None else self.cap
         weight_K = torch.ones_like(ratio_K) if self.cap is None else ratio_K.clamp(max=cap)

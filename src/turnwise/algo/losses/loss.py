@@ -58,6 +58,7 @@ class LossInputs:
     )
     advantage_K: Tensor | None = None
     old_logprobs_K: Tensor | None = None  # of the policy that sampled
+    near_logprobs_K: Tensor | None = None  # of the trainer's policy before the first step on the collection
     ref_logprobs_K: Tensor | None = None  # of pi_0
     entropy_K: Tensor | None = None  # of pi at the position that wrote the token, with gradient, in nats
     clip_low_K: Tensor | None = None  # overrides the loss's own range; NaN where a token has no override

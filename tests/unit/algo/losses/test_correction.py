@@ -35,6 +35,14 @@ def batch_of(
     return LossInputs(**fields), old_K
 
 
+def with_near(
+    ratios: list[float], turns: list[int], sequences: list[int]
+) -> tuple[LossInputs, torch.Tensor, torch.Tensor]:
+    """The same before the first step, when the clip is around the current policy."""
+    batch, old_K = batch_of(ratios, turns, sequences)
+    return batch, old_K, batch.logprobs_K
+
+
 RATIOS, TURNS, SEQUENCES = [1.5, 4.0, 0.5, 1.0, 1.0], [0, 0, 1, 2, 2], [0, 0, 0, 1, 1]
 
 
@@ -47,14 +55,14 @@ RATIOS, TURNS, SEQUENCES = [1.5, 4.0, 0.5, 1.0, 1.0], [0, 0, 1, 2, 2], [0, 0, 0,
     ],
 )
 def test_weights_by_hand(level: Any, weights: list[float], capped: list[int]) -> None:
-    found = Correction(level=level, **OPEN)(*batch_of(RATIOS, TURNS, SEQUENCES))
+    found = Correction(level=level, **OPEN)(*with_near(RATIOS, TURNS, SEQUENCES))
     assert found.weight_K.tolist() == pytest.approx(weights)
     assert found.capped_K.int().tolist() == capped
     assert found.kept_K.all() and not found.weight_K.requires_grad
 
 
 def test_without_a_cap_there_is_no_weight() -> None:
-    found = Correction(cap=None, **OPEN)(*batch_of(RATIOS, TURNS, SEQUENCES))
+    found = Correction(cap=None, **OPEN)(*with_near(RATIOS, TURNS, SEQUENCES))
     assert found.weight_K.tolist() == [1.0] * 5 and not found.capped_K.any()
 
 
@@ -68,12 +76,12 @@ def test_without_a_cap_there_is_no_weight() -> None:
     ],
 )
 def test_masks_by_hand(bounds: tuple[float | None, float | None], kept: list[bool]) -> None:
-    found = Correction(mask_low=bounds[0], mask_high=bounds[1])(*batch_of(RATIOS, TURNS, SEQUENCES))
+    found = Correction(mask_low=bounds[0], mask_high=bounds[1])(*with_near(RATIOS, TURNS, SEQUENCES))
     assert found.kept_K.tolist() == [kept[0]] * 3 + [kept[1]] * 2
 
 
 def test_a_mean_below_the_lower_bound_is_masked() -> None:
-    found = Correction()(*batch_of([0.9, 1.05], [0, 0], [0, 0]))  # sqrt(0.945) = 0.972
+    found = Correction()(*with_near([0.9, 1.05], [0, 0], [0, 0]))  # sqrt(0.945) = 0.972
     assert not found.kept_K.any()
 
 
@@ -89,6 +97,19 @@ def test_the_weight_multiplies_the_gradient_and_the_clip_never_cuts() -> None:
     assert out.metrics["correction_weight"].value == pytest.approx(6.0 / 5)
     assert out.metrics["correction_capped"].value == pytest.approx(1 / 5)
     assert out.metrics["correction_masked"].value == 0
+
+
+def test_over_several_steps_the_clip_is_around_the_policy_before_the_first() -> None:
+    """pi / near is 1.5, 2, 1, 1 and 0.8, of which the clip cuts the first two; near / sampler is the weight, at most 2."""
+    near_K = torch.tensor([1.0, 2.0, 0.5, 1.0, 1.25], dtype=torch.double).log() - 1
+    batch, _ = batch_of(RATIOS, TURNS, SEQUENCES, near_logprobs_K=near_K)
+    out = Clipped(aggregation="token_mean", correction=Correction(**OPEN))(batch)
+    out.loss.backward()
+    assert batch.logprobs_K.grad is not None
+    assert (-5 * batch.logprobs_K.grad).tolist() == pytest.approx([0.0, 0.0, 0.5, 1.0, 1.25 * 0.8])
+    assert out.metrics["clip_fraction"].value == pytest.approx(2 / 5)
+    assert out.metrics["correction_weight"].value == pytest.approx(5.75 / 5)
+    assert out.metrics["ratio_max"].value == pytest.approx(4.0)
 
 
 def test_a_masked_sample_teaches_nothing_and_stays_in_the_denominators() -> None:
