@@ -1,14 +1,14 @@
-"""A model cut short for a check: the lowest layers that show every kind of layer, under windows of a few tokens."""
+"""A model cut short for a check: the lowest layers that show every kind of layer, windows of a few tokens, a small vocabulary."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from turnwise.models.attention import backbone
+from turnwise.models.attention import backbone, unwrapped
 
 FEWEST = 2  # layers: below the second, what a token sees of others has not been read by others yet
 _WINDOWS = ("sliding_window",)  # names of windows, in tokens, as configurations and attention modules have them
@@ -29,13 +29,7 @@ def cut(model: Any, window: int) -> Iterator[None]:
     body: Any = backbone(model)
     config = body.config
     layers = getattr(body, "layers", None)
-    changed: list[tuple[Any, str, Any]] = []
-
-    def change(owner: Any, name: str, value: Any) -> None:
-        changed.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
-
-    try:
+    with _changes() as change:
         if isinstance(layers, nn.ModuleList) and len(layers) == getattr(config, "num_hidden_layers", None):
             count = enough(layers)
             change(body, "layers", layers[:count])
@@ -48,6 +42,42 @@ def cut(model: Any, window: int) -> Iterator[None]:
                 if isinstance(size, int) and not isinstance(size, bool) and size > window:
                     change(owner, name, window)
         yield
+
+
+@contextmanager
+def narrowed(model: Any, tokens: int) -> Iterator[bool]:
+    """Within the context the model knows its first ``tokens`` tokens alone; no weight is copied, and everything is put back.
+
+    Yields:
+        Whether that leaves any out. It does not where the vocabulary is no larger, or embedding or head is of another make.
+    """
+    base = unwrapped(model)
+    embedding, head = base.get_input_embeddings(), base.get_output_embeddings()
+    layers = [layer for layer in (embedding, head) if layer is not None]
+    known = isinstance(embedding, nn.Embedding) and (head is None or type(head) is nn.Linear)
+    if not known or any(type(x.weight.data) is not Tensor or len(x.weight) <= tokens for x in layers):
+        yield False
+        return
+    with _changes() as change:
+        change(embedding, "padding_idx", None)
+        for layer in layers:
+            for name in ("weight", "bias"):
+                if (weight := getattr(layer, name, None)) is not None:
+                    change(layer, name, nn.Parameter(weight.detach()[:tokens], requires_grad=False))
+        yield True
+
+
+@contextmanager
+def _changes() -> Iterator[Callable[[Any, str, Any], None]]:
+    """Sets attributes of objects, which are put back at the end of the context."""
+    changed: list[tuple[Any, str, Any]] = []
+
+    def change(owner: Any, name: str, value: Any) -> None:
+        changed.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    try:
+        yield change
     finally:
         for owner, name, value in reversed(changed):
             setattr(owner, name, value)

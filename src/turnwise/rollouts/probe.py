@@ -5,36 +5,39 @@ an update and scored, and each path from the root to a leaf goes through the mod
 implementation that defines it (``eager``), its own head with whatever scale, bias or cap it has. The log-probs of the
 sampled tokens at temperature 1 must agree.
 
-The tree is ``LONGER`` tokens longer than any window, and small, so that a model of billions of parameters is probed in little
-more time than its loading takes: windows are shrunk to ``WINDOW`` tokens while the probe runs, and only the lowest layers that
-include every kind of layer are passed (``models.cut``). The model is probed in the mode in
-which it was loaded, so that noise of a training mode shows. In reduced precision a difference above the limit is measured
+The probe is small, so that a model of billions of parameters is probed in little more time than its loading takes. While it
+runs, windows are shrunk to ``WINDOW`` tokens, only the lowest layers that include every kind of layer are passed, and the
+vocabulary is cut to its first tokens (``models.cut``); what is left out of it is compared once, behind one token. A model that
+differs with few tokens is measured again with all of them, so that a cut vocabulary refuses none. The model is probed in the mode
+in which it was loaded, so that noise of a training mode shows. In reduced precision a difference above the limit is measured
 again in float32, on a copy of those layers, because roundings alone can exceed it.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.models.attention import NAME, Plan, backbone, unwrapped
-from turnwise.models.cut import cut
+from turnwise.models.cut import cut, narrowed
+from turnwise.models.deltas import KIND
+from turnwise.models.head import Head
 from turnwise.models.score import plan_of, score
 from turnwise.rollouts.pack import Packed, pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
 WINDOW = 2  # tokens; a sampled turn is longer, so that windows end inside it, behind it and in the trunk
-LONGER = 64  # tokens of the trunk
-WRITTEN, SEEN, LAST = 4, 6, 2  # tokens of a first turn, of its observation, of a second turn
+TRUNK, CHUNK = 16, 64  # tokens of the trunk: more than any window, or than a chunk of the gated delta rule
+VOCABULARY = 4096  # tokens that are known while trees are compared
+WRITTEN, SEEN, LAST = 3, 7, 2  # tokens of a first turn, of its observation, of a second turn
 LIMIT, REDUCED = 1e-3, 5e-2  # nats, in float32 and in reduced precision
 PARENTS = (-1, -1, 0, 0, 1)  # of the five turns
 
@@ -52,25 +55,40 @@ class Difference:
 
 def probe(model: Any) -> Difference | None:
     """The difference that a causal LM under tree attention shows, None where it shows none. The model is left as it was."""
-    return _twice(model, _difference)
+    return _judged(model, _difference, _head_difference)
 
 
 def probe_backbone(model: Any) -> Difference | None:
     """As :func:`probe`, of a transformer without head: its last hidden states, as a share of the largest of them."""
-    return _twice(model, _hidden_difference)
+    return _judged(model, _hidden_difference, lambda _: None)
 
 
-def _twice(model: Any, measure: Callable[[Any], Difference | None]) -> Difference | None:
+Measure = Callable[[Any], Difference | None]
+
+
+def _judged(model: Any, measure: Measure, whole: Measure) -> Difference | None:
+    """What ``measure`` finds with few tokens of the vocabulary and again with all of them; ``whole`` where it finds nothing."""
     with cut(model, WINDOW), torch.no_grad():
-        try:
-            found = measure(model)
-            if found is None or _limit(model) == LIMIT:
-                return found
-            return measure(copy.deepcopy(model).float())
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:  # a module of another library, which may raise anything
-            return Difference("attention", _cannot("its forward pass", error))
+        with narrowed(model, VOCABULARY) as fewer:
+            found = _twice(model, measure)
+        if not fewer:
+            return found
+        return _twice(model, whole if found is None else measure)
+
+
+def _twice(model: Any, measure: Measure) -> Difference | None:
+    try:
+        found = measure(model)
+        if found is None or _limit(model) == LIMIT:
+            return found
+        wide = {
+            id(p): nn.Parameter(p.float(), requires_grad=False) for p in model.parameters() if p.is_floating_point()
+        }
+        return measure(copy.deepcopy(model, wide).float())
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a module of another library, which may raise anything
+        return Difference("attention", _cannot("its forward pass", error))
 
 
 Tokens = tuple[Sequence[int], Sequence[Sequence[int]]]
@@ -122,9 +140,11 @@ class Example:
 def _tokens(config: Any) -> Tokens:
     """A trunk and two observations of different ordinary tokens: none that the configuration names."""
     named = {v for k, v in config.to_dict().items() if k.endswith("_token_id") and isinstance(v, int)}
-    free = [token for token in range(config.vocab_size // 8, config.vocab_size) if token not in named]
-    ids = [free[7 * i % len(free)] for i in range(LONGER + 2 * SEEN)]
-    return ids[:LONGER], [ids[LONGER:-SEEN], ids[-SEEN:]]
+    vocabulary = min(config.vocab_size, VOCABULARY)
+    free = [token for token in range(vocabulary // 8, vocabulary) if token not in named]
+    trunk = CHUNK if KIND in (getattr(config, "layer_types", None) or ()) else TRUNK
+    ids = [free[7 * i % len(free)] for i in range(trunk + 2 * SEEN)]
+    return ids[:trunk], [ids[trunk:-SEEN], ids[-SEEN:]]
 
 
 def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: int = LAST) -> list[Sample]:
@@ -140,7 +160,8 @@ def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: in
 
 def _given(tokens: Tokens) -> list[list[int]]:
     """Turns of tokens that nobody sampled."""
-    return [[tokens[0][7 * i + j] for j in range(WRITTEN if i < 2 else LAST)] for i in range(len(PARENTS))]
+    trunk = tokens[0]
+    return [[trunk[(7 * i + j) % len(trunk)] for j in range(WRITTEN if i < 2 else LAST)] for i in range(len(PARENTS))]
 
 
 # -- measured ------------------------------------------------------------------------------------------------------------
@@ -164,7 +185,7 @@ def _difference(model: Any) -> Difference | None:
     packed_K = score(model, example.packed)[0][example.packed.items.unique_K]
     limit = _limit(model)
     if (by := _largest(packed_K, own_K)) > limit:
-        return _named(model, example, own_K, by)
+        return _named(model, example, own_K, by) if limit == LIMIT else Difference("attention", "to be measured again")
     if drawn is None:
         return Difference("engine", failed)
     engine_K = torch.tensor([x for t in example.order for x in drawn[t].logprobs], device=device)
@@ -173,13 +194,20 @@ def _difference(model: Any) -> Difference | None:
     return None
 
 
+def _head_difference(model: Any) -> Difference | None:
+    """Logits of every token of the vocabulary behind one token."""
+    trunk, _ = _tokens(unwrapped(model).config.get_text_config())
+    ids = torch.tensor([trunk[:1]], device=next(model.parameters()).device)
+    own = _plainly(model, ids).logits[0]
+    found = Head(model)(_plainly(backbone(model), ids).last_hidden_state[0])
+    by = _largest(found.float().log_softmax(-1), own.float().log_softmax(-1))
+    return Difference("head", f"log-probs of all tokens differ by {by:.2g} nats") if by > _limit(model) else None
+
+
 def _own(model: Any, example: Example) -> Tensor:
     """(K,) log-probs of the tree's tokens by the model's own forward pass over each path."""
-    keep = example.paths.shape[1] - min(example.place)
-    short = "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters
-    logits = _plainly(model, example.paths, **({"logits_to_keep": keep} if short else {})).logits
-    skipped = example.paths.shape[1] - logits.shape[1]
-    rows, places = torch.tensor(example.row), torch.tensor(example.place) - skipped
+    logits = _plainly(model, example.paths).logits
+    rows, places = torch.tensor(example.row), torch.tensor(example.place)
     return logits[rows, places].float().log_softmax(-1).gather(-1, example.target_K[:, None])[:, 0]
 
 
