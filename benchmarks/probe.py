@@ -1,0 +1,144 @@
+"""What probing a model costs at load: python benchmarks/probe.py
+
+A model of a published shape with random weights and all of its layers is probed as a run probes its policy (``rollouts.probe``).
+Layers above the first ``--layers`` share the weights of the first one, so that the model fits into memory; the probe never
+passes them. Where all layers are alike it passes two. The highest layer that has weights of its own is then told to be of
+another kind, and all below it are passed: the difference is what a further layer costs.
+In bfloat16 a model with large logits is probed as well, whose roundings exceed the limit, so that it is measured again in
+float32. Seconds are processor time and wall-clock; the last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, addmm_flop
+from transformers import AutoModelForCausalLM
+
+from common import SHAPES, config_of, finish, positive, show
+from turnwise.models.attention import use_tree_attention
+from turnwise.rollouts import probe as probes
+
+LOUD = 30.0  # times the last norm: logits about as large as a trained model's
+ROWS = 1024  # of the large product
+
+
+def built(shape: str, layers: int) -> Any:
+    """The float32 model; layers from ``layers`` on share the first one's weights."""
+    config = config_of(shape)
+    whole, kinds = config.num_hidden_layers, config.layer_types
+    config.num_hidden_layers, config.layer_types = layers, kinds[:layers]
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    first = model.model.layers[0]
+    for number in range(layers, whole):
+        layer = copy.deepcopy(first, {id(weight): weight for weight in first.parameters()})
+        layer.self_attn.layer_idx = number
+        model.model.layers.append(layer)
+    model.config.num_hidden_layers, model.config.layer_types = whole, kinds
+    return use_tree_attention(model)
+
+
+def probed(model: Any, rounds: int) -> dict[str, Any]:
+    """Seconds of every round, and whether it was measured again in float32."""
+    cpu, wall = [], []
+    with patch.object(probes.copy, "deepcopy", wraps=copy.deepcopy) as copied:
+        for _ in range(rounds):
+            began = time.process_time(), time.perf_counter()
+            found = probes.probe(model)
+            cpu.append(time.process_time() - began[0])
+            wall.append(time.perf_counter() - began[1])
+            if found is not None:
+                raise SystemExit(f"the model is not exact: {found}")
+    return {
+        "cpu_seconds": round(median(cpu), 3),
+        "wall_seconds": round(median(wall), 3),
+        "rounds": [[round(a, 3), round(b, 3)] for a, b in zip(cpu, wall, strict=True)],
+        "again": copied.call_count == rounds,
+    }
+
+
+def operations(model: Any) -> float:
+    """Floating-point operations of one probe."""
+    added = {torch.ops.aten.addmm_: addmm_flop}
+    with FlopCounterMode(display=False, custom_mapping=added) as counter:
+        probes.probe(model)
+    return float(counter.get_total_flops())
+
+
+def rate(dtype: torch.dtype, config: Any) -> float:
+    """Operations a second of a large product with a weight of this shape, by processor time of all threads together."""
+    x = torch.randn(ROWS, config.hidden_size).to(dtype)
+    weight = torch.randn(config.intermediate_size, config.hidden_size).to(dtype)
+    x @ weight.T
+    taken = []
+    for _ in range(5):
+        began = time.process_time()
+        x @ weight.T
+        taken.append(time.process_time() - began)
+    return 2.0 * x.shape[0] * weight.numel() / min(taken)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=list(SHAPES), default="qwen3-4b", help="random weights (qwen3-4b)")
+    parser.add_argument("--layers", type=positive, default=3, help="layers with weights of their own, at least 3 (3)")
+    parser.add_argument("--rounds", type=positive, default=3, help="of which the median counts (3)")
+    parser.add_argument("--threads", type=positive, default=None, help="default: as torch finds them")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights (0)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the last line to FILE")
+    args = parser.parse_args(arguments)
+    whole = config_of(args.shape).num_hidden_layers
+    if not 3 <= args.layers <= whole:
+        parser.error(f"--layers {args.layers}: 3 to {whole} are needed")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+
+    model = built(args.shape, args.layers)
+    gflop = round(operations(model) / 1e9, 1)
+    cases: dict[str, dict[str, Any]] = {}
+    rates = {}
+    for dtype, loud in (("float32", False), ("bfloat16", False), ("bfloat16", True)):
+        model.to(getattr(torch, dtype))
+        if loud:
+            with torch.no_grad():
+                model.model.norm.weight.mul_(LOUD)
+        rates.setdefault(dtype, rate(getattr(torch, dtype), model.config))
+        alike = probed(model, args.rounds)
+        last = model.model.layers[args.layers - 1]
+        last.of_another_kind = True
+        more = probed(model, args.rounds)
+        del last.of_another_kind
+        each = (more["cpu_seconds"] - alike["cpu_seconds"]) / (args.layers - 2)
+        name = f"{dtype}, large logits" if loud else dtype
+        cases[name] = {"passed_2": alike, f"passed_{args.layers}": more, "cpu_seconds_a_layer": round(each, 3)}
+        cases[name]["cpu_seconds_all_passed"] = round(alike["cpu_seconds"] + (whole - 2) * each, 2)
+
+    show(
+        f"Probe of {args.shape}, {whole} layers",
+        ["weights", "CPU s", "wall s", "CPU s a further layer"],
+        [
+            [name, case["passed_2"]["cpu_seconds"], case["passed_2"]["wall_seconds"], case["cpu_seconds_a_layer"]]
+            for name, case in cases.items()
+        ],
+    )
+    told = {
+        "cases": cases,
+        "whole_layers": whole,
+        "gflop": gflop,
+        "gflop_a_second": {k: round(v / 1e9, 1) for k, v in rates.items()},
+    }
+    slowest = max(case["passed_2"]["cpu_seconds"] for case in cases.values() if not case["passed_2"]["again"])
+    finish("probe", args, {"cpu_seconds": slowest}, told)
+
+
+if __name__ == "__main__":
+    main()
