@@ -159,20 +159,19 @@ def probe(results: Sequence[Result]) -> str:
     rows = []
     for name, case in result["cases"].items():
         alike = case["passed_2"]
-        again = ", measured again in float32" if alike["again"] else ""
         seconds = (
             alike["cpu_seconds"],
             alike["wall_seconds"],
             case["cpu_seconds_a_layer"],
             case["cpu_seconds_all_passed"],
         )
-        rows.append([name + again, *(f"{value:.2f}" for value in seconds)])
+        rows.append([name, *(f"{value:.2f}" for value in seconds)])
     rates = ", ".join(f"{value:.0f} in {dtype}" for dtype, value in result["gflop_a_second"].items())
     lines = [
         table(header, rows),
         f"`OMP_NUM_THREADS={result['machine']['threads']} python benchmarks/probe.py --layers {setting['layers']} --rounds "
         f"{setting['rounds']} --seed {setting['seed']}`: {setting['shape']}, random weights, {layers} layers, medians; a further "
-        f"layer is the difference between 2 and {setting['layers']} passed. A probe is {result['gflop']:.0f} GFLOP; a large "
+        f"layer is the difference between 2 and {setting['layers']} passed. A large "
         f"product runs at {rates} GFLOP a second of CPU time. Other work shared the machine (load average "
         f"{result['machine']['load']:.1f}). {machines(results)}",
     ]
