@@ -32,7 +32,7 @@ _ASKED = {
     "role": "user",
     "content": "u",
 }  # opens the dummy conversations that show what the template writes around messages
-_SPOKEN = "turnwise-action"  # the action in these conversations; no template rewrites it
+_SPOKEN = "turnwise's action: b a\n 2  1 b B"  # the action there; sorted, folded or escaped it would be another text
 _ANSWER = {"role": "user", "content": "v"}
 _KEPT = 16384  # entries of each cache
 
@@ -80,7 +80,7 @@ class ChatTokens:
         tokenizer = self.tokenizer
         self._opening = self._render([_ASKED])
         if _SPOKEN not in self._render([{"role": "user", "content": _SPOKEN}]):
-            raise ChatTemplateError(f"{self.name}: the chat template does not show the text of user messages")
+            raise ChatTemplateError(f"{self.name}: the chat template does not show the text of user messages as it is")
         tail = self._cut([_ASKED, _spoken(_SPOKEN), _ANSWER])[1]
         self._last_tail = self._cut([_ASKED, _spoken(_SPOKEN)], prompt=False)[1]
         self.end_id, self._closing = self._end_of_turn(self._last_tail)
@@ -217,7 +217,9 @@ class ChatTokens:
         """Returns the rendered text before and after the dummy action."""
         head, found, tail = self._render(messages, prompt=prompt).partition(_SPOKEN)
         if not found:
-            raise ChatTemplateError(f"{self.name}: the chat template does not show the text of assistant messages")
+            raise ChatTemplateError(
+                f"{self.name}: the chat template does not show the text of assistant messages as it is"
+            )
         return head, tail
 
     def _end_of_turn(self, tail: str) -> tuple[int, str]:

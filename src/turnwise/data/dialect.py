@@ -23,8 +23,8 @@ from turnwise.data.toolcalls.write import write_calls
 from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall, Trajectory
 
-_SYSTEM = "turnwise-system"
-_RESULT = "turnwise-result"
+_SYSTEM = "turnwise system b a 2  1 b B"  # a template that sorts or folds a text loses it
+_RESULT = "turnwise result b a 2  1 b B"
 _TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n</tools>\nTo call a tool, write:\n{}"
 
 

@@ -24,6 +24,7 @@ from turnwise.models.weights import (
     check_embeddings,
     check_finite,
     check_loaded,
+    check_norms,
     check_tied,
     tensor_names,
     weight_files,
@@ -233,6 +234,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
         check_special(model, embeddings.shape[0])
         check_tokenizer(tokenizer)
         check_embeddings(embeddings.detach())
+        check_norms(weights.named_modules())
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the libraries raise whatever a broken file leads to

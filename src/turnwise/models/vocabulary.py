@@ -88,7 +88,8 @@ def check_patterns(model: str | Path) -> None:
     if not patterns:
         return
     letters = sorted({*"aA0 \n.'_é中", *(letter for pattern in patterns for letter in pattern[:200])})
-    texts = [run + end for letter in letters for run in (letter * 30, letter * 2000) for end in ("", "\0")]
+    ends = ("", "\0", "\0" + "".join(letters))  # a pattern is not tried where a letter that it needs is missing
+    texts = [run + end for letter in letters for run in (letter * 30, letter * 2000) for end in ends]
     plain = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"x": 0}, "unk_token": "x"}}
     given = {"seconds": _SECONDS, "tokenizer": {**plain, **parts}, "texts": texts}
     try:
@@ -122,11 +123,16 @@ def _patterns(part: Any) -> Iterator[str]:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """A tokenizer without its files, or with a damaged one, drops or replaces what it is given.
+    """A tokenizer without its files, or with a damaged one, drops or replaces what it is given, or ends turns at a word.
 
     Raises:
-        WeightsError: it does not give an ordinary text back.
+        WeightsError: it does not give an ordinary text back, or its end-of-turn token is a word.
     """
+    end = tokenizer.eos_token
+    if isinstance(end, str) and end.strip("\u0120\u2581 ").isalnum():  # without the marks of a blank before a word
+        raise WeightsError(
+            f"the tokenizer's eos_token is the ordinary word {end!r}, which would end turns in their middle"
+        )
     ids = tokenizer.encode(_TRIED, add_special_tokens=False)
     back = tokenizer.decode(ids[: 10 * len(_TRIED)], clean_up_tokenization_spaces=False)
     if back.lower().split() != _TRIED.split():

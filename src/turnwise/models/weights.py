@@ -207,6 +207,31 @@ def check_embeddings(weight: torch.Tensor) -> None:
         raise WeightsError("the embeddings of its vocabulary are all one value: the weights were never filled")
 
 
+def check_norms(modules: Iterable[tuple[str, torch.nn.Module]]) -> None:
+    """A norm whose weight is all zeros gives the same for whatever it reads, unless it scales by 1 + weight as Gemma's does.
+
+    Raises:
+        WeightsError: naming the first norm that does.
+    """
+    for name, module in modules:
+        if re.search(r"Norm(Gated)?$", type(module).__name__) and _answers_one_thing(module):
+            raise WeightsError(f"{name}.weight is all zeros, so that this norm gives the same for whatever it reads")
+
+
+def _answers_one_thing(norm: torch.nn.Module) -> bool:
+    weight = getattr(norm, "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.is_meta or not weight.numel() or weight.any():
+        return False
+    read = torch.linspace(-1, 1, weight.numel(), dtype=weight.dtype, device=weight.device).view_as(weight)
+    both = torch.stack([read, -read])
+    try:
+        with torch.no_grad():
+            first, second = norm(both, both) if type(norm).__name__.endswith("Gated") else norm(both)
+    except (RuntimeError, ValueError):  # it reads tensors of another shape, as xLSTM's does
+        return False
+    return torch.equal(first, second)
+
+
 def found(model: str | Path, name: str) -> Path | None:
     """A file of a model: of its folder, or of the hub; None where there is none."""
     if Path(model).is_dir():

@@ -120,6 +120,28 @@ def test_a_template_that_leaves_users_out_is_refused(tokenizer: Any) -> None:
         ChatTokens(tokenizer)
 
 
+CHANGES = [
+    "split() | sort | join(' ')",
+    "split() | unique | join(' ')",
+    "| upper",
+    "| e",
+    "| replace('\\n', ' ')",
+    "| reverse",
+]
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_template_that_changes_a_text_is_refused(change: str, role: str, tokenizer: Any) -> None:
+    changed = f"m.content {change}" if change.startswith("|") else f"m.content.{change}"
+    tokenizer.chat_template = (
+        f"{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{{{{ ({changed}) if m.role == '{role}' else m.content }}}}"
+        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    with pytest.raises(ChatTemplateError, match=f"{role} messages"):
+        ChatTokens(tokenizer)
+
+
 @pytest.mark.parametrize("base", ["tiny", "tiny_llama", "tiny_thinking"])
 def test_shipped_templates_render_as_without_bounds(base: str) -> None:
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -13,9 +13,10 @@ import pytest
 import torch
 from tests.unit.models.damage import DOWN, Damage, config, cut, dropout, index, put, split, tensors, twins, vocabulary
 
+from turnwise.models.families import small_config, small_model
 from turnwise.models.policy import PolicyError, load_backbone, load_policy
 from turnwise.models.shipped import tiny_path
-from turnwise.models.weights import check_finite
+from turnwise.models.weights import check_finite, check_norms
 
 
 @pytest.fixture
@@ -100,6 +101,19 @@ MODELS: dict[str, tuple[Damage, str]] = {
     "dropout of everything": (config(attention_dropout=1.0), "attention_dropout"),
     "an unknown quantisation": (config(quantization_config={"quant_method": "banana"}), "quant_method"),
     "never filled": (tensors(lambda found: [value.zero_() for value in found.values()]), "never filled"),
+    "a norm of zeros": (tensors(lambda found: found["model.norm.weight"].zero_()), r"model\.norm\.weight"),
+    "a norm of zeros in a layer": (
+        tensors(lambda found: found["model.layers.1.input_layernorm.weight"].zero_()),
+        r"layers\.1\.input_layernorm\.weight",
+    ),
+    "an end of turn that is a word": (config("tokenizer_config.json", eos_token="door"), "door"),
+    "a pattern that fails where it nearly fits": (
+        config(
+            "tokenizer.json",
+            normalizer={"type": "Replace", "pattern": {"Regex": "(?:[a-z]|[a-z0-9])*="}, "content": "="},
+        ),
+        "pattern",
+    ),
     "no tokenizer": (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")] and None, "tokenizer"),
     "a tokenizer that drops all": (
         config("tokenizer.json", normalizer={"type": "Replace", "pattern": {"Regex": "."}, "content": ""}),
@@ -157,6 +171,15 @@ def test_what_is_whole_loads_tied_split_or_without_its_head(model: Path) -> None
     found = load_policy(model)[0].state_dict()
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
     load_backbone(model)
+
+
+def test_a_norm_that_scales_by_one_more_than_its_weight_may_hold_zeros() -> None:
+    model = small_model(small_config("gemma2"))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:
+                weight.zero_()
+    check_norms(model.named_modules())
 
 
 def test_what_a_model_has_no_place_for_is_named(model: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -160,7 +160,7 @@ def test_a_reply_that_the_template_leaves_empty_is_not_trained_on(tmp_path: Path
     lossy = bookings.QWEN.replace(
         "+ message.content + '<|im_end|>",
         "+ (message.content if message.role != 'assistant' "
-        "or message.content in ('a', 'turnwise-action') else '') + '<|im_end|>",
+        "or message.content == 'a' or 'turnwise' in message.content else '') + '<|im_end|>",
     )
     with pytest.raises(DataError, match="booking-0#t1"):
         read(bookings_file(tmp_path, 1), template=lossy)

@@ -71,6 +71,13 @@ def test_what_a_template_loses_is_known(family: str, system: bool, tools: bool) 
     assert (bool(dialect.lost_system), bool(dialect.lost_tools)) == (system, tools)
 
 
+@pytest.mark.parametrize(("role", "lost"), [("system", (True, False)), ("tool", (False, True))])
+def test_what_a_template_sorts_is_lost(role: str, lost: tuple[bool, bool]) -> None:
+    content = f"(message.content.split() | sort | join(' ') if message.role == '{role}' else message.content)"
+    dialect = dialect_of(chat_of("qwen2", XML.replace("message.content", content)))
+    assert (bool(dialect.lost_system), bool(dialect.lost_tools)) == lost
+
+
 def test_a_system_turn_that_is_dropped_after_a_tool_answered_counts_as_lost() -> None:
     """As Mistral's template drops it: it stands in the last message alone, where that is a user's."""
     hermes = bookings.MISTRAL.replace(
