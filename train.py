@@ -21,9 +21,9 @@ from yaml import YAMLError
 
 from turnwise.config.check import check_config
 from turnwise.config.hydra_errors import explain
-from turnwise.config.launchers import launchers, refuse_launcher, took_no_job
+from turnwise.config.launchers import launchers, refuse_launcher, refuse_processes, took_no_job
 from turnwise.config.machine import check_machine
-from turnwise.config.schema import register
+from turnwise.config.schema import ConfigError, register
 from turnwise.config.secrets import refuse_secrets
 from turnwise.config.values import refuse_overrides
 from turnwise.errors import InputError, Stopped
@@ -94,6 +94,10 @@ def main() -> None:
     OmegaConf.register_new_resolver("launchers", lambda: launchers(CONF), replace=True)  # of --help
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them
+    try:
+        refuse_processes(os.environ)
+    except ConfigError as error:
+        _stop(str(error), 2, own=True)  # whichever process it is
     try:
         refuse_secrets(sys.argv[1:])
         refuse_launcher(sys.argv[1:], CONF)

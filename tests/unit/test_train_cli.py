@@ -46,6 +46,10 @@ def train(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
         (["-m", "method=sft", f"name={'a' * 300}"], "outputs/aaa"),
         (["env=tau2", "env.user.x=1"], "env.user.x=1: env.user "),
         (["-m", "seed=0,x"], "seed=x: Value 'x' of type 'str' could not be converted to Integer\n"),
+        (["-m", "method=glob(zzz*)"], "method=glob(zzz*): "),
+        (["-m", "method=glob(*)", "seed=x"], "seed=x: "),
+        (["-m", "seed=range(0,9,0)"], "seed=range(0,9,0): "),
+        (["-m", "seed=range(0,2e9)"], "seed=range(0,2e9): "),
     ],
 )
 def test_a_bad_configuration_is_one_message_and_status_2(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -53,7 +57,15 @@ def test_a_bad_configuration_is_one_message_and_status_2(tmp_path: Path, argumen
     assert run.returncode == 2
     assert run.stderr.startswith(message)
     assert "Traceback" not in run.stderr + run.stdout
-    assert not list(tmp_path.rglob("seed*"))
+    assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("variables", [{"RANK": "abc"}, {"WORLD_SIZE": "abc"}, {"RANK": "7", "WORLD_SIZE": "2"}])
+def test_a_process_that_no_launcher_started_says_so(tmp_path: Path, variables: dict[str, str]) -> None:
+    run = train("method=sft", cwd=tmp_path, **variables)
+    assert run.returncode == 2
+    assert next(iter(variables)) in run.stderr and "Traceback" not in run.stderr and run.stderr.count("\n") == 1
+    assert not list(tmp_path.rglob("*"))
 
 
 def test_developers_get_the_traceback(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException, ValidationError
@@ -16,6 +17,8 @@ from yaml import YAMLError
 from turnwise.config.check import check_config, suggest
 from turnwise.config.hints import meant
 from turnwise.config.schema import ConfigError, compose_config
+
+MOST = 10_000  # runs that one command may start
 
 
 def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
@@ -35,7 +38,8 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
     if isinstance(error, YAMLError):
         return ConfigError([f"not YAML: {_line(error)}"])
     overrides = [argument for argument in arguments if ("=" in argument or argument[0] == "~") and argument[0] != "-"]
-    kept = [_one_of_sweep(override, str(error)) for override in OverridesParser.create().parse_overrides(overrides)]
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    kept = [one for override in parsed if (one := _one_of_sweep(override, str(error), folder)) is not None]
     refused: list[tuple[Override, Exception]] = []
     cfg, in_a_file = None, None
     while cfg is None:
@@ -59,13 +63,28 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
     return ConfigError(mistakes or [_line(error)])
 
 
-def _one_of_sweep(override: Override, complaint: str) -> Override:
-    """Returns the override with the sweep value named in Hydra's error, or else with the sweep's first value."""
+def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override | None:
+    """Returns the override with the sweep value named in Hydra's error, or with the sweep's first value; None without one."""
     if not override.is_sweep_override():
         return override
-    lines = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
-    line = next((line for line in lines if line in complaint), lines[0])
-    return OverridesParser.create().parse_override(line)
+    key, given = override.get_key_element(), override.value()
+    if isinstance(given, Glob):
+        values = given.filter([path.stem for path in sorted((folder / key).glob("*.yaml"))])
+    else:
+        values = swept(override)
+    lines = [f"{key}={value}" for value in values]
+    line = next((line for line in lines if line in complaint), lines[0] if lines else None)
+    return None if line is None else OverridesParser.create().parse_override(line)
+
+
+def swept(override: Override) -> list[str]:
+    """Returns the values of a sweep, at most one more than ``MOST``; none of an interval or of a range without steps."""
+    if not override.is_discrete_sweep():
+        return []
+    try:
+        return list(islice(override.sweep_string_iterator(), MOST + 1))
+    except ValueError:  # a range whose step is 0
+        return []
 
 
 def _blame(error: Exception, overrides: Sequence[Override]) -> Override | None:

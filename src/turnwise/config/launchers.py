@@ -1,9 +1,9 @@
-"""Checks the Hydra launcher of ``-m`` and sweeps before a run is launched: its package and, for Slurm, the cluster."""
+"""Checks what launches runs and their processes: Hydra's launcher of ``-m`` and sweeps, and variables of torchrun and Slurm."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +17,10 @@ _PLUGINS = {
     "submitit_slurm": ("hydra_plugins.hydra_submitit_launcher", "hydra-submitit-launcher"),
     "ray": ("hydra_plugins.hydra_ray_launcher", "hydra-ray-launcher"),
 }
+_NUMBERS = """
+    RANK LOCAL_RANK NODE_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_PORT JSM_NAMESPACE_RANK
+    SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS
+"""  # variables by which a launcher tells a process which one of how many it is
 _LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
 
 
@@ -47,6 +51,24 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
                 "the command on a login node of the cluster, or choose hydra/launcher=local_jobs"
             ]
         )
+
+
+def refuse_processes(environment: Mapping[str, str]) -> None:
+    """Refuses variables of torchrun or Slurm that no launcher sets: Lightning fails on them, or a process waits for none.
+
+    Raises:
+        ConfigError: one is no whole number, or a rank is not below the number of processes.
+    """
+    remedy = "start the run with torchrun or srun, or unset it to run one process"
+    for name in _NUMBERS.split():
+        if name in environment and not environment[name].isdecimal():
+            raise ConfigError([f"the environment variable {name}={environment[name]!r} is no whole number; {remedy}"])
+    processes = environment.get("WORLD_SIZE", "1")
+    for name, count in (("RANK", processes), ("LOCAL_RANK", environment.get("LOCAL_WORLD_SIZE", processes))):
+        if int(environment.get(name, "0")) >= int(count):
+            raise ConfigError(
+                [f"the environment variable {name}={environment[name]} names none of {count} processes; {remedy}"]
+            )
 
 
 def took_no_job(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 ON_GPU = ("gpu", "cuda")
 _ACCELERATORS = ("cpu", *ON_GPU, "auto")
+_STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "ddp_find_unused_parameters_false")
 _PROFILERS = ("simple", "advanced", "pytorch", None)
 _FREE = """
     accelerator strategy devices num_nodes precision max_epochs log_every_n_steps reload_dataloaders_every_n_epochs
@@ -84,6 +85,11 @@ def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
     profiler = trainer.get("profiler")
     if not isinstance(profiler, Mapping) and profiler not in _PROFILERS:
         mistakes.append(f"trainer.profiler: one of {', '.join(_PROFILERS[:-1])}, or null; got {profiler!r}")
+    strategy = trainer.get("strategy", "auto")
+    if strategy not in _STRATEGIES and not (isinstance(strategy, Mapping) and "_target_" in strategy):
+        mistakes.append(
+            f"trainer.strategy: one of {', '.join(_STRATEGIES)}, or trainer=fsdp, which shards weights; got {strategy!r}"
+        )
     accelerator, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
     if accelerator not in _ACCELERATORS:
         mistakes.append(f"trainer.accelerator: a run computes on {', '.join(_ACCELERATORS)}; got {accelerator!r}")

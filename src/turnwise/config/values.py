@@ -14,6 +14,11 @@ _DEEP = 500  # most brackets in one argument
 _WHOLE = 2**53  # floating point cannot represent every whole number above this one
 _WAYS = ("none", "partial", "object", "all")  # values of Hydra's _convert_
 _FROM_RUN = ("allocator", "gate", "engine")  # parts that take some of their arguments from the run
+_OF_HYDRA = {  # settings of Hydra -> what to do instead
+    "hydra.run.dir": "a run creates its own folder; name it with paths.out=...",
+    "hydra.job.chdir": "a run's paths count from the folder that it is started in; leave it out",
+    "hydra.mode": "-m starts several runs; leave it out",
+}
 _SEVERAL = ("callbacks", "logger")  # groups of which a run may choose several
 _OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups of which a run may choose none
 
@@ -54,8 +59,8 @@ def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
     """Refuses overrides that Hydra reads differently from what is meant, or refuses without naming the key.
 
     These are groups set to null, to a number, or to several choices, which Hydra would merge; arguments that are nested too
-    deeply; and the folder of a run, which Turnwise creates itself. The other processes of a distributed run may name that
-    folder, because Lightning writes their command.
+    deeply; settings of Hydra that a run makes itself, and folders of configuration files that do not exist. The other processes
+    of a distributed run may name their folder, because Lightning writes their command.
 
     Args:
         arguments: the command line without the program.
@@ -75,8 +80,10 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
     is_group = re.fullmatch(r"\w[\w/]{0,99}", key) is not None and (folder / key).is_dir()
     if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP:
         yield f"{argument[:40]}...: nested too deeply to be read; write it flat, or into a file"
-    elif key == "hydra.run.dir" and equals:
-        yield "hydra.run.dir: a run creates its own folder; name it with paths.out=..."
+    elif key in _OF_HYDRA and equals:
+        yield f"{key}: {_OF_HYDRA[key]}"
+    elif key == "hydra.searchpath" and (gone := [place for place in _folders(value) if not place.is_dir()]):
+        yield f"hydra.searchpath: there is no folder {gone[0]}; correct it, or leave it out"
     elif re.fullmatch(r"hydra\.(launcher|sweeper)\._target_", key) and equals:
         yield f"{argument}: Hydra's plugins are chosen as groups: hydra/launcher=NAME"
     elif equals and (is_group or not key) and re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower()):
@@ -87,3 +94,9 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
         yield f"{key}=null: {f'to use none, write ~{key}' if key in _OPTIONAL else remedy}"
     elif is_group and key not in _SEVERAL and re.fullmatch(r"\[.*,.*\]", value, re.DOTALL):
         yield f"{key}: a run has one {key}, but the list names several; choose one"
+
+
+def _folders(places: str) -> list[Path]:
+    """Returns the folders of a list of places such as ``[file://mine/conf,pkg://theirs.conf]``."""
+    named = [place.strip(" '\"").removeprefix("file://") for place in places.strip("[] ").split(",")]
+    return [Path(place) for place in named if "://" not in place]

@@ -28,10 +28,7 @@ from turnwise.types import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_ASKED = {
-    "role": "user",
-    "content": "u",
-}  # opens the dummy conversations that show what the template writes around messages
+_ASKED = {"role": "user", "content": "u"}  # opens the conversations that show what the template writes around messages
 _SPOKEN = "turnwise's action: b a\n 2  1 b B"  # the action there; sorted, folded or escaped it would be another text
 _ANSWER = {"role": "user", "content": "v"}
 _KEPT = 16384  # entries of each cache

@@ -17,7 +17,6 @@ from lightning import Fabric
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.fabric.strategies import DDPStrategy, ParallelStrategy
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.strategies import StrategyRegistry
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -130,9 +129,6 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
         alone = Fabric(**asked)
     except (MisconfigurationException, ValueError, RuntimeError) as error:
         raise InputError(f"trainer: {' '.join(str(error).split())}") from error
-    strategy = trainer.get("strategy")
-    if isinstance(strategy, str) and strategy not in (known := ["auto", *StrategyRegistry.available_strategies()]):
-        raise InputError(f"trainer.strategy={strategy}: Lightning has {', '.join(known)}")
     if not isinstance(alone.strategy, ParallelStrategy):
         yield DistributedContext()
         return

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from turnwise.config import launchers as module
-from turnwise.config.launchers import launchers, refuse_launcher
+from turnwise.config.launchers import launchers, refuse_launcher, refuse_processes
 from turnwise.config.schema import ConfigError, run_name
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -62,3 +62,27 @@ def test_debug_runs_differ_by_name_where_they_differ() -> None:
     assert name("method=sft", "debug=overfit", "env=apibank") == "debug/overfit/sft/env=apibank"
     assert run_name("a", "debug=x,debugger=y") == "a/debug=x,debugger=y"
     assert run_name("a", "debug=x,debugger=y", "debug") == "a/debugger=y"
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"RANK": "abc"}, "RANK='abc'"),
+        ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE='two'"),
+        ({"LOCAL_RANK": ""}, "LOCAL_RANK=''"),
+        ({"SLURM_PROCID": "-1"}, "SLURM_PROCID='-1'"),
+        ({"RANK": "1"}, "RANK=1 names none of 1"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 names none of 2"),
+        ({"RANK": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK=2 names none of 2"),
+    ],
+)
+def test_variables_that_no_launcher_sets_are_refused(variables: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        refuse_processes(variables)
+
+
+def test_variables_of_torchrun_lightning_and_slurm_are_taken() -> None:
+    torchrun = {"RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    lightning = {"NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "40123"}
+    for variables in ({}, torchrun, lightning, {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NTASKS": "8"}):
+        refuse_processes(variables)

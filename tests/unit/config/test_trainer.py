@@ -76,8 +76,9 @@ def test_values_that_would_change_what_an_iteration_is() -> None:
         (mistake,) = mistakes(f"trainer.{override}")
         assert mistake.startswith(f"trainer.{override.partition('=')[0]}: ")
     assert mistakes("+trainer.profiler=simple", "+trainer.deterministic=true") == []
-    (mistake,) = mistakes("+trainer.profiler=stopwatch")
-    assert "stopwatch" in mistake
+    for override in ("+trainer.profiler=stopwatch", "trainer.strategy=stopwatch"):
+        (mistake,) = mistakes(override)
+        assert "stopwatch" in mistake
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ CONF = ROOT / "conf"
             "+loss._recursive_=7",
         ),
         *("+loss._convert_=foo", "name=", "name=..", "name=../../escaped", "name=/absolute", "name=a//b"),
+        'name="a\nb"',
     ],
 )
 def test_a_value_that_no_part_can_use_is_refused_by_its_key(override: str) -> None:
@@ -63,7 +64,16 @@ def test_a_world_refuses_what_it_cannot_use(overrides: list[str], key: str) -> N
 
 
 @pytest.mark.parametrize(
-    "argument", ["method=[grpo,sft]", "+env=[math,search]", "hydra.run.dir=/proc/x", "=1", "method=7", "env=true"]
+    "argument",
+    [
+        *("method=[grpo,sft]", "+env=[math,search]", "=1", "method=7", "env=true"),
+        *(
+            "hydra.run.dir=/proc/x",
+            "hydra.job.chdir=true",
+            "++hydra.mode=MULTIRUN",
+            "hydra.searchpath=[file:///proc/x]",
+        ),
+    ],
 )
 def test_several_choices_of_one_group_are_refused(argument: str) -> None:
     with pytest.raises(ConfigError, match=argument.lstrip("+").partition("=")[0] or "=1"):
@@ -117,3 +127,7 @@ def test_an_argument_that_is_nested_too_deeply_is_one_line() -> None:
         timeout=120,
     )
     assert ended.returncode == 2 and "nested too deeply" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_folders_of_ones_own_files_are_taken(tmp_path: Path) -> None:
+    refuse_overrides([f"hydra.searchpath=['file://{tmp_path}',pkg://theirs.conf, {tmp_path}]"], CONF)
