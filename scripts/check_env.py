@@ -32,7 +32,7 @@ from turnwise.console import Terminal, sized
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay, steps_per_second
 from turnwise.envs.checks.cases import case_file
 from turnwise.envs.environment import Environment, Step
-from turnwise.errors import InputError
+from turnwise.errors import InputError, refuse_twice
 from turnwise.types import Task
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -82,8 +82,9 @@ def parse(arguments: Sequence[str]) -> Settings:
     """The settings.
 
     Raises:
-        InputError: no environment is named, or a number is none or too small.
+        InputError: no environment is named, a key is given twice, or a number is none or too small.
     """
+    refuse_twice(arguments)
     settings = Settings()
     for argument in arguments:
         key, equals, value = argument.partition("=")

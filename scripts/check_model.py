@@ -28,7 +28,7 @@ import transformers
 from rich.table import Table
 
 from turnwise.console import sized
-from turnwise.errors import InputError
+from turnwise.errors import InputError, refuse_twice
 from turnwise.files import atomic_write
 from turnwise.models.families import architectures
 from turnwise.models.hub import at_hand
@@ -73,8 +73,9 @@ def parse(arguments: Sequence[str]) -> Settings:
     """The settings.
 
     Raises:
-        InputError: an argument is unknown or no use.
+        InputError: an argument is unknown, no use, or given twice.
     """
+    refuse_twice(arguments)
     settings = Settings()
     for argument in arguments:
         key, _, value = argument.partition("=")

@@ -29,7 +29,7 @@ from turnwise.console import Terminal
 from turnwise.data.foreign import KEYS
 from turnwise.data.trajectories import write_trajectories
 from turnwise.envs.environment import Environment, EnvironmentFault, Quality, tried
-from turnwise.errors import InputError
+from turnwise.errors import InputError, refuse_twice
 from turnwise.files import no_room
 from turnwise.types import Task, Trajectory
 
@@ -112,8 +112,9 @@ def parse(arguments: Sequence[str]) -> Settings:
     """The settings.
 
     Raises:
-        InputError: no environment is named, or a value is out of its range.
+        InputError: no environment is named, a key is given twice, or a value is out of its range.
     """
+    refuse_twice(arguments)
     settings, given = Settings(), dict.fromkeys(("env", "quality", "split", "count", "seed", "out"), "")
     for argument in arguments:
         key, equals, value = argument.partition("=")

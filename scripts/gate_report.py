@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.console import sized
-from turnwise.errors import InputError
+from turnwise.errors import InputError, refuse_twice
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.gates.shown import gate_tables
 from turnwise.reports.tables import to_rich
@@ -68,13 +68,12 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
     Raises:
         InputError: an argument is no such pair, a key unknown or given twice, a value of the wrong kind, or ``data`` missing.
     """
+    refuse_twice(arguments)
     given: dict[str, str] = {}
     for argument in arguments:
         key, sign, value = argument.partition("=")
         if not sign or key not in {"data", "gated", *PARSERS}:
             raise InputError(f"{argument}: give key=value, with a key of data, {', '.join(PARSERS)}, gated")
-        if key in given:
-            raise InputError(f"{argument}: {key} is given twice")
         given[key] = value
     if not given.get("data"):
         raise InputError(

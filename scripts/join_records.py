@@ -3,6 +3,7 @@
 python scripts/join_records.py aime24.parquet amc23.jsonl olympiadbench.parquet --out unseen.jsonl
 
 A split of env.files is one file. Readers tell a record's format from its keys, so that files of several formats can be joined.
+Records are copied as they are: the world that reads the file refuses those of a format that it does not know, by their lines.
 """
 
 from __future__ import annotations

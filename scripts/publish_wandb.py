@@ -12,7 +12,9 @@ import shlex
 import sys
 from pathlib import Path
 
+from wandb import Settings
 from wandb.errors import Error as WandbError
+from wandb.errors import UsageError
 
 from turnwise.console import number, unwritten
 from turnwise.errors import InputError
@@ -34,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     try:
         collection = collect(args.folders)
+        refuse_name(args.project)
         if not args.offline and not logged_in():
             raise InputError(NOT_LOGGED_IN)
         tables = [run_table(env, scale, rows, mean_interval, {}) for (env, scale), rows in collection.sections.items()]
@@ -57,6 +60,20 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"W&B: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def refuse_name(project: str) -> None:
+    """Refuses a project that W&B would refuse after the page was written.
+
+    Raises:
+        InputError: it has no such name.
+    """
+    try:
+        if not project.strip() or not project.isprintable():
+            raise UsageError("a name of printable characters is needed")
+        Settings(project=project)
+    except UsageError as error:
+        raise InputError(f"--project {project!r}: {error}") from error
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 from turnwise.text import plain
 
@@ -15,6 +16,20 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         return plain(super().__str__())
+
+
+def refuse_twice(arguments: Iterable[str]) -> None:
+    """Refuses ``key=value`` arguments that name a key twice, of which a program would use one.
+
+    Raises:
+        InputError: one does.
+    """
+    seen: set[str] = set()
+    for argument in arguments:
+        key, sign, _ = argument.partition("=")
+        if sign and key in seen:
+            raise InputError(f"{argument}: {key} is given twice; keep one of them")
+        seen.add(key)
 
 
 class Stopped(RuntimeError):

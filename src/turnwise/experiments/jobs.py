@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from turnwise.config.schema import run_name
-from turnwise.errors import InputError
+from turnwise.errors import InputError, refuse_twice
 from turnwise.experiments.table import Scale, Sweep, find_sweep
 
 # overrides that only say how a run is executed, so that it stays the same run
@@ -189,8 +189,9 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
     """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [--dry-run] [key=value ...]``.
 
     Raises:
-        InputError: an argument cannot be used with a sweep.
+        InputError: an argument cannot be used with a sweep, or is given twice.
     """
+    refuse_twice(arguments)
     given: dict[str, str] = {}
     extra, dry = [], False
     for argument in arguments:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from turnwise.errors import InputError
+from turnwise.errors import InputError, refuse_twice
 
 EXAMPLES = """\
 Compare finished runs with each other or with a paper: tables on the terminal, in Markdown, LaTeX and HTML.
@@ -106,8 +106,9 @@ def read_words(words: Sequence[str], home: Path) -> Words:
         home: the checkout's folder, for the message if the command is called from another folder.
 
     Raises:
-        InputError: a folder of runs does not exist.
+        InputError: a folder of runs does not exist, or a word is given twice.
     """
+    refuse_twice(words)
     options, rest = {"outputs": "", "data": "", "gated": ""}, []
     for word in words:
         key, _, value = word.partition("=")

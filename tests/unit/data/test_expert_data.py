@@ -73,6 +73,8 @@ def test_one_quality_and_parquet(tmp_path, capsys):
         (["env=household", "split=test"], "split"),
         (["env=household", "out=x.csv"], "ends in .jsonl or .parquet"),
         (["env=household", "env.horizn=3"], "horizn"),
+        (["env=household", "env=math"], "env=math"),
+        (["env=household", "env.horizon=3", "env.horizon=4"], "env.horizon=4"),
     ],
 )
 def test_what_cannot_be_used_is_named(arguments, said, capsys, tmp_path, monkeypatch):

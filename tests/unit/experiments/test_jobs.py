@@ -90,6 +90,7 @@ def test_rows_and_seeds_are_picked(conf: Path) -> None:
         (["sweep=p_tab1", "loss.clip_high=0.2,0.3"], "give one value"),
         (["sweep=p_tab1", "loss.clip_high=choice(0.2,0.3)"], "give one value"),
         (["sweep=p_tab1", "nonsense"], "key=value"),
+        (["sweep=p_tab1", "seed=0", "seed=1"], "seed=1: seed is given twice"),
         (["sweep="], "sweep has no ''"),
     ],
 )

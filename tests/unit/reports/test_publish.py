@@ -115,6 +115,18 @@ def test_who_is_not_logged_in_is_told_how(
     assert "no such folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("project", ["a/b", "a\nb", "", "x" * 300])
+def test_a_name_that_no_project_can_have_leaves_nothing(
+    script: Any, make: Any, stranger: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], project: str
+) -> None:
+    make.write_run(tmp_path / "outputs" / "seed0")
+    arguments = [str(tmp_path / "outputs"), "--offline", "--to", str(tmp_path / "bundles"), "--project", project]
+    assert script.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert "--project" in said and len(said.splitlines()) == 1
+    assert not (tmp_path / "bundles").exists()
+
+
 def test_the_report_shows_the_tables_and_the_rollouts() -> None:
     pytest.importorskip("wandb_workspaces")
     report = report_of(Published(Path(), "team", "agents", "https://example.org"), "Table 4", "| a |\n| --- |\n| 1 |")
