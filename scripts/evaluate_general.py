@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from turnwise.errors import InputError
 from turnwise.evaluation.general import evaluate, headline
@@ -31,8 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     try:
         result = read_result(args.run)  # a run without a result has nothing to put the scores beside
-        cfg = OmegaConf.load(args.run / "config.yaml")
-        base, start = weights_of(cfg.policy.model), cfg.policy.get("start")
+        base, start = policy_of(args.run / "config.yaml")
         trained = args.run / "model", args.run / "adapter"
         whole, adapter = (path if path.is_dir() else None for path in trained)
         if whole is None and adapter is None:
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             "base": evaluate(base, Path(start) if start else None, *same),
             "after": evaluate(str(whole or base), adapter, *same),
         }
-    except InputError as error:
+    except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     points = {side: {task: headline(values) for task, values in tasks.items()} for side, tasks in found.items()}
@@ -65,6 +66,19 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{result.method}, {task}: {general['base'][task]} -> {general['after'][task]} ({change:+.2f} points)")
     print(json.dumps(found))
     return 0
+
+
+def policy_of(path: Path) -> tuple[str, str | None]:
+    """Returns where the weights of a run's base policy lie, and the adapter that it started from.
+
+    Raises:
+        InputError: the run's configuration cannot be read.
+    """
+    try:
+        policy = OmegaConf.load(path).policy
+        return weights_of(str(policy.model)), policy.get("start")
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())}); put back a copy") from error
 
 
 def parser() -> argparse.ArgumentParser:

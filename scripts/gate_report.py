@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         data, gated, settings = parse(arguments)
         report = gate_report(data, settings, gated)
-    except InputError as error:
+    except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     console = sized(120)

@@ -27,7 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--to", type=Path, default=Path("results"), help="where they are kept (default results)")
     args = parser.parse_args(arguments)
     kept, size, left_out = 0, 0, 0
-    runs = list(finished(args.folders))
+    try:
+        runs = list(finished(args.folders))
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 2
     if not runs:
         looked = ", ".join(str(folder) + ("" if folder.is_dir() else " (no such folder)") for folder in args.folders)
         print(f"no finished run in {looked}; give runs, or folders of them", file=sys.stderr)

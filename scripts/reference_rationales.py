@@ -19,9 +19,10 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from turnwise.console import Terminal
+from turnwise.console import Terminal, number
 from turnwise.data.trajectories import read_trajectories
 from turnwise.errors import InputError
+from turnwise.files import refuse_same
 from turnwise.judges.cache import Cache
 from turnwise.judges.client import ChatClient
 from turnwise.judges.rationales import DemonstratedTurn, Written, steps, write_rationales, write_reasoned
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     out = args.out or args.trajectories.with_suffix(".rationales.jsonl")
     console = Terminal(stderr=True)
     try:
+        check(args, out)
         read = read_trajectories(args.trajectories)
         for problem in read.problems:
             console.print(f"left out: {problem}")
@@ -54,6 +56,24 @@ def main(arguments: list[str] | None = None) -> int:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(written.missing.items()))
         print(f"missing: {reasons}; the same command asks for them again", file=sys.stderr)
     return 1 if written.missing else 0
+
+
+def check(args: argparse.Namespace, out: Path) -> None:
+    """Checks names and places before anything is asked.
+
+    Raises:
+        InputError: a file that is read or written would be written over, or a name is none.
+    """
+    for place in filter(None, (out, args.into)):
+        refuse_same(place, [args.trajectories])
+    if args.into == out:
+        raise InputError(f"--into {out}: the rationales are written there (--out); name another file")
+    if args.into and args.into.suffix not in (".jsonl", ".parquet"):
+        raise InputError(f"--into {args.into}: name a file that ends in .jsonl or .parquet")
+    if not args.model.strip() or not args.model.isprintable():
+        raise InputError(f"--model {args.model!r}: the name of a model is needed")
+    if not args.key_variable.isidentifier():
+        raise InputError("--key-variable: the name of an environment variable is needed, not the key itself")
 
 
 def client_of(args: argparse.Namespace) -> ChatClient:
@@ -126,9 +146,9 @@ def parser() -> argparse.ArgumentParser:
     add("--cache", type=Path, default=Path("outputs/cache/rationales.sqlite"), help="answers so far")
     add("--key-variable", default="TURNWISE_JUDGE_KEY", help="environment variable that holds the API key")
     add("--concurrency", type=int, default=16, help="questions at once")
-    add("--time-limit", type=float, default=300.0, help="s a question, all its attempts included")
-    add("--temperature", type=float, default=0.0)
-    add("--max-tokens", type=int, default=1024)
+    add("--time-limit", type=number(1e-3, 1e6), default=300.0, help="s a question, all its attempts included")
+    add("--temperature", type=number(0, 100), default=0.0)
+    add("--max-tokens", type=number(1, 1e6, whole=True), default=1024)
     add("--price-in", type=float, default=0.0, help="money a million tokens, for the report and --budget")
     add("--price-out", type=float, default=0.0)
     add("--budget", type=float, help="money after which nothing is asked")

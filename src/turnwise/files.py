@@ -63,7 +63,7 @@ def refuse_same(out: Path, read: Iterable[Path]) -> None:
         InputError: ``out`` is one of the files.
     """
     if out.exists() and any(path.exists() and out.samefile(path) for path in read):
-        raise InputError(f"--out {out}: this file is read; name another")
+        raise InputError(f"{out}: this file is read, and would be written over; name another")
 
 
 def read_yaml(path: Path) -> Any:

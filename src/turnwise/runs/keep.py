@@ -63,8 +63,11 @@ def keep(run: Path, place: Path) -> int:
 
 def _recorded_all(run: Path) -> bool:
     """Returns whether the run recorded every sampled group, as runs do whose tables are computed from groups."""
-    rollout = read_yaml(run / "config.yaml").get("rollout") or {}
-    return bool(rollout) and rollout.get("recorded", 0) >= rollout.get("states", 1)
+    try:
+        rollout = read_yaml(run / "config.yaml").get("rollout") or {}
+        return bool(rollout) and rollout.get("recorded", 0) >= rollout.get("states", 1)
+    except (AttributeError, TypeError) as error:
+        raise InputError(f"{run / 'config.yaml'}: damaged ({error}); put back a copy") from error
 
 
 def _groups(path: Path) -> Iterator[str]:

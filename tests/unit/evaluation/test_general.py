@@ -104,3 +104,16 @@ def test_scores_are_those_of_the_models_own_log_probs_and_reports_read_them(
 def test_the_headline_is_the_first_share() -> None:
     assert headline({"acc,none": 0.25, "f1,none": 1, "items": 4}) == 25
     assert headline({"bleu,none": 31.5, "items": 4}) is None
+
+
+@pytest.mark.parametrize("text", [None, "[1]", "\0", "a: [", "rollout: 3", "policy: {}"])
+def test_a_damaged_configuration_is_one_message(tmp_path: Path, text: str | None) -> None:
+    spec = importlib.util.spec_from_file_location("evaluate_general", ROOT / "scripts" / "evaluate_general.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    if text is not None:
+        (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"config\.yaml") as caught:
+        script.policy_of(tmp_path / "config.yaml")
+    assert len(str(caught.value).splitlines()) == 1

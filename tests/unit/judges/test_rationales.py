@@ -123,3 +123,36 @@ def test_what_cannot_be_used_is_one_message(
         command[place] = value
     assert script.main(command) == 2
     assert capsys.readouterr().err.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--out", "DEMOS"], "demos"),
+        (["--into", "DEMOS"], "demos"),
+        (["--out", "a.jsonl", "--into", "a.jsonl"], "a.jsonl"),
+        (["--into", "a.csv"], "a.csv"),
+        (["--key-variable", "sk-1234"], "--key-variable"),
+        (["--model", "a\nb"], "--model"),
+        *((["--temperature", value], "--temperature") for value in ("nan", "-1")),
+        (["--time-limit", "1e999"], "--time-limit"),
+        (["--max-tokens", "0"], "--max-tokens"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_is_asked(
+    options: list[str],
+    named: str,
+    script: ModuleType,
+    demos: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(demos.parent)
+    before = {path: path.read_bytes() for path in demos.parent.iterdir() if path.is_file()}
+    given = [str(demos) if option == "DEMOS" else option for option in options]
+    try:
+        status = script.main([str(demos), "--url", "http://127.0.0.1:1/v1", "--model", "m", *given])
+    except SystemExit as end:  # of argparse
+        status = end.code
+    assert status == 2 and named in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in demos.parent.iterdir() if path.is_file()} == before

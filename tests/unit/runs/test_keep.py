@@ -191,3 +191,13 @@ def test_the_command_keeps_names_and_leaves_out_what_it_cannot_keep(
     (tmp_path / "empty").mkdir()
     assert script.main([str(tmp_path / "empty"), *options]) == 2
     assert capsys.readouterr() == ("", f"no finished run in {tmp_path / 'empty'}; give runs, or folders of them\n")
+
+
+@pytest.mark.parametrize("text", ["rollout: 3", "rollout: {recorded: x, states: 1}", "[1]"])
+def test_a_configuration_of_something_else_is_named(tmp_path: Path, text: str) -> None:
+    run = tmp_path / "outputs/p/seed0"
+    save(run, 30)
+    (run / "config.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"config\.yaml"):
+        keep(run, tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()

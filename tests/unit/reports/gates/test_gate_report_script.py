@@ -119,6 +119,7 @@ def test_the_released_share_of_zero_advantages_counts_twelve_groups_where_ten_we
         (["data=x", "floor=2"], "floor must be a share in [0, 1], got 2.0"),
         (["data=x", "k=0"], "k and steps must be turns from 1 on"),
         (["data=x", "resamples=0"], "resamples must be at least 1"),
+        (["data=" + "x" * 300], "too long"),
         (["data=/nowhere/at/all"], "data=/nowhere/at/all: there is no such file or folder"),
     ],
 )
