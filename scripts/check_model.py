@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +28,7 @@ from typing import Any
 import transformers
 from rich.table import Table
 
-from turnwise.console import sized
+from turnwise.console import sized, until_stopped
 from turnwise.errors import InputError, refuse_twice
 from turnwise.files import atomic_write
 from turnwise.models.families import architectures
@@ -162,6 +163,7 @@ def guarded(kind: str, limit: float) -> list[FamilyVerdict]:
 
 
 def _rows(kind: str, there: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends this one
     transformers.logging.set_verbosity_error()
     there.send([judge_family(kind, name, changes) for name, changes in rows_of(kind)])
 
@@ -190,4 +192,4 @@ def write(verdicts: Sequence[FamilyVerdict], anew: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(until_stopped(main))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from turnwise.console import Terminal, sized, unwritten
+from turnwise.console import Terminal, sized, until_stopped, unwritten
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.arguments import is_sweep
@@ -220,4 +220,4 @@ def strangers(collection: FinishedRuns, paths: list[Path], papers: list[PaperTab
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(until_stopped(main))

@@ -47,6 +47,15 @@ def unwritten(error: OSError) -> str:
     return f"{error.filename or 'a file'}: cannot be written ({error.strerror or error}); name another place"
 
 
+def until_stopped(main: Callable[[], int]) -> int:
+    """Returns the exit status of a program: that of ``main``, or 130 after Ctrl-C, which is one line."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        Terminal(stderr=True).print("stopped by SIGINT")
+        return 130
+
+
 def sized(width: int) -> Terminal:
     """Standard output; a file or a pipe, which has no width of its own, gets ``width``."""
     console = Terminal()
