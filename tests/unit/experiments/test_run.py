@@ -56,7 +56,8 @@ class Bench:
     def __call__(self, *arguments: str) -> dict[str, str]:
         """Run the sweep; where its runs stand then, and what was launched is in ``launched``."""
         self.launched, self.out = [], StringIO()
-        asked = ask(["sweep=p_tab1", "rows=base,ours,theirs", *arguments], self.conf)
+        rows = () if any(argument.startswith("rows=") for argument in arguments) else ("rows=base,ours,theirs",)
+        asked = ask(["sweep=p_tab1", *rows, *arguments], self.conf)
         found = run_sweep(asked, self.compose, self.launch, Terminal(file=self.out, width=200))
         return {f"{one.job.row}{one.job.seed}": one.state for one in found}
 
