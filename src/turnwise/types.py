@@ -28,6 +28,17 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Pivot:
+    """Says that a trajectory is one place to act: only its last reply is a candidate, and the turns before it are history.
+
+    A row of a pivot file is such a dialogue. Its pass rate is what samples that were drawn there before have earned.
+    """
+
+    passed: int = 0  # samples that were accepted
+    total: int = 0  # samples; 0: none was drawn
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """A demonstrated episode: the opening messages, then assistant and observation messages in turn."""
 
@@ -37,6 +48,13 @@ class Trajectory:
     task: Task | None = None
     success: bool | None = None
     source: str = ""  # "file:line", for messages to people
+    pivot: Pivot | None = None
+
+    @property
+    def acts(self) -> list[int]:
+        """Places in ``messages`` of the replies that are candidates: all of the assistant's, or the last one of a pivot."""
+        places = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
+        return places[-1:] if self.pivot else places
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,7 @@ class State:
     expert_ids: tuple[int, ...] = ()  # its tokens with the end-of-turn token
     trajectory: str | None = None
     turn: int = 0
+    pivot: Pivot | None = None  # of the trajectory
 
 
 @dataclass(slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from turnwise.data.pivot_rows.read import is_row, record_of
 from turnwise.data.records import UnusableError
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call
 from turnwise.text import parse_json
-from turnwise.types import Task, Trajectory
+from turnwise.types import Pivot, Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")
 MOST = 20_000  # messages of a trajectory: more than fit into any context, but still rendered within seconds
@@ -24,11 +25,11 @@ SPLITS = ("train", "seen", "unseen")
 
 
 def parse_trajectory(record: Any, source: str) -> Trajectory:
-    """Checks one record in the chat-message format and returns its Trajectory.
+    """Checks one record in the chat-message format, or a pivot row, and returns its Trajectory.
 
     ``record`` may be the UnusableError of a record that could not be read, which is raised. Keys that hold null count as absent,
     arguments of tool calls become objects, and a record without an id gets its place as id. ``tools`` and ``task.data`` may be
-    JSON text.
+    JSON text. Calls of a pivot are not held against the schemas of their tools: the contract of pivot rows does not ask it.
 
     Raises:
         UnusableError: the first mistake.
@@ -37,6 +38,8 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
         raise record
     if not isinstance(record, Mapping):
         raise UnusableError(f"not an object but {type(record).__name__}", "write one JSON object a line", "no object")
+    if is_row(record):
+        record = record_of(record, source)
     record = {key: value for key, value in record.items() if value is not None}
     if "messages" not in record:
         raise UnusableError(
@@ -53,8 +56,9 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
             f"success must be true, false or absent, got {success!r}", "write true or false", "unusable success"
         )
     tools = _tools(record.get("tools"))
-    messages = _messages(record["messages"], tools)
-    return Trajectory(identity, messages, tools, _task(record.get("task")), success, source)
+    pivot = _pivot(record)
+    messages = _messages(record["messages"], tools if pivot is None else None)
+    return Trajectory(identity, messages, tools, _task(record.get("task")), success, source, pivot)
 
 
 def _tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
@@ -99,7 +103,23 @@ def _task(task: Any) -> Task | None:
     return Task(task["env"], task["id"], split, dict(data), subset)
 
 
-def _messages(messages: Any, tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+def _pivot(record: Mapping[str, Any]) -> Pivot | None:
+    pivot = record.get("pivot")
+    if pivot is None:
+        return None
+    counts = [pivot.get(key) or 0 for key in ("passed", "total")] if isinstance(pivot, Mapping) else []
+    if not counts or not all(type(count) is int and count >= 0 for count in counts) or counts[0] > counts[1]:
+        raise UnusableError(
+            f"pivot must be an object with the counts 'passed' and 'total', got {pivot!r:.80}",
+            "correct the counts, or write {} where nothing was sampled",
+            "unusable pivot",
+        )
+    if record.get("task") is not None:
+        raise UnusableError("a pivot has a task", "leave out 'task' or 'pivot'", "pivot with a task")
+    return Pivot(*counts)
+
+
+def _messages(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> tuple[dict[str, Any], ...]:
     if not isinstance(messages, list) or not messages:
         raise UnusableError("messages must be a non-empty list", "put the conversation under 'messages'", "no messages")
     if len(messages) > MOST:
@@ -109,7 +129,7 @@ def _messages(messages: Any, tools: Sequence[Mapping[str, Any]]) -> tuple[dict[s
     return checked
 
 
-def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     where = f"messages[{place}]"
     if not isinstance(message, Mapping) or "role" not in message:
         found = sorted(map(str, message)) if isinstance(message, Mapping) else type(message).__name__
@@ -141,7 +161,7 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]]) -> di
             f"{where} is a {role} message with tool_calls", "only assistants call tools", "unusable call"
         )
     for call in calls:
-        if problems := check_call(call, tools) or _strange_call(call):
+        if problems := (tools is not None and check_call(call, tools)) or _strange_call(call):
             raise UnusableError(
                 f"{where} {'; '.join(problems)}",
                 "correct the call, or the tool's schema in 'tools'",

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from turnwise.data.thinking import REASONING
 from turnwise.data.tool_schema import arguments_of, function_of
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call, split_thinking
 from turnwise.types import Message, ToolCall, Trajectory
-
-_REASONING = ("reasoning_content", "reasoning", "thinking")  # keys of chat messages that may hold reasoning
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class TurnInContext:
 
 
 def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
-    """Returns the K steps of a trajectory in order, without messages after its last assistant turn.
+    """Returns the K steps of a trajectory in order, without messages after its last assistant turn; of a pivot its one step.
 
     Reasoning is read from a message's key ``reasoning_content``, ``reasoning`` or ``thinking``, else from the thinking block at
     the start of its content. Calls that the content holds as text are not parsed.
@@ -39,9 +38,8 @@ def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
         ValueError: a call is not valid; the message names the step. Trajectories read from files hold no such calls.
     """
     steps: list[TurnInContext] = []
-    for at, message in enumerate(trajectory.messages):
-        if message["role"] != "assistant":
-            continue
+    for at in trajectory.acts:
+        message = trajectory.messages[at]
         name = f"{trajectory.id}#t{len(steps)}"
         rationale, content = _reasoning(message)
         calls = tuple(_call(call, name) for call in message.get("tool_calls") or ())
@@ -51,7 +49,7 @@ def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
 
 def _reasoning(message: Message) -> tuple[str | None, str]:
     content = str(message.get("content") or "")
-    for key in _REASONING:
+    for key in REASONING:
         if isinstance(message.get(key), str) and message[key].strip():
             return message[key].strip(), content
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,7 @@ def _write_rows(part: Path, records: Iterable[Mapping[str, Any]], keys: Sequence
         "tools": text,
         "task": pyarrow.struct(task),
         "success": pyarrow.bool_(),
+        "pivot": pyarrow.struct(dict.fromkeys(("passed", "total"), pyarrow.int64())),
     }
     with pyarrow.parquet.ParquetWriter(part, pyarrow.schema(columns)) as file:
         rest = iter(records)
@@ -199,6 +200,7 @@ def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
             "subset": task.subset,
         },
         "success": trajectory.success,
+        "pivot": trajectory.pivot and asdict(trajectory.pivot),
     }
 
 

@@ -1,5 +1,5 @@
 """Converts trajectories of other programs to this project's format. ``scripts/prepare_data.py`` is the command line."""
 
-from turnwise.data.foreign.convert import KEYS, Calls, Importer, converted
+from turnwise.data.foreign.convert import KEYS, Calls, Importer, converted, structured_text
 
-__all__ = ["KEYS", "Calls", "Importer", "converted"]
+__all__ = ["KEYS", "Calls", "Importer", "converted", "structured_text"]

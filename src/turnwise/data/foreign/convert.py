@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from turnwise.data.foreign.tools import openai_tool, tools_in
 from turnwise.data.foreign.turns import conversation_of, tools_of_record
 from turnwise.data.messages import parse_trajectory
+from turnwise.data.pivot_rows.read import is_row, name_of
 from turnwise.data.records import OnBytes, UnusableError, read_records
 from turnwise.data.tool_schema import function_of
 from turnwise.data.toolcalls.bfcl_python import python_literal
@@ -37,7 +38,8 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
     A record with a ``task`` is in this project's format: the environment reads its text, so ``auto`` leaves it unchanged.
 
     Args:
-        record: a record with OpenAI's or ShareGPT's keys, or the UnusableError of an unreadable one, which is raised.
+        record: a record with OpenAI's or ShareGPT's keys, a pivot row, or the UnusableError of an unreadable one, which is
+            raised.
         source: ``file:line``, which becomes the id of a record without one.
         calls: how calls are written in text.
         keep_system: whether to keep the system message that lists the tools. The chat template shows the tools itself in the
@@ -50,6 +52,8 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
         raise record
     if not isinstance(record, Mapping):
         raise UnusableError(f"not an object but {type(record).__name__}", "write one JSON object a record", "no object")
+    if is_row(record) or record.get("pivot") is not None:
+        return parse_trajectory(record, source)
     messages, tools = conversation_of(record), tools_of_record(record)
     ours = record.get("task") is not None
     if calls == "auto" and ours:
@@ -68,7 +72,7 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
     identity = record.get("id", record.get("conversation_id"))
     return parse_trajectory(
         {
-            "id": _name(source) if identity is None else str(identity),
+            "id": name_of(source) if identity is None else str(identity),
             "messages": messages,
             "tools": tools,
             "task": record.get("task"),
@@ -130,6 +134,16 @@ class Importer:
                     continue
                 self._seen[trajectory.id] = source
                 yield trajectory
+
+
+def structured_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> tuple[Mapping[str, Any], ...]:
+    """Returns a conversation with the calls that stand in the text of its replies as ``tool_calls``, in whatever form they are.
+
+    Raises:
+        UnusableError: a call cannot be read.
+    """
+    form = written([message for message in messages if not message.get("tool_calls")], tools)
+    return tuple(messages) if form == "none" else tuple(_structured([dict(m) for m in messages], tools, form))
 
 
 def _structured(messages: Sequence[dict[str, Any]], tools: Sequence[Any], form: Format) -> Iterator[dict[str, Any]]:
@@ -231,8 +245,3 @@ def _tagged(text: str) -> list[str]:
 def _is_list(text: str) -> bool:
     """Returns whether a reply looks like ``[f(a=1), g()]``."""
     return text.startswith("[") and text.endswith("]") and "(" in text
-
-
-def _name(source: str) -> str:
-    path, _, line = source.rpartition(":")
-    return f"{Path(path).stem}:{line}"

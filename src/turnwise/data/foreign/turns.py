@@ -9,11 +9,11 @@ from typing import Any
 
 from turnwise.data.messages import from_text
 from turnwise.data.records import UnusableError
+from turnwise.data.thinking import REASONING
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call, decode_json
 
 CONVERSATIONS = ("messages", "conversations", "conversation")
 TOOLS = ("tools", "functions")
-REASONING = ("reasoning_content", "reasoning", "thinking")
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human"), "user"),

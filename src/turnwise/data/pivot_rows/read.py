@@ -1,0 +1,141 @@
+"""Converts a pivot row to a record of chat messages: its input, then its expected action as the last reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from turnwise.data.pivot_rows.rules import ACTION, PARAMS, calls_of, check_row
+from turnwise.data.records import UnusableError
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+def is_row(record: Any) -> bool:
+    """Returns whether a record is a pivot row."""
+    return isinstance(record, Mapping) and PARAMS in record
+
+
+def name_of(source: str) -> str:
+    """Returns the id of the row at ``source`` ("file:line"): the file's name without its ending, and the line."""
+    path, _, line = source.rpartition(":")
+    return f"{Path(path).stem}:{line}"
+
+
+def record_of(row: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Returns the row as a record of docs/data.md, with ``pivot`` and its pass rate.
+
+    What the policy has written between two observations becomes one assistant message: its reasoning, text and calls. Keys of the
+    row without a meaning here are left out.
+
+    Raises:
+        UnusableError: no candidate can be made of the row.
+    """
+    check_row(row, to_read=True)
+    params, action = row[PARAMS], row[ACTION]
+    messages: list[dict[str, Any]] = []
+    if isinstance(params.get("instructions"), str) and params["instructions"].strip():
+        messages.append({"role": "system", "content": params["instructions"]})
+    names: dict[Any, str] = {}
+    for place, item in enumerate(params["input"]):
+        _add(messages, item, names, f"{PARAMS}.input[{place}]")
+    reply: dict[str, Any] = {"role": "assistant", "content": action.get("content") or ""}
+    if calls := calls_of(action):
+        reply = {"role": "assistant", "content": "", "tool_calls": [_call(call) for call in calls]}
+    return {
+        "id": name_of(source),
+        "messages": [*messages, reply],
+        "tools": [_tool(tool) for tool in params.get("tools") or ()],
+        "pivot": pass_rate(row),
+    }
+
+
+def pass_rate(row: Mapping[str, Any]) -> dict[str, int]:
+    """Returns how many of how many samples were accepted, from ``pass_rate_passed`` and ``pass_rate_total``; none without both.
+
+    Raises:
+        UnusableError: these are no such counts.
+    """
+    passed, total = row.get("pass_rate_passed"), row.get("pass_rate_total")
+    if passed is None or total is None:
+        return {}
+    if not (_count(passed) and _count(total) and passed <= total):
+        raise UnusableError(
+            f"pass_rate_passed and pass_rate_total must be counts of samples, got {passed!r} of {total!r}",
+            "correct them, or leave both out",
+            "unusable pass rate",
+        )
+    return {"passed": int(passed), "total": int(total)}
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == int(value)
+
+
+def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[Any, str], where: str) -> None:
+    """Adds an item of the input to the messages; ``names`` are the tools by the ids of their calls."""
+    kind = item.get("type", "message")
+    if kind == "message":
+        role = _ROLES.get(str(item.get("role")))
+        if role is None:
+            raise UnusableError(f"{where} has unknown role {item.get('role')!r:.60}", "correct it", "unknown role")
+        text = _text(item.get("content"), where)
+        if role == "assistant":
+            _speak(messages, "content", text)
+        else:
+            messages.append({"role": role, "content": text})
+    elif kind == "reasoning":
+        text = "\n".join(_text(item.get(key), where) for key in ("content", "summary") if item.get(key))
+        if text.strip():
+            _speak(messages, "reasoning_content", text)
+    elif kind == "function_call":
+        names[item.get("call_id")] = str(item.get("name"))
+        _speaking(messages).setdefault("tool_calls", []).append(_call(item))
+    elif kind == "function_call_output":
+        answer = {"role": "tool", "content": _text(item.get("output"), where), "tool_call_id": item.get("call_id")}
+        messages.append(answer | ({"name": names[item["call_id"]]} if item.get("call_id") in names else {}))
+    else:
+        raise UnusableError(
+            f"{where} is of unknown type {kind!r:.60}",
+            "leave the row out; messages, reasoning, function calls and their outputs are read",
+            "unknown kind of item",
+        )
+
+
+def _speaking(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the assistant message that the policy is writing; a new one after an observation."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    return messages[-1]
+
+
+def _speak(messages: list[dict[str, Any]], key: str, text: str) -> None:
+    message = _speaking(messages)
+    message[key] = "\n".join(filter(None, [message.get(key), text]))
+
+
+def _text(content: Any, where: str) -> str:
+    """Returns a text, or the texts of a list of parts one after the other."""
+    if isinstance(content, str):
+        return content
+    parts: Sequence[Any] = content if isinstance(content, list) else [None]
+    texts = [part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None for part in parts]
+    said = [text for text in texts if isinstance(text, str)]
+    if len(said) < len(texts):
+        raise UnusableError(
+            f"{where} holds no text", "leave the row out; images are not supported", "content is no text"
+        )
+    return "".join(said)
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    named = {"id": call["call_id"]} if isinstance(call.get("call_id"), str) else {}
+    return {**named, "type": "function", "function": {"name": call.get("name"), "arguments": call.get("arguments")}}
+
+
+def _tool(tool: Any) -> Any:
+    """Returns a flat tool in the nested form that chat templates show."""
+    if not isinstance(tool, Mapping) or "function" in tool:
+        return tool
+    return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}

@@ -1,0 +1,117 @@
+"""Writes the turns of a trajectory as pivot rows, the inverse of ``read``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from turnwise.data.pivot_rows.rules import ACTION, AGENT, PARAMS
+from turnwise.data.records import UnusableError
+from turnwise.data.steps import TurnInContext
+from turnwise.data.tool_schema import arguments_of, function_of
+from turnwise.types import Message, Pivot, Trajectory
+
+AGENT_NAME = "single_step_tool_use_with_argument_comparison_agent"
+
+
+def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot | None = None) -> dict[str, Any]:
+    """Returns one demonstrated turn as a pivot row.
+
+    Args:
+        step: the turn; the thinking of turns before it becomes reasoning items, its own is left out.
+        trajectory: where the row came from, named under ``provenance``.
+        agent: name of the agent that plays the row.
+        rate: samples of this turn; None: there are none.
+
+    Raises:
+        UnusableError: the turn has several calls, and a row has one action.
+    """
+    if len(step.calls) > 1:
+        raise UnusableError("the turn has several calls", "a row has one action", "several calls")
+    action: dict[str, Any] = {"type": "message", "content": step.content}
+    for call in step.calls:
+        action = {"type": "function_call", "name": call.name, "arguments": _json(dict(call.arguments))}
+    task = trajectory.task
+    return {
+        PARAMS: {
+            "input": list(_items(step.prompt)),
+            "tools": [{"type": "function", **function_of(tool)} for tool in step.tools],
+            "parallel_tool_calls": False,
+            "tool_choice": "auto",
+        },
+        ACTION: action,
+        AGENT: agent_ref(agent),
+        "provenance": {"turn": step.id, "success": trajectory.success}
+        | ({"env": task.env, "task": task.id, "split": task.split} if task else {}),
+        **rate_keys(rate),
+    }
+
+
+def agent_ref(name: str) -> dict[str, str]:
+    """Returns the reference to an agent."""
+    return {"type": "responses_api_agents", "name": name}
+
+
+def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
+    """Returns a pass rate in the keys of published pivot data; nothing where there are no samples."""
+    if rate is None or not rate.total:
+        return {}
+    return {
+        "pass_rate": rate.passed / rate.total,
+        "pass_rate_total": rate.total,
+        "pass_rate_passed": rate.passed,
+    }
+
+
+def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict[str, Any]:
+    """Returns a row as it was read, without nulls in its request, with a pass rate and with an agent.
+
+    Args:
+        agent: replaces the row's own; None: only a row without one gets ``AGENT_NAME``.
+        rate: None: the row's own pass rate stays.
+    """
+    request = {key: value for key, value in row[PARAMS].items() if value is not None}
+    named = agent_ref(agent or AGENT_NAME)
+    return {**row, PARAMS: request, AGENT: named if agent else row.get(AGENT) or named, **rate_keys(rate)}
+
+
+def _items(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    """Yields chat messages as items of the Responses API; answers of tools belong to the calls before them in order."""
+    open_calls: list[str] = []
+    for place, message in enumerate(messages):
+        role, text = message["role"], str(message.get("content") or "")
+        if role == "tool":
+            name = message.get("tool_call_id")
+            name = name if name in open_calls else next(iter(open_calls), None)
+            if name is None:
+                raise UnusableError("a tool answers without a call", "restore the call", "answer without a call")
+            open_calls.remove(name)
+            yield {"type": "function_call_output", "call_id": name, "output": text, "status": "completed"}
+        elif role != "assistant":
+            yield {"type": "message", "role": role, "content": text}
+        else:
+            yield from _spoken(message, text, place)
+            open_calls = [_call_id(call, place, at) for at, call in enumerate(message.get("tool_calls") or ())]
+
+
+def _spoken(message: Message, text: str, place: int) -> Iterator[dict[str, Any]]:
+    if thought := message.get("reasoning_content"):
+        summary = [{"type": "summary_text", "text": thought}]
+        yield {"type": "reasoning", "id": f"rs_{place}", "summary": summary}
+    if text.strip():
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        said = {"type": "message", "role": "assistant", "status": "completed"}
+        yield {"id": f"msg_{place}", **said, "content": content}
+    for at, call in enumerate(message.get("tool_calls") or ()):
+        name, arguments = function_of(call)["name"], _json(arguments_of(call))
+        made = {"type": "function_call", "name": name, "arguments": arguments, "status": "completed"}
+        yield {"id": f"fc_{place}_{at}", "call_id": _call_id(call, place, at), **made}
+
+
+def _call_id(call: Mapping[str, Any], place: int, at: int) -> str:
+    return str(call.get("id") or f"call_{place}_{at}")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

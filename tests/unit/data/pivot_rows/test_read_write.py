@@ -1,0 +1,221 @@
+"""Pivot rows as trajectories of one candidate, and demonstrated turns as pivot rows."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration import bookings
+from tests.unit.data.pivot_rows.test_rules import CALL, MESSAGE, ROW, changed
+from turnwise.data.foreign import converted
+from turnwise.data.messages import parse_trajectory
+from turnwise.data.pivot_rows.rules import check_row
+from turnwise.data.pivot_rows.write import rated, row_of
+from turnwise.data.records import UnusableError
+from turnwise.data.steps import steps_of
+from turnwise.data.trajectories import read_trajectories, write_trajectories
+from turnwise.types import Pivot
+
+THOUGHT = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": [{"type": "summary_text", "text": "Where?"}],
+    "encrypted_content": None,
+}
+SAID = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": "One moment.", "annotations": []}],
+}
+
+
+def row(*items: Any, **more: Any) -> dict[str, Any]:
+    found = copy.deepcopy(ROW) | more
+    found["responses_create_params"]["input"] = list(items)
+    return found
+
+
+def test_what_the_policy_wrote_between_two_observations_is_one_assistant_message() -> None:
+    asked, called, answered = ROW["responses_create_params"]["input"]
+    second = {**called, "call_id": "c2"}
+    items = [{"role": "developer", "content": "Be brief."}, asked, THOUGHT, SAID, called, second]
+    items += [{**answered, "call_id": "c2", "output": [{"type": "input_text", "text": "Bern"}]}, answered]
+    found = parse_trajectory(row(*items), "folder/rows.jsonl:7")
+    assert found.id == "rows:7" and found.task is None and found.pivot == Pivot()
+    made = [{"id": name, "type": "function", "function": {"name": "town", "arguments": {}}} for name in ("c1", "c2")]
+    assert found.messages == (
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Rain?"},
+        {"role": "assistant", "content": "One moment.", "reasoning_content": "Where?", "tool_calls": made},
+        {"role": "tool", "content": "Bern", "tool_call_id": "c2", "name": "town"},
+        {"role": "tool", "content": "Ulm", "tool_call_id": "c1", "name": "town"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": {"name": "rain", "arguments": {"town": "Ulm"}}}],
+        },
+    )
+    assert found.tools[0] == {"type": "function", "function": {"name": "town"}}
+
+
+def test_only_the_last_reply_is_a_candidate() -> None:
+    found = parse_trajectory(ROW, "rows.jsonl:1")
+    (step,) = steps_of(found)
+    assert found.acts == [3] and step.id == "rows:1#t0" and step.prompt == found.messages[:3]
+    assert [call.name for call in step.calls] == ["rain"]
+
+
+def test_instructions_and_messages_are_read() -> None:
+    spoken = changed("expected_action", MESSAGE)
+    spoken["responses_create_params"]["instructions"] = "Be brief."
+    found = parse_trajectory(spoken, "rows.jsonl:1")
+    assert found.messages[0] == {"role": "system", "content": "Be brief."}
+    assert found.messages[-1] == {"role": "assistant", "content": "It rains."}
+
+
+def test_several_expected_calls_are_one_reply() -> None:
+    batch = changed("expected_action", {"type": "function_call_batch", "calls": [CALL, {**CALL, "name": "town"}]})
+    (step,) = steps_of(parse_trajectory(batch, "rows.jsonl:1"))
+    assert [call.name for call in step.calls] == ["rain", "town"]
+
+
+def test_calls_of_a_row_need_not_fit_their_schemas() -> None:
+    odd = changed("responses_create_params.tools.1.function.parameters", {"required": ["day"]})
+    odd["responses_create_params"]["input"][1]["name"] = "a_tool_of_another_time"
+    assert parse_trajectory(odd, "rows.jsonl:1").pivot == Pivot()
+
+
+@pytest.mark.parametrize(
+    ("keys", "pivot"),
+    [
+        ({}, Pivot()),
+        ({"pass_rate": 0.5}, Pivot()),  # of how many samples is not known
+        ({"pass_rate": 0.25, "pass_rate_total": 16, "pass_rate_passed": 4}, Pivot(4, 16)),
+        ({"pass_rate_total": 16.0, "pass_rate_passed": 0.0}, Pivot(0, 16)),
+        ({"pass_rate_total": None, "pass_rate_passed": 4}, Pivot()),
+    ],
+)
+def test_a_pass_rate_is_read_where_its_counts_are_there(keys: dict[str, Any], pivot: Pivot) -> None:
+    assert parse_trajectory(ROW | keys, "rows.jsonl:1").pivot == pivot
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pass_rate_total": 4, "pass_rate_passed": 5}, "unusable pass rate"),
+        ({"pass_rate_total": 4, "pass_rate_passed": 0.5}, "unusable pass rate"),
+        ({"pass_rate_total": "4", "pass_rate_passed": 1}, "unusable pass rate"),
+    ],
+)
+def test_pass_rates_that_are_none_are_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnusableError) as raised:
+        parse_trajectory(ROW | changes, "rows.jsonl:1")
+    assert raised.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        ({"type": "computer_call"}, "unknown kind of item"),
+        ({"role": "critic", "content": "No."}, "unknown role"),
+        ({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}, "content is no text"),
+        ({"role": "user"}, "content is no text"),
+    ],
+)
+def test_items_that_cannot_be_read_are_told(item: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnusableError) as raised:
+        parse_trajectory(row(item, {"role": "user", "content": "Rain?"}), "rows.jsonl:1")
+    assert raised.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "pivot",
+    [[], "yes", {"passed": 2}, {"passed": 2, "total": 1}, {"passed": -1, "total": 1}, {"passed": 0.5, "total": 1}],
+)
+def test_a_mark_of_a_pivot_without_counts_is_refused(pivot: Any) -> None:
+    record = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "yes"}], "pivot": pivot}
+    with pytest.raises(UnusableError) as raised:
+        parse_trajectory(record, "x:1")
+    assert raised.value.reason == "unusable pivot"
+    with pytest.raises(UnusableError) as raised:
+        parse_trajectory(record | {"pivot": {}, "task": {"env": "e", "id": "t"}}, "x:1")
+    assert raised.value.reason == "pivot with a task"
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_imported_rows_stay_pivots_in_our_files(tmp_path: Path, suffix: str) -> None:
+    """As scripts/prepare_data.py writes them, beside trajectories of another kind."""
+    rows = [
+        ROW | {"pass_rate_total": 8, "pass_rate_passed": 3},
+        ROW,
+        {"messages": bookings.dialogues(1)[0]["messages"]},
+    ]
+    tools = {"tools": bookings.TOOLS}
+    first = [converted(one | (tools if "messages" in one else {}), f"rows.jsonl:{n}") for n, one in enumerate(rows)]
+    path = tmp_path / f"ours{suffix}"
+    write_trajectories(path, first)
+    again = read_trajectories(path).trajectories
+    assert [one.pivot for one in again] == [Pivot(3, 8), Pivot(), None]
+    assert [one.messages for one in again] == [one.messages for one in first]
+
+
+def test_a_turn_becomes_a_row_that_keeps_the_contract_and_is_read_back() -> None:
+    for record in bookings.dialogues(12):
+        trajectory = parse_trajectory(record, "demos.jsonl:1")
+        for step in steps_of(trajectory):
+            if len(step.calls) > 1:
+                with pytest.raises(UnusableError, match="several calls"):
+                    row_of(step, trajectory, "an_agent")
+                continue
+            made = json.loads(json.dumps(row_of(step, trajectory, "an_agent", Pivot(1, 4))))
+            check_row(made)
+            assert (made["pass_rate"], made["agent_ref"]["name"]) == (0.25, "an_agent")
+            back = parse_trajectory(made, "rows.jsonl:1")
+            (again,) = steps_of(back)
+            said = "" if step.calls else step.content  # an action has no text beside its call
+            assert (again.content, again.calls, back.pivot) == (said, step.calls, Pivot(1, 4))
+            assert [plain(m) for m in again.prompt] == [plain(m) for m in step.prompt] and again.tools == step.tools
+
+
+def plain(message: Any) -> Any:
+    """A message without the names and ids that chat formats give calls and answers."""
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    return message["role"], message["content"], calls, message.get("reasoning_content")
+
+
+def test_thinking_of_earlier_turns_becomes_reasoning_items_and_that_of_the_action_is_left_out() -> None:
+    talk = [
+        {"role": "user", "content": "Rain?"},
+        {"role": "assistant", "content": "Where?", "reasoning_content": "A town is missing."},
+        {"role": "user", "content": "Ulm"},
+        {"role": "assistant", "content": "It rains.", "reasoning_content": "It is November."},
+    ]
+    trajectory = parse_trajectory({"messages": talk}, "x:1")
+    made = row_of(steps_of(trajectory)[1], trajectory, "an_agent")
+    kinds = [item.get("type") for item in made["responses_create_params"]["input"]]
+    assert kinds == ["message", "reasoning", "message", "message"]
+    assert made["expected_action"] == {"type": "message", "content": "It rains."} and "November" not in json.dumps(made)
+    assert parse_trajectory(made, "rows:1").messages[:3] == trajectory.messages[:3]
+
+
+def test_a_row_gets_its_pass_rate_an_agent_and_no_nulls_and_keeps_all_else() -> None:
+    bare = changed("responses_create_params.metadata", None) | {"trajectory_id": 7}
+    del bare["agent_ref"]
+    done = rated(bare, None, Pivot(3, 4))
+    check_row(done)
+    assert (done["pass_rate"], done["pass_rate_total"], done["pass_rate_passed"], done["trajectory_id"]) == (
+        0.75,
+        4,
+        3,
+        7,
+    )
+    assert done["responses_create_params"] == ROW["responses_create_params"]
+    assert rated(ROW, None, None) == ROW
+    assert rated(ROW, "another", None)["agent_ref"]["name"] == "another"
+    assert rated(done, None, Pivot())["pass_rate_passed"] == 3
