@@ -19,10 +19,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from turnwise.data.encoding import ChatTemplateError, encoded
+from turnwise.data.encoding import ChatTemplateError, encoded, rendered
 from turnwise.data.markers import disarming
-from turnwise.data.spines import EACH, Spine, compared
-from turnwise.data.templates import TemplateLimitError, checked_text, rendering
+from turnwise.data.spines import EACH, Spine, compared, rewritten
+from turnwise.data.templates import TemplateLimitError, rendering
+from turnwise.data.thinking import REASONING, Thinking, without_thinking
 from turnwise.types import Message
 
 if TYPE_CHECKING:
@@ -41,14 +42,20 @@ class ChatTokens:
     token. If the template closes a turn only with ordinary text, eos ends the action; the template's text then lacks it.
 
     ``options`` are passed to the template, for example ``{"enable_thinking": False}`` for Qwen3. Rollouts keep past reasoning as
-    the policy wrote it. Demonstrations follow the template, and ``spines`` warns once if the two differ.
+    the policy wrote it. Demonstrations follow the template, and ``spines`` warns once if the two differ. With ``thinking`` they
+    keep past reasoning as rollouts do, or drop it, whatever the template does.
 
     Raises:
         ChatTemplateError: the tokenizer has no chat template, or no end-of-turn token is known.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any] | None = None) -> None:
-        self.tokenizer = tokenizer
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        options: Mapping[str, Any] | None = None,
+        thinking: Thinking | None = None,
+    ) -> None:
+        self.tokenizer, self.thinking = tokenizer, thinking
         self._options = dict(options or {})
         self._disarmed, self._disarmed_tools = disarming(tokenizer)
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
@@ -136,7 +143,7 @@ class ChatTokens:
         """
         spines = self._split(messages, tools)
         if len(spines) > 1:
-            raise ChatTemplateError(self._rewritten(spines))
+            raise ChatTemplateError(rewritten(self.name, spines))
         return spines[0]
 
     def spines(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[Spine]:
@@ -149,29 +156,38 @@ class ChatTokens:
             ChatTemplateError: there is no assistant turn, or the template refuses the messages.
         """
         spines = self._split(messages, tools)
-        if len(spines) > 1 and not self._warned:
+        if len(spines) > 1 and not self._warned and self.thinking is None:
             self._warned = True
-            warnings.warn(self._rewritten(spines) + ". Such trajectories are split at these turns", stacklevel=2)
+            warnings.warn(rewritten(self.name, spines) + ". Such trajectories are split at these turns", stacklevel=2)
         return spines
 
-    def _split(self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False) -> list[Spine]:
+    def reply(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
+        """Returns the last assistant turn and its history, which is rendered at once, as a spine of one turn."""
+        spine = self._split(messages, tools, last=True)[-1]
+        return Spine(spine.ids, spine.turns[-1:])
+
+    def _split(
+        self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False, last: bool = False
+    ) -> list[Spine]:
         """Splits a trajectory. The rendered history is compared before every turn; in a long trajectory only before
-        ``compared`` turns, unless ``each``."""
+        ``compared`` turns, unless ``each``. If thinking is kept, it is not compared. ``last``: the last turn is enough."""
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
             raise ChatTemplateError(f"no assistant turn among {len(messages)} messages: nothing to act on")
+        keep = self.thinking == "keep"
+        acts = acts[-1:] if last and not keep else acts
         spines: list[Spine] = []
         text = ""
         ids: list[int] = []
         turns: list[tuple[int, int]] = []
-        looks = range(len(acts)) if each else compared(len(acts))
+        looks = {0} if keep else range(len(acts)) if each else compared(len(acts))
         for n, at in enumerate(acts):
             if n:
                 observation = messages[acts[n - 1] + 1 : at]
                 bridge = self._bridge(_key(observation)) if observation else ""
                 text += bridge
                 ids += self._encode_after(bridge)
-            if n in looks and text != (history := self._render(messages[:at], tools)):
+            if n in looks and text != (history := self._history(messages[:at], tools)):
                 if n >= EACH and not each:
                     return self._split(messages, tools, each=True)
                 if turns:
@@ -184,31 +200,14 @@ class ChatTokens:
             ids += action
         return [*spines, Spine(tuple(ids), tuple(turns))]
 
-    def _rewritten(self, spines: Sequence[Spine]) -> str:
-        return (
-            f"{self.name}: the chat template rewrites earlier turns, first seen before assistant turn "
-            f"{len(spines[0].turns)} of a trajectory (it drops past reasoning or moves text); use a template that "
-            "keeps history as it was written, or remove the reasoning from the demonstrations"
-        )
-
     # -- the template's text
 
+    def _history(self, messages: Sequence[Message], tools: Sequence[Any]) -> str:
+        return self._render([without_thinking(m) for m in messages] if self.thinking == "drop" else messages, tools)
+
     def _render(self, messages: Sequence[Message], tools: Sequence[Any] = (), prompt: bool = True) -> str:
-        try:
-            with rendering():
-                text = self.tokenizer.apply_chat_template(
-                    [dict(self._disarmed(m)) for m in messages],
-                    tools=self._disarmed_tools(tools) or None,
-                    tokenize=False,
-                    add_generation_prompt=prompt,
-                    **self._options,
-                )
-            return checked_text(str(text))
-        except Exception as error:  # templates may raise any exception
-            roles = " ".join(str(m.get("role")) for m in messages)
-            raise ChatTemplateError(
-                f"{self.name}: the chat template refuses the messages ({roles}): {error}"
-            ) from error
+        shown = [dict(self._disarmed(m)) for m in messages]
+        return rendered(self.tokenizer, self.name, shown, self._disarmed_tools(tools), prompt, self._options)
 
     def _cut(self, messages: Sequence[Message], prompt: bool = True) -> tuple[str, str]:
         """Returns the rendered text before and after the dummy action."""
@@ -238,7 +237,7 @@ class ChatTokens:
         answers = [{"role": "tool", "content": "v", "tool_call_id": call.get("id")} for call in calls] or [_ANSWER]
         tail = self._closing + self._bridge(_key(answers))
         body = self._between(self._render([_ASKED, message, *answers]), tail)
-        said = [message.get(key) for key in ("content", "reasoning_content", "reasoning", "thinking")]
+        said = [message.get(key) for key in ("content", *REASONING)]
         if body is None or not all(part.strip() in body for part in said if isinstance(part, str)):
             # The template shortens past turns, but shows the last turn as the policy writes it.
             body = self._between(self._render([_ASKED, message], prompt=False), self._last_tail)

@@ -64,7 +64,8 @@ class Demonstrations:
         if first is not None:
             raise used_twice(trajectory.id, self[first].trajectory.source)
         shown = shown or trajectory
-        spines = self.chat.spines(shown.messages, shown.tools)
+        said = shown.messages, shown.tools
+        spines = [self.chat.reply(*said)] if trajectory.pivot else self.chat.spines(*said)
         stops = self.chat.stop_ids
         if any(
             spine.ids[at] in stops for spine in spines for start, stop in spine.turns for at in range(start, stop - 1)

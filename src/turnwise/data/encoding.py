@@ -1,9 +1,11 @@
-"""Tokenises text, and turns failures of a tokenizer into clear errors."""
+"""Renders messages and tokenises text, and turns failures of a chat template or a tokenizer into clear errors."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from turnwise.data.templates import checked_text, rendering
 from turnwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -12,6 +14,30 @@ if TYPE_CHECKING:
 
 class ChatTemplateError(InputError):
     """The chat template is missing, refuses these messages, or rewrites turns that the policy has already written."""
+
+
+def rendered(
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
+    messages: Sequence[dict[str, Any]],
+    tools: Sequence[Any],
+    prompt: bool,
+    options: Mapping[str, Any],
+) -> str:
+    """Returns messages as the chat template writes them, with the generation prompt if ``prompt``.
+
+    Raises:
+        ChatTemplateError: the template refuses the messages, or exceeds its limits. ``name`` names the model in the message.
+    """
+    try:
+        with rendering():
+            text = tokenizer.apply_chat_template(
+                messages, tools=tools or None, tokenize=False, add_generation_prompt=prompt, **options
+            )
+        return checked_text(str(text))
+    except Exception as error:  # templates may raise any exception
+        roles = " ".join(str(m.get("role")) for m in messages)
+        raise ChatTemplateError(f"{name}: the chat template refuses the messages ({roles}): {error}") from error
 
 
 def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

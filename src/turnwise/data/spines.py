@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 EACH = 64  # first turns of a trajectory, before each of which the history is compared
@@ -29,3 +30,12 @@ def compared(count: int) -> set[int]:
         found.add(int(turn))
         turn *= 1.5
     return found | {count - 1}
+
+
+def rewritten(name: str, spines: Sequence[Spine]) -> str:
+    """Returns what is to be said where a chat template needs several spines for one trajectory; ``name`` is the model's."""
+    return (
+        f"{name}: the chat template rewrites earlier turns, first seen before assistant turn "
+        f"{len(spines[0].turns)} of a trajectory (it drops past reasoning or moves text); use a template that "
+        "keeps history as it was written, set data.thinking, or remove the reasoning from the demonstrations"
+    )

@@ -145,7 +145,8 @@ def _read(file: str | None, env: str, good: float, folder: str) -> tuple[dict[st
     openings, actions, observations, turns = [], [], [], []
     for trajectory in trajectories:
         shown = trajectory if trajectory.task else dialect(trajectory)
-        spines = chat.spines(shown.messages, shown.tools)
+        said = shown.messages, shown.tools
+        spines = [chat.reply(*said)] if shown.pivot else chat.spines(*said)
         openings.append(spines[0].turns[0][0])
         turns.append(sum(len(spine.turns) for spine in spines))
         for spine in spines:

@@ -52,6 +52,7 @@ def expert_turns(
                     expert_ids=expert_ids,
                     trajectory=trajectory.id,
                     turn=turn,
+                    pivot=trajectory.pivot,
                 )
             )
             actions = (*actions, expert)

@@ -16,6 +16,8 @@ STD_TOLERANCE = 1e-6  # rewards closer than this are equal: float scores differ 
 class Profile:
     """K samples of one state under the frozen base policy: their rewards by the functional and the strict rule, ``_K``.
 
+    ``strict`` is empty where the rewards are a pass rate that was read: nobody asked the strict rule.
+
     Raises:
         ValueError: there is no sample, or the two rules judged different numbers of them.
     """
@@ -26,7 +28,7 @@ class Profile:
     def __post_init__(self) -> None:
         if not self.functional:
             raise ValueError("a profile needs at least one sample")
-        if len(self.functional) != len(self.strict):
+        if self.strict and len(self.functional) != len(self.strict):
             raise ValueError(
                 "functional and strict rewards judge the same samples; "
                 f"got {len(self.functional)} and {len(self.strict)}"
