@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from turnwise.data.thinking import Thinking
 from turnwise.data.toolcalls.formats import Format
+from turnwise.data.toolcalls.overlap import MOST
 from turnwise.engines.engine import Sampling
 from turnwise.rollouts.anchored import Anchored, Kind
 
@@ -83,7 +85,10 @@ class DataSettings:
         strict: whether the run stops at the first bad trajectory. Otherwise bad ones are counted, listed and left out.
         held_out: share of the dialogues that is never trained on and used for evaluation.
         verifier: kind of :class:`turnwise.rollouts.anchored.Anchored`.
-        similarity: threshold of :class:`turnwise.rollouts.anchored.Anchored`.
+        similarity, word_overlap: thresholds of :class:`turnwise.rollouts.anchored.Anchored`.
+        pass_rates: whether the pass rates of a file's pivot rows take the place of their first profile.
+        thinking: what becomes of the thinking of earlier turns in the history of a demonstrated reply: kept as rollouts keep it,
+            or dropped. None: as the chat template does.
         tools_as_text: whether tools and calls are written as text: always (True), never (False; a chat template that cannot
             show them is refused), or only where the chat template cannot show them (None).
         format: how calls are written in the file's dialogues and by the policy, if the reward does not set it. None: as the
@@ -97,6 +102,9 @@ class DataSettings:
     held_out: float = 0.1
     verifier: Kind | None = None
     similarity: float = 0.8
+    word_overlap: float = 0.1
+    pass_rates: bool = True
+    thinking: Thinking | None = None
     tools_as_text: bool | None = None
     format: Format | None = None
 
@@ -108,10 +116,14 @@ class DataSettings:
             raise ValueError(f"held_out must be a share in [0, 0.5], got {self.held_out}")
         if not 0 < self.similarity <= 1:
             raise ValueError(f"similarity must lie in (0, 1], got {self.similarity}")
+        if not 0 <= self.word_overlap <= MOST:
+            raise ValueError(
+                f"word_overlap must lie in [0, {MOST}], the overlap of two equal texts, got {self.word_overlap}"
+            )
 
     def judging(self, form: Format) -> Anchored:
         """Returns the verifier of replies in dialogues that belong to no environment, for calls written in ``form``."""
-        return Anchored(form, self.verifier, self.similarity)
+        return Anchored(form, self.verifier, self.similarity, self.word_overlap)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ from rapidfuzz.distance import Levenshtein
 
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.match import equivalent, identical
+from turnwise.data.toolcalls.overlap import MOST, accepts
 from turnwise.data.toolcalls.reply import Reply, ToolCallError
 from turnwise.errors import InputError
 from turnwise.types import State, Turn
 
-Kind = Literal["strict", "calls", "similarity"]
+Kind = Literal["strict", "calls", "similarity", "arguments"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +24,28 @@ class Anchored:
 
     ``strict`` requires the same calls in the same order, or the same text up to whitespace. ``functional`` depends on the
     demonstrated reply: if it has calls, the reply's calls must match them one to one by name and arguments
-    (``data.toolcalls.match``); if it has none, the reply must have similar words and no call. A truncated reply is neither.
+    (``data.toolcalls.match``); if it has none, the reply must have similar words and no call. At a pivot the rule is that of
+    NeMo Gym, from which pivot rows come (``data.toolcalls.overlap``). A truncated reply is neither.
 
     Attributes:
         format: how calls are written, in replies and in demonstrations.
         kind: functional by one rule for all replies; None: the rule follows the demonstrated reply, as above.
         threshold: of the similarity: one less the edit distance between the two lists of words by the longer length.
+        word_overlap: from which share of common words on two texts are equal in the rule of pivot rows (``arguments``).
     """
 
     format: Format = "hermes"
     kind: Kind | None = None
     threshold: float = 0.8
+    word_overlap: float = 0.1
 
     def __post_init__(self) -> None:
         if self.kind not in (None, *get_args(Kind)):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))} or null, got {self.kind!r}")
         if not 0 < self.threshold <= 1:
             raise ValueError(f"threshold: a similarity lies in (0, 1], got {self.threshold}")
+        if not 0 <= self.word_overlap <= MOST:
+            raise ValueError(f"word_overlap: texts with the same words have {MOST}, got {self.word_overlap}")
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
         """``functional`` and ``strict``.
@@ -63,9 +69,11 @@ class Anchored:
         except ToolCallError:
             return False, False
         strict = self._same(made, expected)
-        kind = self.kind or ("calls" if expected.calls else "similarity")
+        kind = self.kind or ("arguments" if state.pivot else "calls" if expected.calls else "similarity")
         if kind == "strict":
             return strict, strict
+        if kind == "arguments":
+            return accepts(made, expected, self.word_overlap), strict
         if kind == "calls":
             return equivalent(made.calls, expected.calls, tools), strict
         if bool(made.calls) != bool(expected.calls):

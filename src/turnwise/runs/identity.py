@@ -44,6 +44,8 @@ _AS_BEFORE = {
     "update.steps": 1,
     "data.held_out": 0.1,
     "data.similarity": 0.8,
+    "data.word_overlap": 0.1,
+    "data.pass_rates": True,
     "advantage.mean_over": "trained",
     "states.refresh_window": 3,
     "states.refresh_gap": 6,

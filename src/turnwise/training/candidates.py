@@ -54,8 +54,7 @@ class Candidates:
         found = self.demonstrations and self.demonstrations.named(state.trajectory or "")
         if not found:
             return self.opening(state.task)[0]
-        acts = [i for i, message in enumerate(found.messages) if message["role"] == "assistant"]
-        return found.messages[: acts[state.turn]]
+        return found.messages[: found.acts[state.turn]]
 
     def fitting(self, settings: Settings, parts: Parts, phases: Phases) -> Sequence[State]:
         """The states whose sequences fit into ``rollout.max_length``; the number of the others is logged.

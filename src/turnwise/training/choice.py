@@ -79,7 +79,11 @@ class Choice:
             # the first profile keeps the engine's cache between shards, as kept runs did; servers drop nothing bit for bit
             afresh = self._sync_weights if number and not distributed.served else None
             shards = self.settings.folder / name
-            profiles = profile(self.player, self.candidates, rule.k, shards, key, advance, distributed, afresh)
+            data = self.settings.data
+            rated = (
+                data.pass_rates and data.file is not None and not number
+            )  # rates of a file tell nothing of later policies
+            profiles = profile(self.player, self.candidates, rule.k, shards, key, advance, distributed, afresh, rated)
         places = (place for place, one in enumerate(ids_of(self.candidates)) if one in profiles)
         kept = rule.select(chosen(self.candidates, places), profiles)
         if distributed.first:

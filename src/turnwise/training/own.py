@@ -63,6 +63,8 @@ class OwnFile:
     folded: int = 0  # dialogues whose system turn is folded into the first user message
     as_text: int = 0  # dialogues whose tools and calls are written as text
     silenced: int = 0  # dialogues in which the template leaves out the text beside calls
+    pivots: int = 0  # dialogues of which the last reply alone is a candidate
+    rated: int = 0  # those among them with a pass rate
 
     def __call__(self, trajectory: Trajectory) -> None:
         """Adds a trajectory to the demonstrations.
@@ -85,6 +87,8 @@ class OwnFile:
                 "refused by the chat template",
             ) from error
         self.strange[named] += bool(named) and not played
+        self.pivots += trajectory.pivot is not None
+        self.rated += bool(trajectory.pivot and trajectory.pivot.total)
         acts = next(i for i, message in enumerate(trajectory.messages) if message["role"] == "assistant")
         self.draws.append(_PLAYED if played else _draw([trajectory.messages[:acts], trajectory.tools]))
         self.whole.append(_PLAYED if played else _draw([trajectory.messages, trajectory.tools]))
@@ -123,6 +127,10 @@ class OwnFile:
         lines = [
             f"{count} dialogues that no environment plays are judged against their demonstrated replies: {self._rule()}"
         ]
+        if self.pivots:
+            lines.append(
+                f"{self.pivots} of them are pivot rows, whose last reply alone is a candidate; {self.rated} have a pass rate"
+            )
         if self.as_text:
             lines.append(
                 f"{self.dialect.lost_tools}: in {self.as_text} dialogues the tools are listed in the system turn, and calls are "
@@ -152,11 +160,14 @@ class OwnFile:
     def _rule(self) -> str:
         texts = f"a text by the similarity of its words ({self.data.similarity:g} and more)"
         calls = f"calls by name and arguments ({self.dialect.format})"
+        arguments = f"{calls}, texts in them from {self.data.word_overlap:g} of common words on, and a reply in text by any text"
+        following = [f"{calls}, {texts}"] * (self.pivots < self.dialogues) + [arguments] * bool(self.pivots)
         return {
             "strict": "the same calls in the same order, or the same text",
             "calls": calls,
             "similarity": texts,
-        }.get(self.data.verifier or "", f"{calls}, {texts}") + "; data.verifier sets another rule"
+            "arguments": arguments,
+        }.get(self.data.verifier or "", "; pivot rows: ".join(following)) + "; data.verifier sets another rule"
 
     @property
     def dialogues(self) -> int:

@@ -31,6 +31,17 @@ logger = logging.getLogger(__name__)
 
 SHARD = 4096  # samples drawn and written together; large shards are faster
 ROWS = 65536  # states of a row group of the final file
+_NUMBERS = pa.list_(pa.float64())
+_SHARD_SCHEMA = pa.schema(
+    {
+        "state_id": pa.string(),
+        "trajectory": pa.string(),
+        "turn": pa.int64(),
+        "rewards": _NUMBERS,
+        "strict": _NUMBERS,
+        "actions": pa.list_(pa.string()),
+    }
+)
 _ABSENT = -1
 
 
@@ -43,6 +54,7 @@ def profile(
     on_done: Callable[[int], None] | None = None,
     distributed: DistributedContext | None = None,
     afresh: Callable[[], None] | None = None,
+    rated: bool = False,
 ) -> Profiles:
     """Profiles each state; ``folder`` keeps the shards, each with what it cost (``training.costs``).
 
@@ -57,10 +69,13 @@ def profile(
         distributed: each process samples its share; the first writes.
         afresh: called between two shards, so that the engine drops its cache. Log-probs of the second shard then have the same
             last digits whether or not a kill came between them.
+        rated: whether states with a pass rate (:class:`turnwise.types.Pivot`) have that as their profile and are not sampled.
     """
     distributed = distributed or DistributedContext()
     version = distributed.broadcast(player.engine.version)
     profiles = Profiles(folder, states, version)
+    if rated:
+        _take_rates(profiles, states, version, distributed.first)
     if len(profiles) and on_done is not None:
         on_done(len(profiles))
     missing = profiles.missing()
@@ -95,6 +110,26 @@ def profile(
             on_done(len(part))
     distributed.barrier()  # what the first has written last, the others read
     return profiles
+
+
+def _take_rates(profiles: Profiles, states: Sequence[State], version: int, writes: bool) -> None:
+    """Adds the pass rates of the states that have no profile yet, which cost nothing."""
+    missing = profiles.missing()
+    for start in range(0, len(missing), SHARD):
+        part = (states[int(place)] for place in missing[start : start + SHARD])
+        rows = [
+            {
+                "state_id": state.id,
+                "trajectory": state.trajectory,
+                "turn": state.turn,
+                "rewards": [1.0] * pivot.passed + [0.0] * (pivot.total - pivot.passed),
+                "strict": [],
+                "actions": [],
+            }
+            for state in part
+            if (pivot := state.pivot) and pivot.total
+        ]
+        profiles.add(rows, {"turns": 0, "tokens": 0, "cpu_seconds": 0.0, "version": version}, writes)
 
 
 class Profiles(Mapping[str, Profile]):
@@ -140,7 +175,7 @@ class Profiles(Mapping[str, Profile]):
         self._next += 1
         if writes:
             with atomic_write(path) as part:
-                pq.write_table(with_facts(pa.Table.from_pylist(rows), **facts), part)
+                pq.write_table(with_facts(pa.Table.from_pylist(rows, _SHARD_SCHEMA), **facts), part)
         self._index(path, [row["state_id"] for row in rows])
 
     def write(self, path: Path, kept: Sequence[State]) -> None:

@@ -1,0 +1,180 @@
+"""Writes demonstrated turns as pivot rows of NeMo Gym, with the pass rates that a run has profiled (docs/data.md).
+
+python scripts/export_pivots.py demos.jsonl --run outputs/pivotrl/seed0 --out pivots.jsonl
+python scripts/export_pivots.py rows.jsonl --run outputs/pivotrl/seed0 --all --out rated.jsonl
+
+The file holds trajectories or pivot rows, as data.file does. With --run the rows are the turns that the run trains on, with their
+pass rates; with --all they are all turns of the file, and turns without a profile have no pass rate. A pivot row keeps all its
+keys. Every row is held against the contract of such rows. The last line of the output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet as pq
+
+from turnwise.data.foreign import structured_text
+from turnwise.data.messages import parse_trajectory
+from turnwise.data.pivot_rows.read import is_row
+from turnwise.data.pivot_rows.rules import ACTION, check_row
+from turnwise.data.pivot_rows.write import AGENT_NAME, rated, row_of
+from turnwise.data.records import UnusableError, read_records
+from turnwise.data.shelf import Names
+from turnwise.data.steps import steps_of
+from turnwise.errors import InputError
+from turnwise.files import atomic_write, no_room, refuse_same
+from turnwise.types import Pivot
+
+SHOWN = 20  # places of a reason that are listed; the count names the rest
+_NONE = Pivot()
+
+
+class Rates:
+    """The profile of a run: pass rates by the ids of states, some 40 bytes of memory each."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises:
+        InputError: there is no profile, or it cannot be read.
+        """
+        self._names = Names()
+        self._passed, self._total, self._kept = array("I"), array("I"), array("b")
+        try:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(columns=["state_id", "rewards", "kept"]):
+                    for row in batch.to_pylist():
+                        self._names.append(row["state_id"])
+                        self._passed.append(sum(reward >= 1 for reward in row["rewards"]))
+                        self._total.append(len(row["rewards"]))
+                        self._kept.append(row["kept"])
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: no such file; --run names the folder of a run with states=pivots") from error
+        except (OSError, KeyError, pyarrow.ArrowException) as error:
+            raise InputError(f"{path}: no profile can be read from it ({error})") from error
+
+    def __call__(self, state_id: str) -> tuple[Pivot, bool]:
+        """Returns the pass rate of a state, and whether the run trains on it."""
+        place = self._names.place(state_id)
+        if place is None:
+            return _NONE, False
+        return Pivot(self._passed[place], self._total[place]), bool(self._kept[place])
+
+
+@dataclass
+class Export:
+    """Reads a file's records and yields pivot rows, counting what it leaves out.
+
+    Attributes:
+        rates: of a run; None: no row gets a pass rate, and all turns are written.
+        every: whether turns that the run does not train on are written.
+        agent: name of the agent; None: pivot rows keep theirs.
+        counts: records ``read``, rows ``written``, ``with_pass_rate`` and ``messages``, turns ``not_kept``.
+        problems: places of what cannot be a row, by reason.
+    """
+
+    rates: Callable[[str], tuple[Pivot, bool]] | None
+    every: bool
+    agent: str | None
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: dict[str, list[str]] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def rows(self, path: Path) -> Iterator[dict[str, Any]]:
+        """Yields the rows of a file in its order.
+
+        Raises:
+            InputError: the file cannot be read.
+        """
+        for source, record in read_records(path, key="the command"):
+            self.counts["read"] += 1
+            try:
+                trajectory = parse_trajectory(record, source)
+                said = structured_text(trajectory.messages, trajectory.tools)
+                steps = steps_of(replace(trajectory, messages=said))
+            except UnusableError as error:
+                self._leave_out(source, error)
+                continue
+            for step in steps:
+                rate, kept = self.rates(step.id) if self.rates else (trajectory.pivot or _NONE, True)
+                if not (kept or self.every):
+                    self.counts["not_kept"] += 1
+                    continue
+                try:
+                    if is_row(record):
+                        row = rated(record, self.agent, rate)
+                    else:
+                        row = row_of(step, trajectory, self.agent or AGENT_NAME, rate)
+                    check_row(row)
+                except UnusableError as error:
+                    self._leave_out(source, error)
+                    continue
+                self.counts["written"] += 1
+                self.counts["with_pass_rate"] += "pass_rate_total" in row
+                self.counts["messages"] += row[ACTION]["type"] == "message"
+                yield row
+
+    def _leave_out(self, source: str, error: UnusableError) -> None:
+        self.problems.setdefault(error.reason, []).append(source)
+        self.first.setdefault(error.reason, f"{source}: {error.what}; {error.remedy}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done, 2 a file or option cannot be used, or no row could be written."""
+    args = parser().parse_args(arguments)
+    try:
+        if args.out.suffix != ".jsonl":
+            raise InputError(f"--out {args.out}: name a file that ends in .jsonl")
+        refuse_same(args.out, [args.file])
+        export = Export(Rates(args.run / "profile.parquet") if args.run else None, args.all, args.agent)
+        with atomic_write(args.out) as part:
+            with part.open("w", encoding="utf-8", newline="\n") as file:
+                for row in export.rows(args.file):
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            if not export.counts["written"]:
+                told = "".join(f"\n  {first}" for first in export.first.values())
+                left = f"; {export.counts['not_kept']} turns are none that the run trains on (--all writes them)"
+                raise InputError(f"{args.file}: no row to write{left if export.counts['not_kept'] else ''}{told}")
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(no_room(error, args.out) or error, file=sys.stderr)
+        return 2
+    for reason, first in export.first.items():
+        print(f"left out: {reason}, {len(export.problems[reason])} times, the first is {first}", file=sys.stderr)
+    if messages := export.counts["messages"]:
+        print(
+            f"{messages} rows expect a message, for which their verifier accepts any reply without a call",
+            file=sys.stderr,
+        )
+    reasons = {name: {"count": len(places), "places": places[:SHOWN]} for name, places in export.problems.items()}
+    counts = {name: export.counts[name] for name in ("read", "written", "with_pass_rate", "messages", "not_kept")}
+    print(json.dumps(counts | {"left_out": reasons, "out": str(args.out)}))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add: Any = parser.add_argument
+    add("file", type=Path, help="trajectories or pivot rows: .jsonl, .ndjson, .json (lines or an array) or .parquet")
+    add("--run", type=Path, help="folder of a run on that file, whose profile gives the pass rates")
+    add("--all", action="store_true", help="write all turns, and not only those that the run trains on")
+    add("--agent", help=f"name under agent_ref of every row ({AGENT_NAME} where a row has none)")
+    add("--out", type=Path, required=True, help="the file to write, .jsonl; whole or not at all")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
