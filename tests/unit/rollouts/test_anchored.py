@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from turnwise.errors import InputError
 from turnwise.rollouts.anchored import Anchored, similarity
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.local import Verdicts
-from turnwise.types import State, Task, Turn
+from turnwise.types import Pivot, State, Task, Turn
 
 BOOK = '<tool_call>{"name": "book", "arguments": {"place": "Roma", "people": 2}}</tool_call>'
 NOTE = '<tool_call>{"name": "note", "arguments": {"hour": 19}}</tool_call>'
@@ -62,6 +63,27 @@ def test_another_rule_can_be_chosen() -> None:
     assert judged(NOTE + BOOK, BOOK + NOTE, kind="strict") == (False, False)
     assert judged("anything", WORDS, kind="calls") == (True, False)  # no call was demonstrated, and none is made
     assert judged(WORDS.replace("one two three", "a b c"), WORDS, threshold=0.7) == (True, False)
+
+
+def test_at_a_pivot_the_rule_is_the_argument_comparison_unless_another_is_chosen() -> None:
+    state = State("d#t0", Task("", "d", "train", {"tools": TOOLS}), (1,), expert=BOOK, pivot=Pivot())
+
+    def at_pivot(made: str, expert: str = BOOK, truncated: bool = False, **how: Any) -> tuple[bool, bool]:
+        return Anchored(**how)(replace(state, expert=expert), Turn(-1, [1], [0.0], made, truncated=truncated))
+
+    assert at_pivot(BOOK + NOTE) == (True, False)  # a further call is free
+    assert at_pivot(BOOK.replace(', "people": 2', "")) == (False, False)  # all arguments are compared
+    assert at_pivot(WORDS, "another text") == (True, False)
+    assert (
+        at_pivot(BOOK, "another text") == at_pivot(BOOK, truncated=True) == at_pivot("<tool_call>{") == (False, False)
+    )
+    assert at_pivot(WORDS, "another text", kind="similarity") == at_pivot(BOOK + NOTE, kind="calls") == (False, False)
+    long = BOOK.replace("Roma", "one two three")
+    assert at_pivot(long, long.replace("two three", "x y"), word_overlap=0.1) == (True, False)
+    assert at_pivot(long, long.replace("two three", "x y"), word_overlap=0.3) == (False, False)
+    assert judged(BOOK + NOTE, BOOK, kind="arguments") == (True, False)
+    with pytest.raises(ValueError, match="word_overlap"):
+        Anchored(word_overlap=0.8)
 
 
 def test_a_demonstration_in_another_format_and_settings_out_of_range_are_refused() -> None:

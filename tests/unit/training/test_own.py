@@ -216,7 +216,16 @@ def test_the_new_keys_leave_the_hashes_of_kept_runs_alone() -> None:
     cfg = compose_config(["method=pivotrl"], ROOT / "conf")
     before = config_hash(cfg)
     OmegaConf.set_struct(cfg, False)
-    for key in ("held_out", "verifier", "similarity", "tools_as_text", "format"):
+    for key in (
+        "held_out",
+        "verifier",
+        "similarity",
+        "tools_as_text",
+        "format",
+        "word_overlap",
+        "pass_rates",
+        "thinking",
+    ):
         del cfg.data[key]
     del cfg.eval["environment"]
     assert config_hash(cfg) == before
@@ -229,3 +238,5 @@ def test_settings_out_of_range_are_refused() -> None:
         DataSettings(held_out=0.9)
     with pytest.raises(ValueError, match="similarity"):
         replace(DataSettings(), similarity=0.0)
+    with pytest.raises(ValueError, match="word_overlap"):
+        replace(DataSettings(), word_overlap=0.6)

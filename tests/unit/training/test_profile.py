@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from turnwise.rollouts.play import Player
 from turnwise.training import profile as profiling
 from turnwise.training.costs import profile_costs
 from turnwise.training.profile import Profiles, profile
-from turnwise.types import State
+from turnwise.types import Pivot, State
 
 ACTIONS = ("look", "go to desk 1", "inventory")
 K = 4
@@ -186,3 +187,36 @@ def test_the_engine_is_told_to_forget_between_two_shards(states: list[State], tm
     player, told = Player(Engine(), HouseholdEnv(), Chat(), Sampling(), max_turns=1), []
     profile(player, states, K, tmp_path, "key", afresh=lambda: told.append(len(list(tmp_path.glob("shard-*")))))
     assert told == [1, 2, 3, 4]
+
+
+def test_pass_rates_are_profiles_that_cost_nothing_and_other_states_are_sampled(
+    states: list[State], tmp_path: Path
+) -> None:
+    some = [replace(s, pivot=Pivot(i % 3, 8)) if i % 2 else s for i, s in enumerate(states)]
+    some[0] = replace(some[0], pivot=Pivot())  # a row without a pass rate
+    engine = Engine()
+    player = Player(engine, HouseholdEnv(), Chat(), Sampling(), max_turns=1)
+    counted: list[int] = []
+    found = profile(player, some, K, tmp_path / "profile", "key", counted.append, rated=True)
+    assert engine.asked == 12 * K and len(found) == 23 == sum(counted)
+    for place, state in enumerate(some):
+        one = found[state.id]
+        if place % 2:
+            assert one.mean == (place % 3) / 8 and len(one.functional) == 8 and one.strict == ()
+        else:
+            assert len(one.functional) == len(one.strict) == K
+    paid = profile_costs(tmp_path)
+    assert paid["profile_turns"] == 12 * K
+    found.write(tmp_path / "profile.parquet", Pivots(k=K, keep="mixed").select(some, found))
+    table = pq.read_table(tmp_path / "profile.parquet")
+    assert len(table) == 23 and table.schema.field("strict").type == pa.list_(pa.float64())
+    again = profile(Player(Engine(fail_after=0), HouseholdEnv(), Chat(), Sampling(), max_turns=1), some, K,
+                    tmp_path / "profile", "key", rated=True)  # fmt: skip
+    assert dict(again) == dict(found)
+
+
+def test_pass_rates_are_not_read_unless_they_are_wanted(states: list[State], tmp_path: Path) -> None:
+    engine = Engine()
+    rated = [replace(state, pivot=Pivot(1, 8)) for state in states]
+    played(rated, tmp_path, engine)
+    assert engine.asked == 23 * K

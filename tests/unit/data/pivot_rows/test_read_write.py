@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.integration import bookings
 from tests.unit.data.pivot_rows.test_rules import CALL, MESSAGE, ROW, changed
+
 from turnwise.data.foreign import converted
 from turnwise.data.messages import parse_trajectory
 from turnwise.data.pivot_rows.rules import check_row

@@ -1,0 +1,79 @@
+"""Thinking of earlier turns in the history of a demonstrated reply: as the template has it, kept, or dropped."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from turnwise.data.chat import ChatTemplateError, ChatTokens
+from turnwise.data.spines import Spine
+from turnwise.data.thinking import without_thinking
+
+THOUGHT = "<think>\nThe desk first.\n</think>\n\ngo to desk 1"
+TALK = [
+    {"role": "user", "content": "task"},
+    {"role": "assistant", "content": THOUGHT},
+    {"role": "user", "content": "You see a mug 1."},
+    {"role": "assistant", "content": "<think>\nNow the mug.\n</think>\n\ntake mug 1"},
+    {"role": "user", "content": "Taken."},
+    {"role": "assistant", "content": "look"},
+]
+DROPS, KEEPS = "qwen3", "chatml"  # what each template does with thoughts of earlier turns
+
+
+def read(tokenizer, ids):
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def history(tokenizer, spine, turn=-1):
+    return read(tokenizer, spine.ids[: spine.turns[turn][0]])
+
+
+@pytest.mark.parametrize("template", [DROPS, KEEPS])
+def test_kept_thoughts_stand_in_one_spine_as_the_policy_wrote_them(build_byte_level, template):
+    tokenizer = build_byte_level(template)
+    chat = ChatTokens(tokenizer, thinking="keep")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (spine,) = chat.spines(TALK)
+    assert "desk first" in history(tokenizer, spine) and "Now the mug" in history(tokenizer, spine)
+    rollout = chat.prompt(TALK[:1]) + chat.action(THOUGHT) + chat.bridge(TALK[2])
+    assert list(spine.ids[: spine.turns[1][0]]) == rollout
+
+
+@pytest.mark.parametrize("template", [DROPS, KEEPS])
+def test_dropped_thoughts_stand_in_no_history_and_each_reply_has_its_own(build_byte_level, template):
+    tokenizer = build_byte_level(template)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spines = ChatTokens(tokenizer, thinking="drop").spines(TALK)
+    turns = [(spine, turn) for spine in spines for turn in range(len(spine.turns))]
+    histories = [history(tokenizer, *turn) for turn in turns]
+    assert len(histories) == 3 and not any("think" in text for text in histories)
+    said = [read(tokenizer, spine.ids[slice(*spine.turns[turn])]) for spine, turn in turns]
+    assert said == [f"{TALK[at]['content']}<|im_end|>" for at in (1, 3, 5)]
+    plain = [without_thinking(message) for message in TALK]
+    assert histories[-1] == tokenizer.apply_chat_template(plain[:5], tokenize=False, add_generation_prompt=True)
+
+
+@pytest.mark.parametrize("template", [DROPS, KEEPS])
+@pytest.mark.parametrize("thinking", [None, "keep", "drop"])
+def test_the_last_reply_alone_has_the_history_of_the_whole_trajectory(build_byte_level, template, thinking):
+    chat = ChatTokens(build_byte_level(template), thinking=thinking)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        last = chat.spines(TALK)[-1]
+    assert chat.reply(TALK) == Spine(last.ids, last.turns[-1:])
+    with pytest.raises(ChatTemplateError, match="nothing to act on"):
+        chat.reply(TALK[:1])
+
+
+def test_reasoning_under_a_key_is_dropped_and_other_messages_stay():
+    assert without_thinking({"role": "assistant", "content": "yes", "reasoning_content": "hm", "tool_calls": [1]}) == {
+        "role": "assistant",
+        "content": "yes",
+        "tool_calls": [1],
+    }
+    asked = {"role": "user", "content": "What does </think> mean?"}
+    assert without_thinking(asked) == asked
