@@ -3,9 +3,11 @@
 python scripts/plan.py sweep=trace_tab1 scale=paper
 python scripts/plan.py sweep=awpo_tab2 scale=paper rows=awpo_8b,awpo_4b --gpu h200
 python scripts/plan.py method=pivotrl scale=paper --reply 1500 --utilisation 0.3
+python scripts/plan.py method=selective scale=paper --simulate --assume latency=5 sampling_gpus=24
 
 The last line is one JSON object. Lengths are read from demonstrations where the world or data.file has them; else they are
 limits of the configuration, and the table says which. What is missing names its step in docs/cluster.md.
+--simulate plays each row's collections and updates as events, under each schedule and staleness (docs/scaling.md).
 """
 
 from __future__ import annotations
@@ -18,18 +20,24 @@ from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config.check import check_config
 from turnwise.config.hydra_errors import explain
 from turnwise.config.schema import ConfigError, compose_config
-from turnwise.console import number, sized
+from turnwise.console import number, sized, unwritten
 from turnwise.errors import InputError
 from turnwise.experiments.arguments import is_sweep
 from turnwise.experiments.jobs import ask, jobs, played
+from turnwise.files import atomic_write
+from turnwise.planning.assumptions import Given, parsed
+from turnwise.planning.busy import busy
 from turnwise.planning.hours import GPUS, Gpu
-from turnwise.planning.plan import RunPlan, plan
+from turnwise.planning.plan import plan
+from turnwise.planning.simulation import resting, simulated, simulated_table
 from turnwise.planning.tables import notes, plan_tables
+from turnwise.reports.svg import standalone
 from turnwise.reports.tables import to_rich
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -46,33 +54,47 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     console = sized(180)
     try:
-        gpu = gpu_of(args)
+        gpu, assume = gpu_of(args), assumed_of(args)
         given = {name: getattr(args, name) for name in LENGTHS}
         if is_sweep(args.overrides):
-            title, plans, record = of_sweep(args.overrides, gpu, given)
+            title, configs, record = of_sweep(args.overrides)
         else:
-            title = " ".join(args.overrides)
-            plans, record = {"run": plan(composed(args.overrides), gpu, given)}, {}
-    except InputError as error:
-        print(error, file=sys.stderr)
+            title, configs, record = " ".join(args.overrides), {"run": composed(args.overrides)}, {}
+        plans = {name: plan(cfg, gpu, given) for name, cfg in configs.items()}
+        if args.picture and len(configs) > 1:
+            raise InputError(f"--picture: it shows one row, and these are {', '.join(configs)}; choose with rows=")
+        simulations = simulated(configs, plans, gpu, assume) if args.simulate else {}
+        if args.picture:
+            for name, simulation in simulations.items():
+                row = f"{title}, {name}" if record else title
+                with atomic_write(args.picture) as part:
+                    part.write_text(standalone(busy(row, simulation)), encoding="utf-8")
+    except (InputError, OSError) as error:
+        print(unwritten(error) if isinstance(error, OSError) else error, file=sys.stderr)
         return 2
     for table in plan_tables(title, plans, gpu):
         console.print(to_rich(table))
     console.print(*notes(plans, gpu, record.get("cannot", {})), sep="\n")
+    for name, simulation in simulations.items():
+        console.print(to_rich(simulated_table(name, simulation)))
+        console.print(*resting(name, simulation.assumed), sep="\n")
     rows = {name: one.record() for name, one in plans.items()}
-    print(json.dumps({"command": args.overrides, "gpu": vars_of(gpu), **record, "rows": rows}))
+    for name, simulation in simulations.items():
+        rows[name]["simulated"] = simulation.record()
+    seeds = record.get("seeds")
+    hours = (
+        {"gpu_hours": seeds * sum(one.work.gpu_hours["total"] for one in plans.values() if one.work)} if seeds else {}
+    )
+    print(json.dumps({"command": args.overrides, "gpu": vars_of(gpu), **record, **hours, "rows": rows}))
     return 0
 
 
-def of_sweep(
-    arguments: Sequence[str], gpu: Gpu, given: dict[str, float | None]
-) -> tuple[str, dict[str, RunPlan], dict[str, Any]]:
-    """Returns (title, plan of each row, notes). A row that cannot run is planned too, if its configuration composes."""
+def of_sweep(arguments: Sequence[str]) -> tuple[str, dict[str, DictConfig], dict[str, Any]]:
+    """Returns (title, configuration of each row, notes). A row that cannot run has one too, if it composes."""
     asked = played(ask(arguments, CONF))
     found = jobs(asked)
     first = {job.row: job for job in reversed(found)}
-    plans: dict[str, RunPlan] = {}
-    cannot = {row: job.cannot for row, job in first.items() if job.cannot}
+    configs: dict[str, DictConfig] = {}
     mistakes: list[str] = []
     for row in dict.fromkeys(job.row for job in found):
         job = first[row]
@@ -80,21 +102,18 @@ def of_sweep(
             continue  # the paper's alone
         alike = [item for item in job.overrides if item != job.begin]  # weights of another run, in the same shapes
         try:
-            plans[row] = plan(composed(alike), gpu, given)
+            configs[row] = composed(alike)
         except ConfigError as error:
             mistakes += [f"row {row}: {mistake}" for mistake in error.mistakes]
     if mistakes:
         raise ConfigError(mistakes)
-    seeds = len({job.seed for job in found})
-    hours = [one.work.gpu_hours["total"] for one in plans.values() if one.work]
     record = {
         "sweep": asked.sweep.name,
         "scale": asked.scale,
-        "seeds": seeds,
-        "cannot": cannot,
-        "gpu_hours": seeds * sum(hours),
+        "seeds": len({job.seed for job in found}),
+        "cannot": {row: job.cannot for row, job in first.items() if job.cannot},
     }
-    return f"{asked.sweep.name}: {asked.sweep.title}, scale {asked.scale}", plans, record
+    return f"{asked.sweep.name}: {asked.sweep.title}, scale {asked.scale}", configs, record
 
 
 def composed(overrides: Sequence[str]) -> Any:
@@ -131,6 +150,20 @@ def gpu_of(args: argparse.Namespace) -> Gpu:
         raise InputError(f"--{str(error).replace('_tflops', '').replace('_gb', '').replace('_tb_s', '')}") from None
 
 
+def assumed_of(args: argparse.Namespace) -> Given:
+    """The assumptions of ``--assume``.
+
+    Raises:
+        InputError: one cannot be read, or nothing is simulated.
+    """
+    if (args.assume or args.picture) and not args.simulate:
+        raise InputError("--assume and --picture: add --simulate, which alone uses them")
+    try:
+        return parsed(args.assume)
+    except ValueError as error:
+        raise InputError(f"--assume {error}") from None
+
+
 def vars_of(gpu: Gpu) -> dict[str, Any]:
     """The fields of a GPU."""
     return {name: getattr(gpu, name) for name in gpu.__slots__}
@@ -159,6 +192,14 @@ def parser() -> argparse.ArgumentParser:
         default=0.5,
         metavar="SHARE",
         help="while replies are written (%(default)s)",
+    )
+    add("--simulate", action="store_true", help="also play each row under each schedule and staleness")
+    add("--assume", nargs="+", default=[], metavar="NAME=VALUE", help="of the simulation, which prints all of them")
+    add(
+        "--picture",
+        type=Path,
+        metavar="FILE.svg",
+        help="of the simulation: the GPUs that are busy over time, of one row",
     )
     for name, what in LENGTHS.items():
         add(

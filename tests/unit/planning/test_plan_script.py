@@ -77,3 +77,72 @@ def test_a_number_that_no_plan_can_have_is_refused(script, capsys, option):
     with pytest.raises(SystemExit, match="2"):
         script.main(["method=pivotrl", *option])
     assert option[0] in capsys.readouterr().err
+
+
+SIMULATED = ["scale=paper", "method=selective", "--simulate", "--assume", "collections=6", "reply=200", "turns=4"]
+
+
+def test_a_simulated_run(script, capsys) -> None:
+    assert script.main([*SIMULATED, "gate_share=0.5", "gate_step=2", "latency=2", "update_s=30", "sync_s=1"]) == 0
+    printed = capsys.readouterr().out
+    found = last_line(printed)["rows"]["run"]["simulated"]
+    assert found["assumed"]["reply"] == 200 and found["why"]["reply"] == "given"
+    assert all(f"  {name}=" in printed for name in found["assumed"])
+    assert [(row["free"], row["staleness"], row["spanning"]) for row in found["schedules"]] == [
+        (False, 0, False),
+        (True, 0, False),
+        (True, 1, False),
+        (True, 2, False),
+        (True, 1, True),
+        (True, 2, True),
+    ]
+    rounds, free, ahead = found["schedules"][:3]
+    assert rounds["iteration_s"] > free["iteration_s"] > ahead["iteration_s"]
+    for row in found["schedules"]:
+        assert row["spanning"] or row["iteration_s"] > 0.999 * row["bound_s"]
+        steps, gpus = 130, found["assumed"]["training_gpus"] + found["assumed"]["sampling_gpus"]
+        assert row["hours"] == pytest.approx(steps * row["iteration_s"] / 3600, rel=0.05)
+        assert row["gpu_hours"] == pytest.approx(gpus * row["hours"])
+        assert len(row["timeline"]["busy"]) == 120 and max(row["timeline"]["busy"]) <= 1
+    assert rounds["tokens"]["thrown"] == 0 < free["tokens"]["thrown"]
+    assert rounds["tokens"]["decoded"] < free["tokens"]["decoded"] < free["tokens"]["asked"]
+    assert free["tokens"]["saved"] > 0
+
+
+def test_a_measured_curve_and_one_gpu(script, capsys) -> None:
+    """Local rollouts take one turn, and engine=tree samples on the GPU that trains."""
+    arguments = ["method=local", "trainer=gpu", "rollout.states=8", "rollout.trajectories=4", "--simulate"]
+    assert script.main([*arguments, "--assume", "curve=1:90,64:40"]) == 0
+    assumed = last_line(capsys.readouterr().out)["rows"]["run"]["simulated"]["assumed"]
+    assert assumed["curve"] == [[1, 90], [64, 40]] and "first" not in assumed
+    assert assumed["shared"] == 1 and assumed["turns"] == 1 and assumed["latency"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["method=local", "--assume", "reply=3"], "--simulate"),
+        (["method=local", "--simulate", "--assume", "replies=3"], "replies"),
+        (["method=local", "--simulate", "--assume", "reply"], "reply: give"),
+        (["method=local", "--simulate", "--assume", "reply=-1"], "reply=-1: give"),
+        (["method=local", "--simulate", "--assume", "curve=1:90,64"], "curve=1:90,64: give"),
+        (["method=local", "--simulate", "--assume", "curve=1:90,64:100"], "64:100"),
+        (["method=local", "--simulate", "--assume", "first=0"], "rate"),
+        (["method=local", "--simulate", "--assume", "collections=2"], "at least 6"),
+        (["method=sft", "--simulate"], "no rollouts"),
+    ],
+)
+def test_mistakes_of_a_simulation_end_with_one_message(script, capsys, arguments, words) -> None:
+    assert script.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error and "Traceback" not in error and len(error.strip().splitlines()) == 1
+
+
+def test_a_picture_is_of_one_row(script, capsys, tmp_path) -> None:
+    rows = ["sweep=trace_tab1", "scale=paper", "rows=uniform_uniform,active_active", "--simulate"]
+    assert script.main([*rows, "--picture", str(tmp_path / "busy.svg")]) == 2
+    assert "rows=" in capsys.readouterr().err
+    assert script.main([*SIMULATED, "--picture", str(tmp_path / "busy.svg")]) == 0
+    assert script.main([*SIMULATED, "--picture", str(tmp_path / "busy.svg" / "no.svg")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert "method=selective" in (tmp_path / "busy.svg").read_text()

@@ -1,0 +1,217 @@
+"""What a simulation assumes of a run: what its configuration and its plan say, and numbers that a person may replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, exp, floor
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.planning.flops import decode
+from turnwise.planning.hours import Gpu, work
+from turnwise.planning.lengths import AT_MOST, Lengths
+from turnwise.planning.memory import at_a_time
+from turnwise.planning.nested import settings_of
+from turnwise.planning.pace import Pace
+from turnwise.planning.plan import RunPlan
+from turnwise.planning.schedules import Site
+from turnwise.planning.shape import Shape
+from turnwise.planning.tokens import iteration
+from turnwise.planning.workload import Tail, Workload
+
+SIGMA = 1.0  # of replies and latencies
+TURNS_SIGMA = 0.5
+LATENCY = 1.0  # s
+HANDED_GB_S = 1.0  # 10^9 bytes a second, from the trainer through files into the servers
+USED = 0.9  # share of a GPU's memory that a server takes, vLLM's default
+LEAST = 6  # collections, of which the first three wait for no update under the largest staleness
+DRAWN = 40_000  # turns that a simulation draws, about
+
+Given = Mapping[str, float | tuple[tuple[float, float], ...]]
+"""Values by name that a person provides; ``curve`` is a list of points (:data:`turnwise.planning.pace.Points`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """Attributes:
+    workload, site: what is simulated.
+    steps: updates of the whole run.
+    collections: that are simulated.
+    seed: of the draws.
+    values: every number, by the name under which it can be given.
+    why: where each comes from.
+    """
+
+    workload: Workload
+    site: Site
+    steps: int
+    collections: int
+    seed: int
+    values: Mapping[str, Any]
+    why: Mapping[str, str]
+
+
+class _Values:
+    """Numbers with their sources; what is given goes before what is derived."""
+
+    def __init__(self, given: Given) -> None:
+        self.given, self.values, self.why = dict(given), dict[str, Any](), dict[str, str]()
+
+    def __call__(self, name: str, derived: float, why: str, whole: bool = False) -> float:
+        value, why = (self.given.pop(name), "given") if name in self.given else (derived, why)
+        self.values[name] = max(1, round(value)) if whole else value  # type: ignore[arg-type]
+        self.why[name] = why
+        return self.values[name]
+
+
+def assumptions(cfg: DictConfig, plan: RunPlan, gpu: Gpu, given: Given) -> Assumptions:
+    """Returns what the simulation of a run assumes.
+
+    Raises:
+        ValueError: the run samples nothing, its policy's shape is unknown, a name is unknown or a value is impossible.
+    """
+    if plan.shape is None:
+        raise ValueError("the shape of its policy is unknown")
+    if not plan.tokens.rollouts:
+        raise ValueError("it samples no rollouts")
+    tell = _Values(given)
+    workload = _workload(cfg, plan, tell)
+    drawn = workload.collection(0, 0)
+    turns = [turn for group in drawn for rollout in group.rollouts for turn in rollout]
+    played = sum(len(group.rollouts) for group in drawn)
+    lengths = replace(plan.lengths, reply=sum(tokens for tokens, _ in turns) / len(turns), episode=len(turns) / played)
+    site = _site(cfg, plan, gpu, lengths, tell)
+    collections = int(
+        tell("collections", min(16, max(LEAST, DRAWN // len(turns))), "so many that the draws suffice", True)
+    )
+    if collections < LEAST:
+        raise ValueError(f"collections must be at least {LEAST}, got {collections}: the first ones wait for no update")
+    seed = int(tell("seed", 0, "of the draws"))
+    if tell.given:
+        raise ValueError(f"no assumption is called {', '.join(sorted(tell.given))}; there are {', '.join(tell.values)}")
+    return Assumptions(workload, site, plan.steps, collections, seed, tell.values, tell.why)
+
+
+def _workload(cfg: DictConfig, plan: RunPlan, tell: _Values) -> Workload:
+    tokens, known = plan.tokens, plan.lengths
+    most = tell("max_tokens", float(cfg.rollout.sampling.max_tokens), "rollout.sampling.max_tokens")
+    bound = known.source.get("reply", "").startswith(AT_MOST)
+    reply = tell(
+        "reply",
+        most / 4 if bound else known.reply,
+        "a quarter of max_tokens, for want of a measurement" if bound else known.source.get("reply", "the plan"),
+    )
+    single = tokens.depth == 1
+    horizons = [float(value) for keys, value in settings_of(cfg) if keys[-1] == "horizon" and value is not None]
+    limit = float(cfg.rollout.turns or max(horizons, default=known.episode))
+    bound = known.source.get("episode", "").startswith(AT_MOST)
+    mean, why = (limit / 2, "half of the limit, for want of a measurement") if bound else (known.episode, "the plan")
+    if single:
+        limit, mean, why = 1.0, 1.0, "rollout.turns"
+    sigma = "the 99th percentile is {:.1f} times the median; no measurement"
+    return Workload(
+        groups=int(tell("groups", tokens.states, "the plan", True)),
+        size=int(tell("group_size", tokens.rollouts / tokens.states, "the plan, continuations too", True)),
+        turns=Tail(
+            tell("turns", mean, why),
+            tell("turns_sigma", 0 if single else TURNS_SIGMA, sigma.format(exp(2.326 * TURNS_SIGMA))),
+            tell("max_turns", limit, "rollout.turns or the environment's horizon"),
+        ),
+        tokens=Tail(reply, tell("reply_sigma", SIGMA, sigma.format(exp(2.326 * SIGMA))), most),
+        latency=Tail(
+            tell("latency", 0.0 if single else LATENCY, "seconds of the environment, mean; no measurement"),
+            tell("latency_sigma", SIGMA, sigma.format(exp(2.326 * SIGMA))),
+        ),
+        opening=tell("opening", tokens.before, "the plan"),
+        observation=tell("observation", known.observation, "the plan"),
+        max_length=tell("max_length", float(cfg.rollout.max_length), "rollout.max_length"),
+        gate_share=tell("gate_share", 0.0, "of the groups that a gate stops; no measurement"),
+        gate_step=int(tell("gate_step", float(OmegaConf.select(cfg, "gate.k") or 10), "gate.k, or 10", True)),
+    )
+
+
+def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Values) -> Site:
+    """``lengths`` are those of the rollouts that are drawn."""
+    assert plan.shape is not None
+    tokens = iteration(cfg, lengths)
+    served = "vllm" in str(cfg.engine.get("_target_"))
+    shape = plan.shape
+    training = int(tell("training_gpus", plan.gpus, "trainer.devices x trainer.num_nodes", True))
+    shared = bool(tell("shared", float(not served), "1: servers and trainer use the same GPUs (engine=tree)"))
+    named = OmegaConf.select(cfg, "engine.local.devices")
+    devices = sum(len(str(one).split(",")) for one in named) if named else training
+    sampling = int(tell("sampling_gpus", devices, "engine.local.devices, or as many as train", True))
+    item = getattr(torch, str(OmegaConf.select(cfg, "engine.local.dtype") or cfg.policy.dtype)).itemsize
+    shape = replace(shape, weight_bytes=shape.parameters * item, item=item)
+    each = 1
+    while shape.weight_bytes > 0.6 * gpu.memory_gb * 1e9 * each and each < sampling:
+        each *= 2
+    each = min(int(tell("server_gpus", each, "so many that weights take at most 60 % of their memory", True)), sampling)
+    servers = sampling // each
+    history = tokens.before + lengths.episode * (lengths.reply + lengths.observation)
+    free = USED * each * gpu.memory_gb * 1e9 - shape.weight_bytes
+    fits = floor(free / (shape.kv_bytes * history))
+    set_rows = OmegaConf.select(cfg, "engine.local.rows")
+    if set_rows is None:
+        fits = round(at_a_time(cfg, shape, ceil(tokens.histories / sampling), tokens.history) * tokens.samples)
+    elif int(set_rows) < fits:
+        fits = int(set_rows)
+    rows = int(tell("rows", fits, "requests at a server: engine.local.rows, or what its memory holds", True))
+    pace = _pace(shape, gpu, each, tokens.context, tell)
+    hours = work(cfg, shape, tokens, plan.around, gpu, None, lengths.reply).gpu_hours
+    predictor = plan.work.gpu_hours["predictor"] if plan.work else 0.0
+    update = 3600 * (hours["forward"] + hours["backward"] + hours["reference"] + predictor) / plan.steps / training
+    handed = (shape.adapter_bytes or shape.weight_bytes) / 1e9 / HANDED_GB_S
+    return Site(
+        pace=pace,
+        servers=servers,
+        places=rows * servers,
+        sampling_gpus=sampling,
+        training_gpus=training,
+        update=tell("update_s", update, "the plan's FLOPs over the training GPUs"),
+        sync=tell("sync_s", handed, f"trained weights at {HANDED_GB_S:g} GB/s; no measurement"),
+        shared=shared,
+    )
+
+
+def _pace(shape: Shape, gpu: Gpu, each: int, context: float, tell: _Values) -> Pace:
+    """Returns the curve of one server: a step reads all weights, the keys and values of each request, and computes."""
+    points = tell.given.pop("curve", None)
+    if isinstance(points, tuple):
+        tell.values["curve"], tell.why["curve"] = points, "given: requests at a server, tokens a second of each"
+        return Pace(points)
+    reading = gpu.seconds(0.0, shape.weight_bytes) / each
+    request = (gpu.seconds(0.0, shape.kv_bytes * context) + gpu.seconds(decode(shape, 1.0, context, 0.0))) / each
+    return Pace.halving(
+        tell(
+            "first", 1 / reading, "tokens a second of a request alone: reading the weights (or give curve=1:90,64:40)"
+        ),
+        tell("half", reading / request, "requests at a server at which each has half of it: keys, values and FLOPs"),
+    )
+
+
+def parsed(items: list[str]) -> Given:
+    """Returns given assumptions from ``name=number``, and ``curve=1:90,64:40``.
+
+    Raises:
+        ValueError: an item is none of these.
+    """
+    found: dict[str, Any] = {}
+    number: Callable[[str], float] = float
+    for item in items:
+        name, equals, value = item.partition("=")
+        try:
+            if not equals:
+                raise ValueError
+            if name == "curve":
+                found[name] = tuple((number(n), number(rate)) for n, rate in (p.split(":") for p in value.split(",")))
+            else:
+                found[name] = number(value)
+                if not 0 <= found[name] < float("inf"):
+                    raise ValueError
+        except ValueError:
+            raise ValueError(f"{item}: give name=number with a number of at least 0, or curve=1:90,64:40") from None
+    return found

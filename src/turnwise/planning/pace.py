@@ -1,0 +1,58 @@
+"""How fast an engine writes tokens, as a function of the number of requests that it decodes together."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+
+Points = Sequence[tuple[float, float]]
+"""(requests that one server decodes together, tokens a second of each of them)"""
+
+
+class Pace:
+    """Seconds that a token takes. They are linear in the number of requests between two points, and beyond the outer ones.
+
+    A decoding step reads the weights once, and keys and values once for each request; so its time is a constant plus a part for
+    each request, and the throughput of all requests together approaches a limit.
+
+    Args:
+        points: measured or computed; see ``Points``. A single point means that the number of requests does not matter.
+
+    Raises:
+        ValueError: the points are not in ascending order, a rate is not positive, or a rate grows with the number of requests.
+    """
+
+    def __init__(self, points: Points) -> None:
+        self.points = tuple((float(requests), float(rate)) for requests, rate in points)
+        if not self.points:
+            raise ValueError("a curve needs at least one point, as 1:100")
+        if any(requests < 0 or not 0 < rate < float("inf") for requests, rate in self.points):
+            raise ValueError("the requests of a point must be at least 0 and its rate must be above 0")
+        for (few, fast), (many, slow) in pairwise(self.points):
+            if many <= few or slow > fast:
+                raise ValueError(
+                    f"points must ascend in requests and must not ascend in rate, got {few:g}:{fast:g} before {many:g}:{slow:g}"
+                )
+        self._at = [requests for requests, _ in self.points]
+        self._lines: list[tuple[float, float]] = []  # constant and slope of each piece
+        for (few, fast), (many, slow) in pairwise(self.points):
+            slope = (1 / slow - 1 / fast) / (many - few)
+            self._lines.append((1 / fast - slope * few, slope))
+        self._lines = self._lines or [(1 / self.points[0][1], 0.0)]
+
+    @classmethod
+    def halving(cls, first: float, half: float) -> Pace:
+        """Returns the curve rate(n) = first / (1 + n / half) in tokens a second of each request."""
+        return cls([(0, first), (half, first / 2)])
+
+    def seconds(self, requests: float) -> float:
+        """Returns the seconds of one token of each of ``requests`` requests at a server; fewer than one count as one."""
+        requests = max(1.0, requests)
+        piece = bisect_right(self._at, requests) - 1
+        constant, slope = self._lines[min(max(piece, 0), len(self._lines) - 1)]
+        return max(constant + slope * requests, 1e-12)
+
+    def throughput(self, requests: float) -> float:
+        """Returns the tokens a second of ``requests`` requests at a server together."""
+        return requests / self.seconds(requests)

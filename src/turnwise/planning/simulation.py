@@ -1,0 +1,195 @@
+"""Simulates a run under each schedule and says how long it takes, how busy its GPUs are, and how far from the bound it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.progress import Progress
+
+from turnwise.errors import InputError
+from turnwise.planning.assumptions import Assumptions, Given, assumptions
+from turnwise.planning.hours import Gpu
+from turnwise.planning.plan import RunPlan
+from turnwise.planning.schedules import Played, Schedule, Site, play
+from turnwise.planning.workload import Group
+from turnwise.reports.tables import Table
+
+SCHEDULES = (
+    Schedule(False),
+    Schedule(True),
+    Schedule(True, 1),
+    Schedule(True, 2),
+    Schedule(True, 1, True),
+    Schedule(True, 2, True),
+)
+BINS = 120  # of the shares of busy GPUs over time
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One schedule.
+
+    Attributes:
+        schedule: which.
+        played: its simulation.
+        bound: seconds that an iteration takes at least (:func:`bound`).
+        asked: tokens of all rollouts to their ends, which no gate has stopped.
+        hours: of the whole run, without evaluation and profile.
+        gpu_hours: of all GPUs in that time.
+        busy: mean share of the GPUs that are busy, over the iterations of ``Played.iteration``.
+    """
+
+    schedule: Schedule
+    played: Played
+    bound: float
+    asked: int
+    hours: float
+    gpu_hours: float
+    busy: float
+
+    def record(self) -> dict[str, Any]:
+        """Returns the row for JSON; ``timeline`` has the share of busy GPUs in ``BINS`` equal parts of the simulated time."""
+        played, end = self.played, self.played.updated[-1]
+        return {
+            "free": self.schedule.free,
+            "staleness": self.schedule.staleness,
+            "spanning": self.schedule.spanning,
+            "iteration_s": played.iteration,
+            "bound_s": self.bound,
+            "hours": self.hours,
+            "gpu_hours": self.gpu_hours,
+            "busy": self.busy,
+            "tokens": {"asked": self.asked, "decoded": played.decoded, "thrown": played.thrown, "saved": played.saved},
+            "timeline": {"seconds": end, "busy": [round(share, 4) for share in shares(played.busy, 0.0, end, BINS)]},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """One run: what it rests on, and a row for each schedule."""
+
+    assumed: Assumptions
+    rows: list[Row]
+
+    def record(self) -> dict[str, Any]:
+        """Returns it for JSON."""
+        assumed = self.assumed
+        return {"assumed": assumed.values, "why": assumed.why, "schedules": [row.record() for row in self.rows]}
+
+
+def simulated(
+    configs: Mapping[str, DictConfig], plans: Mapping[str, RunPlan], gpu: Gpu, given: Given
+) -> dict[str, Simulation]:
+    """Returns the simulation of each run; a bar on standard error shows how far it is where that is a terminal.
+
+    Raises:
+        InputError: a run cannot be simulated, or an assumption cannot be used.
+    """
+    found: dict[str, Simulation] = {}
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        for name, cfg in configs.items():
+            try:
+                assumed = assumptions(cfg, plans[name], gpu, given)
+            except ValueError as error:
+                raise InputError(f"{name} cannot be simulated: {error}") from None
+            task = bar.add_task(f"simulating {name}", total=len(SCHEDULES) * assumed.collections)
+            found[name] = Simulation(assumed, simulate(assumed, lambda task=task: bar.advance(task)))  # type: ignore[misc]
+    return found
+
+
+def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) -> list[Row]:
+    """Returns a row for each schedule over the same draws. ``on_update`` is called after each simulated update."""
+    drawn = [assumed.workload.collection(assumed.seed, number) for number in range(assumed.collections)]
+    asked = sum(tokens for groups in drawn for group in groups for rollout in group.rollouts for tokens, _ in rollout)
+    rows = []
+    for schedule in SCHEDULES:
+        played = play(drawn, assumed.site, schedule, on_update and (lambda _: on_update()))
+        hours = (played.updated[0] + (assumed.steps - 1) * played.iteration) / 3600
+        first, last = (played.updated[played.first] if len(drawn) > 1 else 0.0), played.updated[-1]
+        busy = shares(played.busy, first, last, 1)[0]
+        least = bound(drawn[played.first + 1 :] or drawn, assumed.site, schedule)
+        rows.append(Row(schedule, played, least, asked, hours, hours * assumed.site.gpus, busy))
+    return rows
+
+
+def bound(collections: Sequence[Sequence[Group]], site: Site, schedule: Schedule) -> float:
+    """Returns the seconds that an iteration takes at least, in the long run.
+
+    A collection takes at least the time of its tokens at the engine's full rate, and at least that of its longest chain: a
+    rollout whose replies are decoded alone and whose environment answers each. With staleness 0 an update follows each
+    collection. With more, collections and updates overlap; where collections overlap too, only ``staleness + 1`` of them do.
+    """
+    work, chain, both = [], [], []
+    for groups in collections:
+        rollouts = [rollout[: group.stop] for group in groups for rollout in group.rollouts]
+        ahead = schedule.staleness + 1 if schedule.spanning else 1
+        tokens = sum(tokens for rollout in rollouts for tokens, _ in rollout)
+        work.append(tokens / site.full(ahead * len(rollouts)))
+        alone = site.pace.seconds(1)
+        chain.append(max(sum(tokens * alone + latency for tokens, latency in rollout) for rollout in rollouts))
+        both.append(max(work[-1], chain[-1]))
+    update = site.update
+    if schedule.staleness == 0:
+        return fmean(both) + update + site.sync
+    together = fmean(work) + update if site.shared else 0.0
+    if schedule.spanning:
+        return max(fmean(work), update, together, (fmean(chain) + update) / (schedule.staleness + 1))
+    return max(fmean(both), update, together)
+
+
+def shares(busy: Sequence[tuple[float, float]], begin: float, end: float, bins: int) -> list[float]:
+    """Returns the mean of a step function (from this time on, value) in each of ``bins`` equal parts of ``begin`` to ``end``."""
+    width, sums = (end - begin) / bins, [0.0] * bins
+    if not width:
+        return sums
+    for (start, value), stop in zip(busy, [*(time for time, _ in busy[1:]), end], strict=True):
+        low, high = max(start, begin), min(stop, end)
+        place = min(int((low - begin) / width), bins - 1)
+        while low < high:
+            until = high if place == bins - 1 else min(high, begin + (place + 1) * width)
+            sums[place] += value * max(until - low, 0.0)
+            low, place = until, min(place + 1, bins - 1)
+    return [total / width for total in sums]
+
+
+def simulated_table(name: str, simulation: Simulation) -> Table:
+    """Returns a table with a line for each schedule; shares of tokens are of those that the rollouts have to their ends."""
+    assumed, site = simulation.assumed, simulation.assumed.site
+    head = [
+        "schedule",
+        "iteration, s",
+        "at least, s",
+        "over it",
+        "hours",
+        "GPU-hours",
+        "GPUs busy",
+        "tokens decoded, M",
+    ]
+    table = Table(
+        f"{name}, simulated: {site.gpus} GPUs, {assumed.workload.groups} groups of {assumed.workload.size}",
+        [*head, "cut by the gate", "cancelled in flight", "thrown away"],
+        [],
+    )
+    for row in simulation.rows:
+        played = row.played
+        table.rows.append(
+            [str(row.schedule), f"{played.iteration:,.1f}", f"{row.bound:,.1f}", f"{played.iteration / row.bound:.2f}"]
+            + [f"{row.hours:,.1f}", f"{row.gpu_hours:,.0f}", f"{row.busy:.0%}", f"{played.decoded / 1e6:,.2f}"]
+            + [f"{part / row.asked:.1%}" for part in (row.asked - played.decoded, played.saved, played.thrown)]
+        )
+    return table
+
+
+def resting(name: str, assumed: Assumptions) -> list[str]:
+    """Returns what a simulation rests on, an assumption a line."""
+    lines = [f"Assumed of {name}; --assume NAME=VALUE replaces each:"]
+    for key, value in assumed.values.items():
+        told = ",".join(f"{n:g}:{rate:g}" for n, rate in value) if isinstance(value, tuple) else f"{value:.5g}"
+        lines.append(f"  {key}={told} ({assumed.why[key]})")
+    return lines
