@@ -6,7 +6,7 @@
 
 The player is a run's own; the trainer is a wait of ``--update`` seconds, and the queue between both is this program's. With
 ``--engine stub`` lengths are log-normal and cut off. Tails, rates and latencies are assumptions: we know of no published
-numbers of agents that hold all of them. A real policy is random and may end at any of a few tokens, so that its lengths are geometric.
+numbers of agents that hold all of them. A real policy is random and may end at any of a few tokens, so its lengths are geometric.
 
 Last line:
 
@@ -21,44 +21,30 @@ between_rounds_tokens_pct  what it spares under rounds, where no rollout is past
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-from urllib.request import urlopen
 
-import torch
-from transformers import AutoModelForCausalLM
-
-from common import config_of, fill_adapter, finish, options, prepare, ratio, show, tokenizer_of
-from slow_server import END
+from common import finish, options, prepare, ratio, show
+from longtail_engines import opened
 from slow_world import Words, World, played, states
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.divergence import Divergence
 from turnwise.algo.gates.gate import Gate
 from turnwise.algo.gates.never import Never
 from turnwise.engines.engine import Sampling
-from turnwise.engines.lanes import Lanes
-from turnwise.engines.vllm.engine import VllmEngine
-from turnwise.engines.vllm.local import Local
-from turnwise.engines.vllm.patience import Patience
-from turnwise.models.policy import load_policy
 from turnwise.planning.pace import Pace
 from turnwise.planning.schedules import Played, Schedule, Site, play
 from turnwise.planning.simulation import bound
 from turnwise.planning.workload import Group
 from turnwise.rollouts.play import Player, Tally
 
-SERVER = Path(__file__).with_name("slow_server.py")
-RANK = 4
 DISTINCT = 1000  # actions; a random policy has two, or no two of its rollouts would ever act alike
 THRESHOLD = 0.12  # of the divergence gate (arXiv:2605.05802, Table 1); rollouts with two random actions are at 0.5
 
@@ -89,7 +75,7 @@ class Bench:
         """Plays and "trains" so many iterations: a thread collects, at most ``staleness`` collections ahead."""
         args = self.args
         self.engine.schedule = "free" if schedule.free else "rounds"
-        world = World(args.least, args.turns, args.horizon, args.latency, args.sigma)
+        world: Any = World(args.least, args.turns, args.horizon, args.latency, args.sigma)
         player = Player(
             self.engine,
             world,
@@ -130,7 +116,8 @@ class Bench:
         thread.start()
         for number in range(iterations):
             with moved:
-                moved.wait_for(lambda number=number: len(found.played.collected) > number or failed)
+                while len(found.played.collected) <= number and not failed:
+                    moved.wait()
             if failed:
                 raise failed[0]
             time.sleep(args.update)
@@ -242,66 +229,6 @@ def site_of(args: argparse.Namespace) -> Site:
     return Site(Pace.halving(args.first, args.half), 1, args.places, 1, 1, args.update, 0.0)
 
 
-@contextmanager
-def opened(args: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Callable[[], dict[str, float]] | None]]:
-    """Yields the engine, with its weights, and who counts its tokens."""
-    model = policy(folder / "policy")
-    if args.engine == "stub":
-        given = {"first": args.first, "half": args.half, "rows": args.places, "reply": args.reply, "sigma": args.sigma}
-        options = [item for name, value in given.items() for item in (f"--{name}", str(value))]
-        server = subprocess.Popen(
-            [sys.executable, str(SERVER), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert server.stdin is not None and server.stdout is not None
-        try:
-            url = server.stdout.readline().strip()
-            engine = vllm(args, folder, [END], [url])
-            engine.load_weights(model, 0)
-            yield engine, lambda: counted(url)
-            engine.shutdown()
-        finally:
-            server.stdin.close()
-            server.wait(timeout=30)
-        return
-    ends = list(range(2, 2 + max(1, round(model.config.vocab_size / args.reply))))
-    real: Any = vllm(args, folder, ends, []) if args.engine == "vllm" else Lanes(ends, memory_gb=4)
-    try:
-        real.load_weights(model, 0)
-        yield real, None
-    finally:
-        real.shutdown()
-
-
-def vllm(args: argparse.Namespace, folder: Path, ends: list[int], urls: list[str]) -> VllmEngine:
-    """Returns an engine over servers, or over one that it starts."""
-    return VllmEngine(
-        ends,
-        str(folder / "policy"),
-        folder / "engine",
-        lambda line: print(line, file=sys.stderr),
-        Local(python=args.vllm_python, lora_rank=RANK, rows=args.places, kv_gb=2, eager=True),
-        Patience(concurrency=args.groups * args.group),
-        urls=urls,
-        max_length=args.max_length,
-    )
-
-
-def counted(url: str) -> dict[str, float]:
-    """Returns what the stub has counted."""
-    with urlopen(f"{url}/tokens", timeout=30) as answer:
-        return json.loads(answer.read())  # type: ignore[no-any-return]
-
-
-def policy(folder: Path) -> Any:
-    """Returns a random policy of the shipped one's shape with an adapter: it draws every token about equally often."""
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config_of("tiny")).save_pretrained(folder)
-    tokenizer_of().save_pretrained(folder)
-    model, _ = load_policy(folder, "float32", RANK, 2 * RANK, seed=0)
-    fill_adapter(model)
-    return model
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = options(__doc__, rounds=2)
@@ -321,7 +248,7 @@ def parser() -> argparse.ArgumentParser:
     add("--horizon", type=int, default=16, help="most turns (%(default)s)")
     add("--reply", type=float, default=40.0, help="tokens, mean (%(default)s)")
     add("--max-tokens", type=int, default=400, help="of a reply (%(default)s)")
-    add("--max-length", type=int, default=8192, help="of a history (%(default)s)")
+    add("--max-length", type=int, default=4096, help="of a history (%(default)s)")
     add("--latency", type=float, default=0.1, help="s of the environment, mean (%(default)s)")
     add("--sigma", type=float, default=1.0, help="of the logarithms of replies and latencies (%(default)s)")
     add("--update", type=float, default=1.0, help="s (%(default)s)")

@@ -178,11 +178,39 @@ def probe(results: Sequence[Result]) -> str:
     return "\n\n".join(lines)
 
 
+def longtail(results: Sequence[Result]) -> str:
+    """Rollouts with long tails: a row for each engine, and how far the simulation is from what was measured."""
+    header = ["engine", "rounds over free", "staleness 0 over 1", "over 2", "staleness 1 over its bound"]
+    header += ["a gate spares: free, cancelling", "free, to the ends of actions", "rounds"]
+    rows, commands, apart = [], [], []
+    for result in results:
+        setting, stale = result["setting"], result["x_staleness"]
+        spared = [result[f"{name}_tokens_pct"] for name in ("cancelled", "uncancelled", "between_rounds")]
+        rows.append(
+            [f"`{setting['engine']}`", f"{result['x_rounds']:.2f}", f"{stale['1']:.2f}", f"{stale['2']:.2f}"]
+            + ["" if result["bound_ratio"] is None else f"{result['bound_ratio']:.2f}"]
+            + ["" if value is None else f"{value:.1f} %" for value in spared]
+        )
+        commands.append(
+            f"`python benchmarks/longtail.py --engine {setting['engine']} --groups {setting['groups']} "
+            f"--group {setting['group']} "
+            f"--iterations {setting['iterations']} --rounds {setting['rounds']} --update {setting['update']:g}`"
+        )
+        apart += [took["measured_s"] / took["simulated_s"] - 1 for took in result.get("simulated", {}).values()]
+    lines = [table(header, rows)]
+    if apart:
+        lines.append(
+            f"The stub's wall-clock is {min(apart):.0%} to {max(apart):.0%} above what the simulation says of the same draws."
+        )
+    return "\n\n".join([*lines, f"{', '.join(commands)}. {machines(results)}"])
+
+
 ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {
     "million": ("scaling.md", million),
     "spool": ("reliability.md", spool),
     "overlap": ("scaling.md", overlap),
     "same_run": ("engines.md", same_run),
+    "longtail": ("scaling.md", longtail),
     "by_name": ("methods/README.md", by_name),
     "probe": ("models.md", probe),
 }

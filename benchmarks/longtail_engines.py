@@ -1,0 +1,87 @@
+"""The engines that ``benchmarks/longtail.py`` measures, each with its weights, and who counts their tokens."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from common import config_of, fill_adapter, tokenizer_of
+from slow_server import END
+from turnwise.engines.lanes import Lanes
+from turnwise.engines.vllm.engine import VllmEngine
+from turnwise.engines.vllm.local import Local
+from turnwise.engines.vllm.patience import Patience
+from turnwise.models.policy import load_policy
+
+SERVER = Path(__file__).with_name("slow_server.py")
+RANK = 4
+
+
+@contextmanager
+def opened(args: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Callable[[], dict[str, float]] | None]]:
+    """Yields the engine, with its weights, and who counts its tokens."""
+    model = policy(folder / "policy")
+    if args.engine == "stub":
+        given = {"first": args.first, "half": args.half, "rows": args.places, "reply": args.reply, "sigma": args.sigma}
+        options = [item for name, value in given.items() for item in (f"--{name}", str(value))]
+        server = subprocess.Popen(
+            [sys.executable, str(SERVER), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert server.stdin is not None and server.stdout is not None
+        try:
+            url = server.stdout.readline().strip()
+            engine = vllm(args, folder, [END], [url])
+            engine.load_weights(model, 0)
+            yield engine, lambda: counted(url)
+            engine.shutdown()
+        finally:
+            server.stdin.close()
+            server.wait(timeout=30)
+        return
+    ends = list(range(2, 2 + max(1, round(model.config.vocab_size / args.reply))))
+    real: Any = vllm(args, folder, ends, []) if args.engine == "vllm" else Lanes(ends, memory_gb=4)
+    try:
+        real.load_weights(model, 0)
+        yield real, None
+    finally:
+        real.shutdown()
+
+
+def vllm(args: argparse.Namespace, folder: Path, ends: list[int], urls: list[str]) -> VllmEngine:
+    """Returns an engine over servers, or over one that it starts."""
+    return VllmEngine(
+        ends,
+        str(folder / "policy"),
+        folder / "engine",
+        lambda line: print(line, file=sys.stderr),
+        Local(python=args.vllm_python, lora_rank=RANK, rows=args.places, kv_gb=2, eager=True),
+        Patience(concurrency=args.groups * args.group),
+        urls=urls,
+        max_length=args.max_length,
+    )
+
+
+def counted(url: str) -> dict[str, float]:
+    """Returns what the stub has counted."""
+    with urlopen(f"{url}/tokens", timeout=30) as answer:
+        return json.loads(answer.read())  # type: ignore[no-any-return]
+
+
+def policy(folder: Path) -> Any:
+    """Returns a random policy of the shipped one's shape with an adapter: it draws every token about equally often."""
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config_of("tiny")).save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
+    model, _ = load_policy(folder, "float32", RANK, 2 * RANK, seed=0)
+    fill_adapter(model)
+    return model
