@@ -248,7 +248,7 @@ def parser() -> argparse.ArgumentParser:
     add("--horizon", type=int, default=16, help="most turns (%(default)s)")
     add("--reply", type=float, default=40.0, help="tokens, mean (%(default)s)")
     add("--max-tokens", type=int, default=400, help="of a reply (%(default)s)")
-    add("--max-length", type=int, default=4096, help="of a history (%(default)s)")
+    add("--max-length", type=int, default=8192, help="of a history (%(default)s)")
     add("--latency", type=float, default=0.1, help="s of the environment, mean (%(default)s)")
     add("--sigma", type=float, default=1.0, help="of the logarithms of replies and latencies (%(default)s)")
     add("--update", type=float, default=1.0, help="s (%(default)s)")

@@ -30,7 +30,7 @@ RANK = 4
 @contextmanager
 def opened(args: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Callable[[], dict[str, float]] | None]]:
     """Yields the engine, with its weights, and who counts its tokens."""
-    model = policy(folder / "policy")
+    model = policy(folder / "policy", args.max_length)
     if args.engine == "stub":
         given = {"first": args.first, "half": args.half, "rows": args.places, "reply": args.reply, "sigma": args.sigma}
         options = [item for name, value in given.items() for item in (f"--{name}", str(value))]
@@ -77,10 +77,12 @@ def counted(url: str) -> dict[str, float]:
         return json.loads(answer.read())  # type: ignore[no-any-return]
 
 
-def policy(folder: Path) -> Any:
+def policy(folder: Path, longest: int) -> Any:
     """Returns a random policy of the shipped one's shape with an adapter: it draws every token about equally often."""
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config_of("tiny")).save_pretrained(folder)
+    config = config_of("tiny")
+    config.max_position_embeddings = longest
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer_of().save_pretrained(folder)
     model, _ = load_policy(folder, "float32", RANK, 2 * RANK, seed=0)
     fill_adapter(model)

@@ -193,7 +193,7 @@ def longtail(results: Sequence[Result]) -> str:
         )
         commands.append(
             f"`python benchmarks/longtail.py --engine {setting['engine']} --groups {setting['groups']} "
-            f"--group {setting['group']} "
+            f"--group {setting['group']} --turns {setting['turns']:g} --horizon {setting['horizon']} "
             f"--iterations {setting['iterations']} --rounds {setting['rounds']} --update {setting['update']:g}`"
         )
         apart += [took["measured_s"] / took["simulated_s"] - 1 for took in result.get("simulated", {}).values()]
