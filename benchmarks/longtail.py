@@ -1,12 +1,12 @@
 """Rollouts whose replies and environments have long tails: what each schedule of the engine and each staleness takes.
 
-    python benchmarks/longtail.py                       a server whose tokens take time (slow_server.py), under two minutes
+    python benchmarks/longtail.py                       a server whose tokens take time (slow_server.py), about three minutes
     python benchmarks/longtail.py --engine vllm         vLLM's own CPU build, over a small random policy
     python benchmarks/longtail.py --engine tree         the engine of this process, over the same policy
 
 The player is a run's own; the trainer is a wait of ``--update`` seconds, and the queue between both is this program's. With
 ``--engine stub`` lengths are log-normal and cut off. Tails, rates and latencies are assumptions: we know of no published
-numbers of agents that hold all of them. A real policy is random and may end at any of a few tokens, so its lengths are geometric.
+numbers of agents that hold all of them. The default sizes were chosen among eight in the simulator (docs/scaling.md). A real policy is random and may end at any of a few tokens, so its lengths are geometric.
 
 Last line:
 
