@@ -6,7 +6,8 @@
 
 The player is a run's own; the trainer is a wait of ``--update`` seconds, and the queue between both is this program's. With
 ``--engine stub`` lengths are log-normal and cut off. Tails, rates and latencies are assumptions: we know of no published
-numbers of agents that hold all of them. The default sizes were chosen among eight in the simulator (docs/scaling.md). A real policy is random and may end at any of a few tokens, so its lengths are geometric.
+numbers of agents that hold all of them. The default sizes were chosen among eight in the simulator (docs/scaling.md). A real
+policy is random and may end at any of a few tokens, so its lengths are geometric.
 
 Last line:
 
