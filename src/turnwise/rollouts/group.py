@@ -23,7 +23,9 @@ class Group:
     count: of the first rollouts.
     gate: decides after each step of the first rollouts whether the group is stopped.
     schedule: of the engine.
-    start, roll_out, expand: begin rollouts, run one of them to its end, and name the turns where further ones begin.
+    start, expand: begin rollouts, and name the turns where further ones begin.
+    roll_out: runs a rollout to its end.
+    act: takes single actions, which are all that the rollouts do; None: they go on as ``roll_out`` does.
     """
 
     number: int
@@ -34,6 +36,7 @@ class Group:
     start: Start
     roll_out: Callable[[Branch, Group], Awaitable[None]]
     expand: Callable[[Group], Awaitable[Mapping[int, int]]]
+    act: Callable[[Group, Sequence[Branch]], Awaitable[None]] | None = None
     asked: int = 0  # the last step at which the gate was asked
     _going: dict[Branch, asyncio.Task[None]] = field(default_factory=dict)
     _first: bool = True  # a gate compares first rollouts, because continuations of one are alike
@@ -62,6 +65,9 @@ class Group:
         return not self.tree.stopped
 
     async def _all(self, branches: Sequence[Branch]) -> None:
+        if self.act is not None:
+            await self.act(self, branches)
+            return
         if not branches:
             return
         for branch in branches:

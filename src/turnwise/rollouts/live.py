@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.engines.engine import Sample
-from turnwise.engines.schedule import Begin, schedule_of
+from turnwise.engines.schedule import Begin, Request, schedule_of
 from turnwise.envs.environment import EnvironmentFault, Step, environment_of
 from turnwise.rollouts.answers import Answers
 from turnwise.rollouts.branch import Branch
@@ -51,8 +51,9 @@ class Live:
 
     async def run(self, trees: Sequence[RolloutTree], counts: Sequence[int]) -> None:
         """Samples every tree to its end, from ``counts`` first rollouts each."""
+        act = self.act if self.local else None
         groups = [
-            Group(number, tree, count, self.gate, self.schedule, self.start, self.roll_out, self.expand)
+            Group(number, tree, count, self.gate, self.schedule, self.start, self.roll_out, self.expand, act)
             for number, (tree, count) in enumerate(zip(trees, counts, strict=True))
         ]
         for group in groups:
@@ -69,7 +70,6 @@ class Live:
 
     async def roll_out(self, branch: Branch, group: Group) -> None:
         """One rollout: it acts until its episode, its length or its group ends."""
-        answer = self.judge if self.local else self.step
         going = True
         while going:
             begin = self._begin_of(branch)
@@ -80,7 +80,7 @@ class Live:
                 raise
             turn = self.record(branch, action.sample)
             try:
-                going = await answer(branch, turn, action.begun)
+                going = await self.step(branch, turn, action.begun)
             except EnvironmentFault:
                 branch.tree.invalid.add(branch.parent)
                 going = self.begin(branch, again=True)
@@ -97,11 +97,26 @@ class Live:
         self.tally.tokens += len(sample.ids)
         return turn
 
-    async def judge(self, branch: Branch, turn: Turn, begun: object) -> bool:
-        """Judges a single action where it was made: PivotRL's local rollouts."""
+    async def act(self, group: Group, branches: Sequence[Branch]) -> None:
+        """Single actions of a group, judged where they are made: PivotRL's local rollouts."""
+        left = list(branches)
+        while left:
+            requests = [Request(b.number, b.node, b.seed(self.key), self._begin_of(b)) for b in left]
+            actions = await self.schedule.sample_all(group, requests)
+            left = [
+                branch for branch, action in zip(left, actions, strict=True) if not self.judged(branch, action.sample)
+            ]
+
+    def judged(self, branch: Branch, sample: Sample) -> bool:
+        """Records and judges a single action; False if the environment failed, and the rollout was restarted."""
+        turn = self.record(branch, sample)
         turn.done = True
-        self.player.verdicts.judge(branch.tree.state, turn)
-        return False
+        try:
+            self.player.verdicts.judge(branch.tree.state, turn)
+            return True
+        except EnvironmentFault:
+            branch.tree.invalid.add(branch.parent)
+            return not self.begin(branch, again=True)
 
     async def step(self, branch: Branch, turn: Turn, begun: Any) -> bool:
         """Waits for the environment's answer; returns whether the rollout may take another turn."""
