@@ -47,6 +47,7 @@ class Schedule(Protocol):
     """``cancelled`` counts the actions whose rollout ended while they were decoded, and ``cancelled_tokens`` their tokens, as far
     as they are known (a server does not tell)."""
 
+    repeats: bool  # whether actions are complete in the same order in every run
     cancelled: int
     cancelled_tokens: int
 
@@ -101,6 +102,8 @@ class Rounds:
         sampling: of every action.
         on_actions: is given the number of actions of each batch.
     """
+
+    repeats = True
 
     def __init__(self, engine: Engine, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
         self.engine, self.sampling, self.on_actions = engine, sampling, on_actions
@@ -169,6 +172,8 @@ class Rounds:
 class _Free:
     """What the two schedules share in which no rollout waits for another. An action that an earlier start of the run has kept
     (``engines.spooled``) is not sampled again."""
+
+    repeats = False
 
     def __init__(self, engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
         self.engine, self.sampling, self.on_actions = engine, sampling, on_actions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from turnwise.envs.environment import Session
 from turnwise.rollouts.seeds import seed_of
@@ -24,6 +24,7 @@ class Branch:
     parent: int = -1  # turn index that it continues now; -1 at the root
     node: int = -1  # the engine's
     session: Session | None = None  # None if a single action is judged and the environment never steps
+    turns: list[int] = field(default_factory=list)  # that it has written, failed attempts included
     depth: int = 0  # turns taken since the root
     reached: int = 0  # of these, turns that the environment has answered
     length: int = 0  # tokens of its history

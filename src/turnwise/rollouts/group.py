@@ -43,9 +43,12 @@ class Group:
 
     async def run(self) -> None:
         """Samples the tree to its end."""
-        await self._all(self.start(self.tree, -1, self.count))
+        first = self.start(self.tree, -1, self.count)
+        await self._all(first)
         self._first = False
-        if not self.tree.stopped:
+        if self.tree.turns and not self.tree.stopped:
+            if not self.schedule.repeats:
+                in_order(self.tree, first)
             branches = await self.expand(self)
             await self._all([r for turn, count in branches.items() for r in self.start(self.tree, turn, count)])
         self.schedule.leave(self)
@@ -90,3 +93,17 @@ class Group:
         else:
             self.schedule.enter(self)
         self.schedule.leave(branch.number)
+
+
+def in_order(tree: RolloutTree, branches: Sequence[Branch]) -> None:
+    """Puts the turns of a tree's first rollouts into the order of rounds, whoever was first to take them.
+
+    A turn's number names the draws of the rollouts that branch there, so it must not depend on time.
+    """
+    written = [(place, branch.branch, turn) for branch in branches for place, turn in enumerate(branch.turns)]
+    order = [turn for _, _, turn in sorted(written)]
+    place_of = {turn: place for place, turn in enumerate(order)} | {-1: -1}
+    tree.turns[:] = [tree.turns[turn] for turn in order]
+    for turn in tree.turns:
+        turn.parent = place_of[turn.parent]
+    tree.invalid = {place_of[turn] for turn in tree.invalid}

@@ -92,6 +92,7 @@ class Live:
         turn = Turn(branch.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated)
         branch.tree.turns.append(turn)
         branch.parent = len(branch.tree.turns) - 1
+        branch.turns.append(branch.parent)
         branch.depth += 1
         self.tally.turns += 1
         self.tally.tokens += len(sample.ids)
@@ -122,10 +123,10 @@ class Live:
         """Waits for the environment's answer; returns whether the rollout may take another turn."""
         player, session = self.player, branch.session
         assert session is not None
+        turn.info["won"] = False  # also if the gate stops the group before the answer comes
         step: Step = await self.answers.wait(begun) if begun else self.answers.take(session, turn.text)
         turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
-        turn.info.update(step.info)
-        turn.info["won"] = step.won
+        turn.info = {**step.info, "won": step.won}
         if step.messages:
             turn.info["role"] = step.messages[-1]["role"]
         if step.done or (player.max_turns is not None and branch.depth >= player.max_turns):
@@ -191,7 +192,11 @@ class Live:
     def _expand(self) -> None:
         """Expands all groups that have ended, together and in their order, so that an allocator predicts them in one pass."""
         ended, self._ended = sorted(self._ended, key=lambda each: each[0].number), []
-        found = self.allocator.expand([group.tree for group, _ in ended])
+        try:
+            found = self.allocator.expand([group.tree for group, _ in ended])
+        except Exception as error:  # raised where a group waits: an event loop would only log it
+            ended[0][1].set_exception(error)
+            return
         for (group, branches), counts in zip(ended, found, strict=True):
             self.schedule.enter(group)
             branches.set_result(counts)

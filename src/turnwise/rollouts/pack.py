@@ -36,9 +36,7 @@ class Items:
     clip_low_K: Tensor | None = None
     clip_high_K: Tensor | None = None
     near_logprob_K: Tensor | None = None  # of the trainer's policy before the first step on the collection
-    views: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # other advantages of the same tokens, (K,) each, for diagnostics
+    views: dict[str, Tensor] = field(default_factory=dict)  # other advantages, (K,) each, for diagnostics
 
 
 @dataclass(slots=True)

@@ -238,7 +238,8 @@ class PolicyModule(Scoring):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for name in _KEPT:
             setattr(self, name, checkpoint["turnwise"][name])
-        self.earlier = checkpoint.get("earlier", [])
+        earlier = checkpoint.get("earlier", [])
+        self.earlier = [earlier] if isinstance(earlier, dict) else earlier  # of a run that began before it was a list
 
     def validation_step(self, iteration: int, batch_idx: int = 0) -> None:
         """Evaluates the policy after ``iteration``."""

@@ -15,6 +15,7 @@ from turnwise.algo.allocators.treepo import TreePO
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.divergence import Divergence
 from turnwise.algo.gates.never import Never
+from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
@@ -65,12 +66,13 @@ def test_both_schedules_draw_the_same_rollouts(
     freely.load_weights(policy[0], 3)
     rounds = player.play(states, allocator, Never(), "k")
     free = replace(player, engine=freely).play(states, allocator, Never(), "k")
-    if isinstance(allocator, Uniform):
-        pairs = [pair for one, other in zip(rounds, free, strict=True) for pair in zip(rollouts(one), rollouts(other))]
-        assert sum(one != other for one, other in pairs) <= 1
-        assert len(pairs) == 20
-    # a turn's number names where it branches and depends on who was first, so that trees that branch may differ
-    assert [len(tree.leaves()) for tree in rounds] == [len(tree.leaves()) for tree in free]
+    pairs = [
+        pair
+        for one, other in zip(rounds, free, strict=True)
+        for pair in zip(rollouts(one), rollouts(other), strict=True)
+    ]
+    assert len(pairs) >= 20
+    assert sum(one != other for one, other in pairs) <= 1
 
 
 @dataclass
@@ -162,6 +164,71 @@ class Refusing:
 
     def step(self, action: str) -> None:
         raise InputError("no such shop")
+
+
+class Slow(HouseholdEnv):
+    """Steps wait for another process, some longer than others."""
+
+    waits = True
+
+    def reset(self, task: Any) -> Any:
+        return SlowSession(super().reset(task))
+
+
+class SlowSession:
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def fork(self) -> SlowSession:
+        return SlowSession(self.session.fork())
+
+    def step(self, action: str) -> Any:
+        time.sleep(random.random() * 0.02)
+        return self.session.step(action)
+
+
+def test_a_stopped_group_whose_rollouts_wait_for_their_environment_has_rewards(
+    player: Player, states: list[State]
+) -> None:
+    base, engine = timed(player, lambda seed: random.Random(seed).random() * 0.01)
+    acting = replace(base, engine=engine, environment=Slow(horizon=HORIZON), environment_threads=8)
+    trees = acting.play(states, Uniform(6), Divergence(k=1, threshold=0.5), "k")
+    assert all(tree.stopped for tree in trees)
+    for tree in trees:
+        assert len(Outcome()(tree)["total"]) == len(tree.leaves())
+
+
+@pytest.mark.parametrize("schedule", ["rounds", "free"])
+def test_an_allocator_that_fails_ends_everything(
+    policy: Any, player: Player, states: list[State], schedule: Any
+) -> None:
+    class Failing(TreePO):
+        def expand(self, trees: Any) -> Any:
+            raise ZeroDivisionError("no value")
+
+    engine = TreeEngine(player.chat.stop_ids, schedule=schedule)  # type: ignore[attr-defined]
+    engine.load_weights(policy[0], 0)
+    with pytest.raises(ZeroDivisionError, match="no value"):
+        replace(player, engine=engine).play(states, Failing(roots=2), Never(), "k")
+
+
+def test_branches_do_not_depend_on_who_was_first(player: Player, states: list[State]) -> None:
+    """The seeds that the engine is asked with are the same, whatever the pauses."""
+    seeds: list[set[int]] = []
+    for factor in (3, 7):
+        asked: set[int] = set()
+
+        def pause(seed: int, factor: int = factor, asked: set[int] = asked) -> float:
+            asked.add(seed)
+            return random.Random(seed * factor).random() * 0.01
+
+        base, engine = timed(player, pause)
+        replace(base, engine=engine).play(states, TreePO(roots=3, branches=2), Never(), "k")
+        seeds.append(asked)
+    assert seeds[0] == seeds[1] and len(seeds[0]) > 4 * 3 * HORIZON
 
 
 @pytest.mark.parametrize("schedule", ["rounds", "free"])

@@ -89,6 +89,7 @@ class VllmEngine:
         self.servers: list[Server] = []
         self._snapshot: Snapshot | None = None
         self._staged: list[Snapshot] = []  # written and not loaded yet
+        self._folders = threading.Lock()  # over both, as another thread may load while one is written
         self._background: Background | None = None
         self._tasks: dict[int, asyncio.Task[Sample]] = {}  # by node; of the loop's thread
         self._nodes: dict[int, _Node] = {}
@@ -111,10 +112,7 @@ class VllmEngine:
         self._node(node).ids.extend(ids)
 
     def close(self, nodes: Sequence[int]) -> None:
-        """A request of a closed node that is under way is cancelled, at the server too; its sample is empty and truncated.
-
-        May be called from ``on_sample`` and from other threads.
-        """
+        """Ends requests of closed nodes, at the server too; their samples are empty and truncated. Any thread may call it."""
         for node in nodes:
             self._nodes.pop(node, None)
         if self._background is not None:
@@ -150,8 +148,9 @@ class VllmEngine:
         Raises:
             OSError: the weights cannot be written.
         """
-        snapshot = save(model, version, self.folder / "weights")
-        self._staged.append(snapshot)
+        with self._folders:
+            snapshot = save(model, version, self.folder / "weights")
+            self._staged.append(snapshot)
         return partial(self._load, snapshot)
 
     def _load(self, snapshot: Snapshot) -> None:
@@ -162,8 +161,9 @@ class VllmEngine:
             )  # should a server fail now, nothing is sampled from half of them
             background = self._started(snapshot)
             background.submit(_all([server.load(snapshot) for server in self.servers])).result()
-            self._staged.remove(snapshot)
-            forget(self.folder / "weights", snapshot, before, *self._staged)
+            with self._folders:
+                self._staged.remove(snapshot)
+                forget(self.folder / "weights", snapshot, before, *self._staged)
             self._snapshot, self.version = snapshot, snapshot.version
             if not self.allow_stale:
                 self._nodes.clear()
@@ -276,9 +276,9 @@ class VllmEngine:
             self._tasks.pop(node, None)
 
     def _ready(self) -> Background:
-        if self._snapshot is None or self._background is None:
-            raise RuntimeError("there are no weights to sample from: call load_weights first")
-        return self._background
+        if self._snapshot is not None and self._background is not None:
+            return self._background
+        raise RuntimeError("there are no weights to sample from: call load_weights first")
 
     def _request(self, node: _Node, sampling: Sampling, seed: int) -> tuple[Server, dict[str, Any]]:
         assert self._snapshot is not None
