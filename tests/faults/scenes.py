@@ -30,6 +30,16 @@ PIVOTS = [
     "update.learning_rate=0.01",
 ]
 
+EPISODES = [
+    "method=grpo",
+    "gate=divergence",
+    "env.horizon=3",
+    "rollout.states=2",
+    "allocator.group_size=4",
+    "rollout.sampling.max_tokens=6",
+    "update.learning_rate=0.001",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -63,6 +73,31 @@ SCENES = {
             "ahead",
             (*PIVOTS, "rollout.staleness=1", "engine.lanes=2"),
             ("trainer", "job", "term", "worker", "torn", "disk"),
+        ),
+        Scene(  # up to three collections under way ahead of the weights
+            "further",
+            (*PIVOTS, "rollout.staleness=3"),
+            ("trainer", "job", "term", "torn"),
+        ),
+        Scene(  # single turns in slices: what joins a batch depends on what a start had recalled, and with it last digits
+            "free",
+            (*PIVOTS, "engine.schedule=free"),
+            ("trainer", "job", "term", "torn"),
+            near=1e-3,
+        ),
+        Scene(  # episodes in slices, whose groups a gate may stop, and two collections under way ahead of the weights
+            "free_ahead",
+            (
+                *EPISODES,
+                "env.horizon=8",
+                "rollout.states=4",
+                "rollout.sampling.max_tokens=8",
+                "gate.k=2",
+                "engine.schedule=free",
+                "rollout.staleness=2",
+            ),
+            ("trainer", "job", "term", "torn"),
+            near=1e-3,
         ),
         Scene(  # whole episodes, whose commands run in worker processes in the sandbox
             "sandbox",
@@ -114,18 +149,6 @@ SOAKED = {
     scene.name: scene
     for scene in (
         SCENES["judged"],
-        Scene(  # whole episodes, which a gate may stop
-            "episodes",
-            (
-                "method=grpo",
-                "gate=divergence",
-                "env.horizon=3",
-                "rollout.states=2",
-                "allocator.group_size=4",
-                "rollout.sampling.max_tokens=6",
-                "update.learning_rate=0.001",
-            ),
-            (),
-        ),
+        Scene("episodes", tuple(EPISODES), ()),  # whole ones, which a gate may stop
     )
 }

@@ -110,6 +110,7 @@ class _Group:
         self.collection, self.stop = collection, group.stop
         self.rollouts = [_Rollout(turns, self) for turns in group.rollouts]
         self.before = len(self.rollouts)  # rollouts that have neither reached the gate's turn nor ended
+        self.held: list[_Rollout] = []  # under free: rollouts that wait there for the others
 
 
 def play(
@@ -206,9 +207,14 @@ class _Run:
         ):
             group.before -= 1
         if self.schedule.free:
-            self._look(group)
             if rollout.live:
-                self._ask(rollout)
+                group.held.append(rollout)
+            self._look(group)
+            if group.stop is None or rollout.taken < group.stop:
+                waiting, group.held = group.held, []
+                for one in waiting:
+                    if one.live:
+                        self._ask(one)
         else:
             self.under_way -= 1
             if rollout.live:

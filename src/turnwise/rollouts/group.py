@@ -38,6 +38,8 @@ class Group:
     expand: Callable[[Group], Awaitable[Mapping[int, int]]]
     act: Callable[[Group, Sequence[Branch]], Awaitable[None]] | None = None
     asked: int = 0  # the last step at which the gate was asked
+    past: int = 0  # the last step at which no rollout is held, although the gate has not been asked
+    _held: dict[Branch, asyncio.Future[None]] = field(default_factory=dict)
     _going: dict[Branch, asyncio.Task[None]] = field(default_factory=dict)
     _first: bool = True  # a gate compares first rollouts, because continuations of one are alike
 
@@ -53,19 +55,45 @@ class Group:
             await self._all([r for turn, count in branches.items() for r in self.start(self.tree, turn, count)])
         self.schedule.leave(self)
 
-    def goes_on(self, branch: Branch) -> bool:
-        """Asks the gate where the slowest rollout has reached a new step; returns whether ``branch`` takes another turn."""
+    async def goes_on(self, branch: Branch) -> bool:
+        """Returns whether ``branch`` takes another turn, as soon as the gate has decided on those that it has taken."""
         branch.reached = branch.depth
-        if self._first and not self.tree.stopped:
-            reached = min((other.reached for other in self._going), default=0)
-            while self.asked < reached and not self.tree.stopped:
-                self.asked += 1
-                self.tree.stopped = self.gate(self.tree, self.asked)
+        self._look(branch)
+        if self._holds(branch.depth):
+            self._held[branch] = asyncio.get_running_loop().create_future()
+            await self._held[branch]
+        return not self.tree.stopped
+
+    def _look(self, branch: Branch) -> None:
+        """Asks the gate where the slowest rollout has reached a new step; ``branch`` has just taken a turn, or has ended."""
+        if not self._first or self.tree.stopped:
+            return
+        reached = [other.reached for other in self._going]
+        while self.asked < min(reached, default=0) and not self.tree.stopped:
+            self.asked += 1
+            self.tree.stopped = self.gate(self.tree, self.asked)
+        step = max(reached, default=0)
+        if self._holds(step):
+            behind = [other.parent for other in self._going if other.reached < step]
+            decided = self.gate.early(self.tree, step, behind)
+            self.tree.stopped = bool(decided)
+            self.past = step if decided is False else self.past
+        if not self._holds(step):
+            held, self._held = self._held, {}
+            for waits in held.values():
+                waits.set_result(None)
             if self.tree.stopped:
                 for other, task in self._going.items():
-                    if other is not branch:
+                    if other is not branch and other not in held:
                         task.cancel()
-        return not self.tree.stopped
+
+    def _holds(self, step: int) -> bool:
+        """Returns whether a rollout waits at ``step``, so that none takes turns that the gate would have spared.
+
+        Under rounds, all of them wait for the slowest anyway.
+        """
+        waits = self._first and not self.tree.stopped and not self.schedule.repeats
+        return waits and step > max(self.asked, self.past) and self.gate.looks_at(step)
 
     async def _all(self, branches: Sequence[Branch]) -> None:
         if self.act is not None:
@@ -89,7 +117,7 @@ class Group:
         finally:
             del self._going[branch]
         if self._going:
-            self.goes_on(branch)
+            self._look(branch)
         else:
             self.schedule.enter(self)
         self.schedule.leave(branch.number)

@@ -84,7 +84,7 @@ class Live:
             except EnvironmentFault:
                 branch.tree.invalid.add(branch.parent)
                 going = self.begin(branch, again=True)
-            going = going and group.goes_on(branch)
+            going = going and await group.goes_on(branch)
 
     def record(self, branch: Branch, sample: Sample) -> Turn:
         """Adds an action to the tree."""

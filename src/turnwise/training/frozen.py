@@ -34,7 +34,7 @@ SHARD = 32  # groups that are sampled and written together; a kill never changes
 
 
 @dataclass(slots=True)
-class Shadow:
+class Shadow(Gate):
     """Asks a gate for its decisions and lets every rollout go on. ``cut``: ids of the states whose trees it would stop."""
 
     gate: Gate

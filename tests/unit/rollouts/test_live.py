@@ -14,6 +14,7 @@ import pytest
 from turnwise.algo.allocators.treepo import TreePO
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.divergence import Divergence
+from turnwise.algo.gates.gate import Gate
 from turnwise.algo.gates.never import Never
 from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.task_starts import task_starts
@@ -114,7 +115,7 @@ def timed(player: Player, pause: Callable[[int], float]) -> tuple[Player, Timed]
 
 
 @dataclass
-class Recorded:
+class Recorded(Gate):
     """A gate that never stops a group, and what it was shown: the step, and how far each rollout was."""
 
     shown: list[tuple[str, int, list[int]]] = field(default_factory=list)
@@ -145,6 +146,40 @@ def test_a_gate_cancels_what_is_being_decoded(player: Player, states: list[State
     assert acting.tally.cancelled == engine.cut > 0
     assert not engine.nodes
     assert acting.tally.turns == sum(len(tree.turns) for tree in trees)
+
+
+class Speaking(Timed):
+    """Its actions are one of two, by their seeds, under both schedules."""
+
+    def sample(self, nodes: Any, sampling: Sampling, seeds: Any, told: Any = None) -> list[Sample]:
+        return [self.said(seed) for seed in seeds]
+
+    async def request(self, node: int, sampling: Sampling, seed: int) -> Sample:
+        await super().request(node, sampling, seed)
+        return self.said(seed)
+
+    def said(self, seed: int) -> Sample:
+        ids = [5, 6][random.Random(seed).random() < 0.1 :][:1] + self.ids
+        return Sample(ids, [-1.0] * len(ids))
+
+
+def test_a_gate_spares_what_it_spares_under_rounds_and_more(player: Player, states: list[State]) -> None:
+    """Rollouts that are early wait at the gate's step, and those of a group that is stopped in any case need not come there."""
+    base, timing = timed(player, lambda seed: random.Random(seed).random() * 0.01)
+    gate = Divergence(k=2, threshold=0.2)
+    rounds, free = (
+        replace(base, engine=Speaking(timing.ids, timing.pause, schedule=schedule)).play(states, Uniform(6), gate, "k")
+        for schedule in ("rounds", "free")
+    )
+    assert [tree.stopped for tree in free] == [tree.stopped for tree in rounds]
+    assert {tree.stopped for tree in rounds} == {False, True}
+    for one, other in zip(rounds, free, strict=True):
+        if one.stopped:
+            assert len(other.turns) <= len(one.turns)
+            assert max(len(other.path(leaf)) for leaf in other.leaves()) == 2
+        else:
+            assert other.looks == one.looks
+    assert sum(len(tree.turns) for tree in free) < sum(len(tree.turns) for tree in rounds)
 
 
 class Broken(HouseholdEnv):

@@ -9,6 +9,7 @@ import pytest
 
 from turnwise.algo.allocators.treepo import TreePO
 from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.gate import Gate
 from turnwise.algo.gates.never import Never
 from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.data.chat import ChatTokens
@@ -107,7 +108,7 @@ def test_a_branch_continues_the_history_of_its_turn(player: Player, states: list
 
 
 @dataclass(frozen=True)
-class StopAfterOne:
+class StopAfterOne(Gate):
     """A gate that cuts one named tree at once."""
 
     name: str
@@ -117,7 +118,7 @@ class StopAfterOne:
 
 
 @dataclass(frozen=True)
-class Onlooker:
+class Onlooker(Gate):
     """A gate that never stops, and what it was shown."""
 
     branched: list[bool] = field(default_factory=list)

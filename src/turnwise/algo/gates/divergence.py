@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from turnwise.algo.gates.gate import noted
-from turnwise.algo.gates.prefixes import group_at
+from turnwise.algo.gates.agreement import certain
+from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.algo.gates.signals import DISTANCE, prefix_edit_distance
 from turnwise.types import GateDecision, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
+class Divergence(AtStep):
     """Stop a tree at step K if d_K < d_L (arXiv:2605.05802, Eq. 2): its rewards will likely all be the same.
 
     The tree is stopped as it is and leaves the update altogether; no other rollouts replace it. A group whose
@@ -31,13 +33,9 @@ class Divergence:
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be a share in [0, 1], got {self.threshold}")
 
-    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if it does not decide at this step (:func:`.prefixes.group_at`)."""
-        group = group_at(tree, step) if step == self.k else None
-        if group is None:
-            return None
+    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         distance = prefix_edit_distance(group)
         return GateDecision(self.k, {DISTANCE: distance}, distance < self.threshold)
 
-    def __call__(self, tree: RolloutTree, step: int) -> bool:
-        return noted(tree, self.decision(tree, step))
+    def early(self, tree: RolloutTree, step: int, behind: Collection[int]) -> bool | None:
+        return certain(tree, step, behind, self.threshold)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnwise.algo.gates.gate import noted
-from turnwise.algo.gates.prefixes import group_at
+from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION, prefix_edit_distance, termination_fraction
 from turnwise.types import GateDecision, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class Either(AtStep):
     """Stops a tree at step K if d_K < d_L or tau_K >= tau_H (arXiv:2605.05802, Eq. 3).
 
     In a group of eight, tau_K >= 0.9 means that all have ended, when no gate decides. The second clause
@@ -33,14 +33,7 @@ class Either:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be a share in [0, 1], got {getattr(self, name)}")
 
-    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if it does not decide at this step."""
-        group = group_at(tree, step) if step == self.k else None
-        if group is None:
-            return None
+    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         distance, ended = prefix_edit_distance(group), termination_fraction(group)
         stop = distance < self.threshold or ended >= self.ended
         return GateDecision(self.k, {DISTANCE: distance, TERMINATION: ended}, stop)
-
-    def __call__(self, tree: RolloutTree, step: int) -> bool:
-        return noted(tree, self.decision(tree, step))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from turnwise.algo.gates.gate import Gate
 from turnwise.types import RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
-class Never:
+class Never(Gate):
     """Every rollout runs to its end."""
 
     def __call__(self, tree: RolloutTree, step: int) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnwise.algo.gates.gate import noted
-from turnwise.algo.gates.prefixes import group_at
+from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.types import GateDecision, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
-class Oracle:
+class Oracle(AtStep):
     """Stop, at step K, the trees of the states that are named: those whose rollouts are known to end alike (App. E.1).
 
     Draws are seeded by their names, so a first run to the end under the same seeds tells which groups those are. It measures
@@ -31,11 +31,5 @@ class Oracle:
         if self.k < 1:
             raise ValueError(f"k must be at least 1, got {self.k}")
 
-    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if it does not decide at this step."""
-        if step != self.k or group_at(tree, step) is None:
-            return None
+    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         return GateDecision(self.k, {}, tree.state.id in self.zero_variance)
-
-    def __call__(self, tree: RolloutTree, step: int) -> bool:
-        return noted(tree, self.decision(tree, step))

@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnwise.algo.gates.gate import noted
-from turnwise.algo.gates.prefixes import group_at
+from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.types import GateDecision, Judge, RolloutTree, Value
 
 MIXED = "mixed_probability"
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class Predicted(AtStep):
     """Stop a tree at step K if a success and a failure among its rollouts are unlikely.
 
     TRACE's predictor in the place of Selective Rollout's divergence (arXiv:2605.05802, Eq. 2): both ask whether a group will be
@@ -39,10 +39,8 @@ class Predicted:
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be a probability in [0, 1], got {self.threshold}")
 
-    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if it does not decide at this step."""
-        if step != self.k or group_at(tree, step) is None:
-            return None
+    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
+        step = group.step
         (values,) = self.value([tree])  # of the state, then of each turn
         total = self.reward(tree)["total"]
         success = []
@@ -53,9 +51,6 @@ class Predicted:
                 success.append(total[number] if ended else values[tree.turns[path[step - 1]].parent + 1])
         mixed = mixed_probability(success)
         return GateDecision(self.k, {MIXED: mixed}, mixed < self.threshold)
-
-    def __call__(self, tree: RolloutTree, step: int) -> bool:
-        return noted(tree, self.decision(tree, step))
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from turnwise.algo.gates.gate import noted
-from turnwise.algo.gates.prefixes import group_at
+from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.types import GateDecision, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
-class RandomCut:
+class RandomCut(AtStep):
     """Stop a tree at step K with a fixed probability (arXiv:2605.05802, App. E.1), whatever its rollouts do.
 
     The draw is named by seed, state and policy version: the same run stops the same groups however it is batched or resumed.
@@ -32,12 +32,6 @@ class RandomCut:
         if self.k < 1:
             raise ValueError(f"k must be at least 1, got {self.k}")
 
-    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if it does not decide at this step."""
-        if step != self.k or group_at(tree, step) is None:
-            return None
+    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         draw = random.Random(f"{self.seed} {tree.version} {tree.state.id}").random()
         return GateDecision(self.k, {}, draw < self.share)
-
-    def __call__(self, tree: RolloutTree, step: int) -> bool:
-        return noted(tree, self.decision(tree, step))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from turnwise.algo.gates.gate import noted
-from turnwise.algo.gates.prefixes import group_at
+from turnwise.algo.gates.agreement import certain
+from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.algo.gates.signals import DISTANCE, prefix_edit_distance
 from turnwise.types import GateDecision, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
-class Sequential:
+class Sequential(AtStep):
     """Stops a tree at the first of the given steps where d_K is below that step's threshold.
 
     K is thereby chosen per group, which arXiv:2605.05802 leaves to future work (App. D.2). Every further decision can be
@@ -37,14 +38,15 @@ class Sequential:
         if not all(0 <= threshold <= 1 for threshold in thresholds):
             raise ValueError(f"thresholds must be shares in [0, 1], got {thresholds}")
 
-    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if it does not decide at this step."""
-        threshold = dict(zip(self.steps, self.thresholds, strict=True)).get(step)
-        group = None if threshold is None else group_at(tree, step)
-        if threshold is None or group is None:
-            return None
-        distance = prefix_edit_distance(group)
-        return GateDecision(step, {DISTANCE: distance}, distance < threshold)
+    def looks_at(self, step: int) -> bool:
+        return step in self.steps
 
-    def __call__(self, tree: RolloutTree, step: int) -> bool:
-        return noted(tree, self.decision(tree, step))
+    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
+        distance = prefix_edit_distance(group)
+        return GateDecision(group.step, {DISTANCE: distance}, distance < self._threshold(group.step))
+
+    def early(self, tree: RolloutTree, step: int, behind: Collection[int]) -> bool | None:
+        return certain(tree, step, behind, self._threshold(step))
+
+    def _threshold(self, step: int) -> float:
+        return self.thresholds[list(self.steps).index(step)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnwise.algo.gates.gate import noted
-from turnwise.algo.gates.prefixes import group_at
+from turnwise.algo.gates.gate import AtStep
+from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.algo.gates.signals import SIGNALS
 from turnwise.types import GateDecision, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(AtStep):
     """Stop a tree at step K if a signal of its group is below a threshold, or at least as high.
 
     Attributes:
@@ -34,13 +34,6 @@ class Signal:
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be a share in [0, 1], got {self.threshold}")
 
-    def decision(self, tree: RolloutTree, step: int) -> GateDecision | None:
-        """Returns the gate's decision on the tree; None if it does not decide at this step."""
-        group = group_at(tree, step) if step == self.k else None
-        if group is None:
-            return None
+    def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         value = SIGNALS[self.signal](group)
         return GateDecision(self.k, {self.signal: value}, (value < self.threshold) == self.below)
-
-    def __call__(self, tree: RolloutTree, step: int) -> bool:
-        return noted(tree, self.decision(tree, step))

@@ -1,0 +1,63 @@
+"""What is certain of the distance between rollouts (d_K of arXiv:2605.05802, Eq. 1) while some are still on their first K turns.
+
+The other rollouts of a group need not wait for the slowest where its actions cannot change the decision, and a group that will be
+stopped in any case need not finish its actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import combinations
+from statistics import fmean
+from typing import NamedTuple
+
+from rapidfuzz.distance import Levenshtein, Prefix
+
+from turnwise.algo.gates.gate import noted
+from turnwise.algo.gates.prefixes import symbol
+from turnwise.algo.gates.signals import DISTANCE
+from turnwise.types import GateDecision, RolloutTree
+
+
+class Taken(NamedTuple):
+    """The actions that a rollout has taken, at most ``step`` of them, and whether more may follow among these."""
+
+    actions: Sequence[str]
+    more: bool
+
+
+def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: float) -> bool | None:
+    """Returns whether d_K is below the threshold whatever the rollouts ``behind`` do; None: they decide.
+
+    Args: as :meth:`turnwise.algo.gates.gate.Gate.early`. A tree that is stopped gets the decision with the greatest d_K that it
+    can still have.
+    """
+    last = [turn for turn in behind if turn >= 0]
+    done = [leaf for leaf in tree.leaves() if leaf not in last and leaf not in tree.invalid]
+    group = [
+        Taken([symbol(tree.turns[turn].text) for turn in tree.path(leaf)[:step]], more)
+        for leaves, more in ((done, False), (last, True))
+        for leaf in leaves
+    ] + [Taken([], True)] * (len(behind) - len(last))
+    if len(done) < 2:  # the others may fail, and a single rollout is no group
+        return None
+    bounds = [distance_bounds(one, other, step) for one, other in combinations(group, 2)]
+    low, high = (fmean(side) for side in zip(*bounds, strict=True))
+    if high < threshold:
+        return noted(tree, GateDecision(step, {DISTANCE: high}, True))
+    return False if low >= threshold else None
+
+
+def distance_bounds(one: Taken, other: Taken, step: int) -> tuple[float, float]:
+    """Returns the least and the greatest Levenshtein distance, by the longer length, of two rollouts after ``step`` turns.
+
+    The least: an alignment of both comes to the end of what is known of one of them, and has paid for all of that by then. The
+    greatest: all actions after the common first ones differ.
+    """
+    a, b = one.actions, other.actions
+    if not one.more and not other.more:
+        exact = Levenshtein.normalized_distance(a, b)
+        return exact, exact
+    paid = [Levenshtein.distance(a, b[:end]) for end in range(len(b) + 1) if one.more]
+    paid += [Levenshtein.distance(a[:end], b) for end in range(len(a) + 1) if other.more]
+    return min(paid) / step, 1 - Prefix.similarity(a, b) / step
