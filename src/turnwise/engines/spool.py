@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import threading
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator
@@ -43,6 +44,7 @@ class Spool:
         self.path, self.of, self.limit = path, of, limit
         self._file: FileIO | None = None
         self._size = 0
+        self._adding = threading.Lock()  # several collections of one version may keep samples here
 
     def begin(self, version: int) -> dict[Key, Sample]:
         """What an earlier start has kept under the weights of this version; from now on samples are kept beside it.
@@ -74,8 +76,9 @@ class Spool:
             OSError: there is no room; ``filename`` is the file's path, and what it held before is still whole.
         """
         data = b"".join(_record(_write(key, sample)) for key, sample in samples)
-        if data and self._size + len(data) <= self.limit:
-            self._append(data)
+        with self._adding:
+            if data and self._size + len(data) <= self.limit:
+                self._append(data)
 
     def close(self) -> None:
         if self._file is not None:

@@ -13,7 +13,10 @@ told of them when the first request comes that nobody has answered. How it is th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 from turnwise.engines.engine import Engine, Sample, Sampling, Told
@@ -39,8 +42,9 @@ class Spooled:
             int, dict[Key, Sample]
         ] = {}  # of the version that is loaded: what an earlier start has kept
         self._told: set[int] = set()  # versions
-        self.restored = 0  # samples that were not drawn
-        self.seconds = 0.0  # for keeping samples
+        self.tally: Counter[str] = (
+            Counter()
+        )  # ``restored``: samples that were not drawn; ``spool_seconds``: for keeping samples
         self._begin({})
 
     def _begin(self, known: dict[Key, Sample]) -> None:
@@ -73,17 +77,26 @@ class Spooled:
     def _loaded(self, version: int) -> None:
         self.version = version
         self._spool = self.spools[version % len(self.spools)]
-        kept = self._spool.begin(version)
-        # several collections may be of one version; what this start has written there is none of an earlier start
-        self._earlier = {version: self._earlier.get(version, kept)}
+        if version not in self._earlier:  # several collections may be of one version, and sampled side by side
+            self._earlier = {version: self._spool.begin(version)}
         self._begin(self._earlier[version])
         if self._known and version not in self._told:
             self._told.add(version)
             self.tell(f"resuming what policy {version} was collecting: {len(self._known):,} actions were kept")
 
+    @contextmanager
+    def held(self) -> Iterator[Spooled]:
+        """See :meth:`turnwise.engines.vllm.engine.VllmEngine.held`; also of which version samples are kept and recalled."""
+        inner: Any = self.engine
+        with inner.held() as engine:
+            view = copy(self)
+            view.engine = engine
+            view._begin(self._known)
+            yield view
+
     def report(self) -> dict[str, float]:
         """The engine's, ``restored``: samples that were not drawn again, and ``spool_seconds``: to keep samples."""
-        return {**self.engine.report(), "restored": self.restored, "spool_seconds": self.seconds}
+        return {**self.engine.report(), **{name: self.tally[name] for name in ("restored", "spool_seconds")}}
 
     def shutdown(self) -> None:
         self.engine.shutdown()
@@ -159,7 +172,7 @@ class Spooled:
 
     def _given(self, nodes: Sequence[int], known: Sequence[Sample | None], on_sample: Told | None) -> list[Sample]:
         samples = [sample for sample in known if sample is not None]
-        self.restored += len(samples)
+        self.tally["restored"] += len(samples)
         for place, sample in enumerate(samples):
             if on_sample is not None:
                 on_sample(place, sample)
@@ -194,7 +207,7 @@ class Spooled:
         missing = [place for place, sample in enumerate(known) if sample is None]
         for place, sample in enumerate(known):
             if sample is not None:
-                self.restored += 1
+                self.tally["restored"] += 1
                 self.engine.extend(self._inner[nodes[place]], sample.ids)
                 if on_sample is not None:
                     on_sample(place, sample)
@@ -225,7 +238,7 @@ class Spooled:
         """Returns the action that an earlier start kept for this node, and appends it to the node; None if there is none."""
         sample = self._known.get((seed, self._digest[node]))
         if sample is not None:
-            self.restored += 1
+            self.tally["restored"] += 1
             self.engine.extend(self._inner[node], sample.ids)
             self._grow([node], [sample])
         return sample
@@ -245,7 +258,7 @@ class Spooled:
     def _keep(self, samples: Any) -> None:
         began = time.perf_counter()
         self._spool.add((key, sample) for key, sample in samples if key not in self._known)
-        self.seconds += time.perf_counter() - began
+        self.tally["spool_seconds"] += time.perf_counter() - began  # type: ignore[assignment]
 
     # -- what the engine has not heard of ------------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ Played = tuple[RolloutTree, Rewards]
 Gather = Callable[[list[Played]], list[Played]]
 """The trees that this process sampled -> those of all processes of the run, in the order of the states."""
 
+Memory = Callable[[], Mapping[str, float]]
+"""Returns what the advantage keeps from one experience to the next."""
+
 
 @dataclass(slots=True)
 class Experience:
@@ -72,9 +75,12 @@ class Collector:
     max_refills: int = 4
     gather: Gather = list
 
-    def collect(self, iteration: int, memory: Mapping[str, float] | None = None) -> Experience:
-        """Samples from the states of this iteration and gives each turn its credit. ``memory`` is the last experience's."""
-        memory = memory or {}
+    def collect(self, iteration: int, memory: Memory = dict) -> Experience:
+        """Samples from the states of this iteration and gives each turn its credit.
+
+        ``memory`` returns the last experience's. It is called when the rollouts have ended, because that experience may be
+        collected beside this one.
+        """
         wanted = self.select(iteration)
         experience = Experience()
         self._extend(experience, wanted, (iteration, 0), memory)
@@ -104,9 +110,7 @@ class Collector:
             pack(trees[low:high], credits[low:high], self.row_tokens, self.batch_tokens) for low, high in pairwise(ends)
         ]
 
-    def _extend(
-        self, experience: Experience, states: Sequence[State], key: object, memory: Mapping[str, float]
-    ) -> None:
+    def _extend(self, experience: Experience, states: Sequence[State], key: object, memory: Memory) -> None:
         """Samples from further states; the credit is computed anew over the whole batch, which a rule may compare."""
         paid: list[Played] = [(tree, self.reward(tree) if tree.turns else {}) for tree in self.play(states, key)]
         whole = self.gather(paid)
@@ -114,7 +118,7 @@ class Collector:
         experience.skipped += len(whole) - len(played)
         experience.trees += [tree for tree, _ in played]
         experience.rewards += [rewards for _, rewards in played]
-        credited = credit_all(self.advantage, experience.trees, experience.rewards, memory)
+        credited = credit_all(self.advantage, experience.trees, experience.rewards, memory())
         experience.credits, experience.memory, experience.metrics = credited.credits, credited.memory, credited.metrics
 
 

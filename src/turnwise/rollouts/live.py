@@ -113,7 +113,8 @@ class Live:
         turn = self.record(branch, sample)
         turn.done = True
         try:
-            self.player.verdicts.judge(branch.tree.state, turn)
+            with self.player.lock:
+                self.player.verdicts.judge(branch.tree.state, turn)
             return True
         except EnvironmentFault:
             branch.tree.invalid.add(branch.parent)
@@ -124,7 +125,12 @@ class Live:
         player, session = self.player, branch.session
         assert session is not None
         turn.info["won"] = False  # also if the gate stops the group before the answer comes
-        step: Step = await self.answers.wait(begun) if begun else self.answers.take(session, turn.text)
+        step: Step
+        if begun:
+            step = await self.answers.wait(begun)
+        else:
+            with player.lock:
+                step = self.answers.take(session, turn.text)
         turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
         turn.info = {**step.info, "won": step.won}
         if step.messages:
@@ -171,7 +177,8 @@ class Live:
             self.tally.retries += again
             try:
                 if not self.local:
-                    branch.session = self.player.episodes.after(branch.tree.state.task, branch.actions)
+                    with self.player.lock:
+                        branch.session = self.player.episodes.after(branch.tree.state.task, branch.actions)
             except EnvironmentFault:
                 again = True
                 continue

@@ -7,6 +7,7 @@ were drawn, and the environment's answer is appended as the ids of a bridge, so 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -57,6 +58,7 @@ class Player:
     environment_seconds: time limit of one answer of the environment; None: no limit (``rollouts.guard``).
     environment_threads: concurrent steps of an environment that waits for others (``rollouts.answers``); 0: one after the other.
     dialogues: judges single replies of dialogues that no environment plays.
+    lock: held while the environment is used in the thread that plays; players that play side by side share it.
     """
 
     engine: Engine
@@ -70,6 +72,7 @@ class Player:
     environment_threads: int = 0
     dialogues: Verifier = field(default_factory=Anchored)
     tally: Tally = field(default_factory=Tally)
+    lock: threading.RLock = field(default_factory=threading.RLock)
     episodes: Episodes = field(init=False)
     verdicts: Verdicts = field(init=False)
 

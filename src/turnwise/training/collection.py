@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
 from turnwise.errors import InputError
-from turnwise.rollouts.collect import Collector, Experience
+from turnwise.rollouts.collect import Collector, Experience, Memory
 from turnwise.rollouts.demonstrate import demonstration, paths
 from turnwise.rollouts.judged import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
-from turnwise.training.earlier import become, remembered
+from turnwise.training.ahead import Ahead
 from turnwise.training.frozen import Frozen
 from turnwise.training.module import PolicyModule
-from turnwise.training.overlap import Overlap
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.recorder import Gathered, Recorder
 from turnwise.training.reprofile import Reprofile
-from turnwise.types import Credit, RolloutTree, State
+from turnwise.types import Credit, Rewards, RolloutTree, State
 
 SLOWEST = [name for name in NOT_SUMS if name.startswith("latency")]
 
@@ -73,8 +72,8 @@ class Collection:
     """Returns the updates of an iteration, one for each optimiser step (``update.steps``).
 
     With ``rollout.staleness=k`` up to k further iterations are sampled while the policy is trained: iteration i learns from
-    rollouts of policy i - k (the first k + 1 from policy 0). The engine is then busy, and other users of it call :meth:`settle`
-    first. In several processes the first one samples, from servers, and hands each collection to the others.
+    rollouts of policy i - k (``training.ahead``). The engine is then busy, and other users of it call :meth:`settle` first. In
+    several processes the first one samples, from servers, and hands each collection to the others.
 
     Args:
         settings: how much an iteration collects, how it is packed, and the seed of the order of states and of every draw.
@@ -104,28 +103,37 @@ class Collection:
         rollout, update = settings.rollout, settings.update
         self.settings, self.parts, self.player, self.module, self.recorder = settings, parts, player, module, recorder
         self.reprofile, self.frozen, self.distributed = reprofile, frozen, module.distributed
-        self.overlap = Overlap[Gathered]()
         self.settled = 0.0  # s waited for the collection ahead before its result was taken
         self.halted = False
         self.sampled = parts.allocator is not None
         self.staleness = rollout.staleness if self.sampled else 0
-        self.begun = -1  # the last iteration whose collection was begun
         self.handed = bool(self.staleness) and self.distributed.world > 1  # whether the first process samples for all
         if self.handed and not self.distributed.served:
             raise InputError(
                 "rollout.staleness: in several processes it needs engine=vllm; set rollout.staleness=0, or trainer.devices=1"
             )
+        served = self.distributed.served and getattr(player.engine, "schedule", "rounds") == "free"
+        alone = parts.judged is not None or frozen is not None or not hasattr(module.model, "get_base_model")
+        self.ahead = Ahead(
+            module,
+            player,
+            self._gather,
+            settings.iterations,
+            self.staleness,
+            loads=self.sampled and frozen is None,
+            beside=bool(self.staleness) and served and not alone,
+            handed=self.handed,
+        )
         self.learners: Sequence[Learner] = [parts.predictor] if parts.predictor else []
         self.by_root = {} if self.sampled else paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         if frozen is not None:
             roots = frozen.states
         self.memory: dict[str, float] = {}  # the advantage's; saved in the checkpoint (training/stream.py)
-        self._latest: dict[str, float] = {}  # the same, after the collections ahead
         self.collector = Collector(
             select=reprofile or Batches(roots, settings.seed, rollout.states, rollout.trajectories),
-            play=frozen or (self._roll_out if self.sampled else self._demonstrate),
-            reward=parts.judged or parts.reward or (lambda tree: {}),
+            play=frozen or (partial(self._roll_out, player) if self.sampled else self._demonstrate),
+            reward=parts.judged or (self._reward if parts.reward else lambda tree: {}),
             advantage=parts.advantage or Imitation(),
             row_tokens=update.row_tokens,
             batch_tokens=update.batch_tokens,
@@ -138,7 +146,8 @@ class Collection:
         if self.reprofile is not None:
             self.reprofile.prepare(iteration)
         began, cpu_began = time.monotonic(), time.process_time()
-        gathered = self._taken(iteration)
+        self.ahead.start(iteration, self.memory)
+        gathered = self.ahead.take(iteration, self.memory)
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
         self.module.staleness = self._stale(experience) if self.sampled else 0
         packing = time.monotonic()
@@ -155,17 +164,15 @@ class Collection:
             learned |= self.reprofile.collected(experience)
         cost = self._add(gathered.cost)
         judge = self._add(gathered.judge, largest=SLOWEST) if self.parts.judged else {}
-        ahead = self._ahead(iteration)
         whole = replace(gathered, cost=cost, judge=judge, seconds=seconds)
         self.recorder.collected(iteration, whole, packed, learned, cpu_began, done - began)
-        for further, work in ahead.items():
-            self.overlap.begin(further, work)
+        self.ahead.taken(iteration, self.memory)
         return self.module.with_near([update.share(self.distributed.rank, self.distributed.world) for update in packed])
 
     def settle(self) -> None:
         """Waits until the collection ahead is done and the engine is free."""
         began = time.monotonic()
-        self.overlap.settle()
+        self.ahead.overlap.settle()
         waited = time.monotonic() - began
         self.settled += waited
         self.recorder.waited(waited)
@@ -173,68 +180,17 @@ class Collection:
     def halt(self) -> None:
         """Ends the collection ahead after its current turn, and drops it."""
         self.halted = True
-        self.overlap.settle()
+        self.ahead.overlap.settle()
 
-    def _taken(self, iteration: int) -> Gathered:
-        """Returns what the iteration collected; in every process the same, if the first one samples for all."""
-        gathered = self.overlap.take(iteration) if iteration <= self.begun else self._now(iteration)
-        if self.handed:
-            gathered = self.distributed.broadcast(gathered)
-        assert gathered is not None
-        return gathered
-
-    def _now(self, iteration: int) -> Gathered | None:
-        """Collects this iteration from the policy that a run without restarts would have used."""
-        began = time.monotonic()
-        self.begun, self._latest = iteration, self.memory
-        if self.sampled and self.frozen is None:
-            with become(self.module, self.module.earlier[0] if self.module.earlier else None):
-                self.module.sync_weights(self.player.engine)
-        return None if self.handed and not self.distributed.first else self._gather(iteration, began)
-
-    def _ahead(self, iteration: int) -> dict[int, Callable[[], Gathered]]:
-        """Returns the work of the collections that are begun now, by iteration; empty without overlap.
-
-        In the middle of a run that is one, ``iteration`` + k, from the current policy. The first k of a start go before it.
-
-        The engine gets the weights even if it has them, because that empties its cache: after a resume the cache is empty too,
-        and last digits depend on what is cached.
-        """
-        if not self.staleness or iteration + 1 >= self.settings.iterations:
-            return {}
-        now = remembered(self.module)
-        # the policies of the iterations that follow; also if the run ends now: its next start collects with them
-        self.module.earlier = [*(self.module.earlier or [now] * self.staleness)[1:], now]
-        if self.module.trainer.received_sigterm:
-            return {}
-        first, last = self.begun + 1, min(iteration + self.staleness, self.settings.iterations - 1)
-        self.begun = max(self.begun, last)
-        policies = [*self.module.earlier[:-1], None]  # None: the current one
-        work = {i: self._later(i, policies[i - iteration - 1]) for i in range(first, last + 1)}
-        return {} if self.handed and not self.distributed.first else work
-
-    def _later(self, iteration: int, policy: dict[str, Any] | None) -> Callable[[], Gathered]:
-        """Returns the work of collecting an iteration from a policy (None: the current one), in the thread."""
-        began = time.monotonic()
-        with become(self.module, policy):
-            if self.staleness == 1:  # the engine is free, and needs no copy
-                self.module.sync_weights(self.player.engine)
-                return partial(self._gather, iteration, began)
-            load = self.module.stage_weights(self.player.engine)
-
-        def work() -> Gathered:
-            load()
-            return self._gather(iteration, time.monotonic())
-
-        return work
-
-    def _gather(self, iteration: int, began: float) -> Gathered:
-        before = asdict(self.player.tally)
-        experience = self.collector.collect(iteration, self._latest)
-        self._latest = dict(experience.memory)
-        cost = {name: count - before[name] for name, count in asdict(self.player.tally).items()}
+    def _gather(self, iteration: int, began: float, player: Player, memory: Memory) -> Gathered:
+        before = asdict(player.tally)
+        collector = (
+            self.collector if player is self.player else replace(self.collector, play=partial(self._roll_out, player))
+        )
+        experience = collector.collect(iteration, memory)
+        cost = {name: count - before[name] for name, count in asdict(player.tally).items()}
         judge = self.parts.judged.report() if self.parts.judged else {}
-        engine = self.player.engine.report() if self.sampled else {}
+        engine = player.engine.report() if self.sampled else {}
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
     def _add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
@@ -250,12 +206,17 @@ class Collection:
                 raise RuntimeError(f"rollouts of policy {tree.version} would train policy {version}")
         return max((version - tree.version for tree in experience.trees), default=0)
 
-    def _roll_out(self, states: Sequence[State], key: object) -> list[RolloutTree]:
+    def _reward(self, tree: RolloutTree) -> Rewards:
+        assert self.parts.reward is not None
+        with self.player.lock:  # it may ask the environment
+            return self.parts.reward(tree)
+
+    def _roll_out(self, player: Player, states: Sequence[State], key: object) -> list[RolloutTree]:
         parts, allocator = self.parts, self.parts.allocator
         assert allocator is not None and parts.gate is not None
         if self.distributed.world > 1:
             allocator = Allocated(allocator, dict(zip((state.id for state in states), allocator(states), strict=True)))
-        return self.player.play(
+        return player.play(
             self.distributed.share(states),
             allocator,
             parts.gate,

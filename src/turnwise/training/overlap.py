@@ -13,17 +13,20 @@ T = TypeVar("T")
 
 
 class Overlap(Generic[T]):
-    """Runs pieces of work one after the other in a thread, and holds their results until they are taken, in the same order.
+    """Runs pieces of work in threads, and holds their results until they are taken, in the order in which they were begun.
 
-    The thread is a daemon, unlike those of ``ThreadPoolExecutor``, so that a second interrupt ends the process at once. Time
-    limits that need signals (:mod:`turnwise.rollouts.guard`) do not hold in it.
+    A thread is a daemon, unlike those of ``ThreadPoolExecutor``, so that a second interrupt ends the process at once. Time
+    limits that need signals (:mod:`turnwise.rollouts.guard`) do not hold there.
     """
 
     def __init__(self) -> None:
         self._pieces: dict[object, Future[T]] = {}
 
-    def begin(self, what: object, work: Callable[[], T]) -> Future[T]:
-        """Starts ``work`` under the name ``what``, when the pieces before it have ended; one that fails ends those after it."""
+    def begin(self, what: object, work: Callable[[], T], beside: bool = False) -> Future[T]:
+        """Starts ``work`` under the name ``what``: ``beside`` the pieces before it, or when they have ended.
+
+        One that waits for them fails if one of them does.
+        """
         before = next(reversed(self._pieces.values()), None)
         result: Future[T] = Future()
         self._pieces[what] = result
@@ -33,7 +36,7 @@ class Overlap(Generic[T]):
             # A new thread has the thread count that was set last, and the last digits depend on it.
             torch.set_num_threads(threads)
             try:
-                if before is not None:
+                if before is not None and not beside:
                     before.result()
                 result.set_result(work())
             except BaseException as error:  # raised by take

@@ -273,6 +273,7 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
             "messages": [{"role": m["role"], "content": m["content"]} for m in history],
         },
         "expert": tree.state.expert,
+        "version": tree.version,
         "turns": [
             {
                 "parent": turn.parent,

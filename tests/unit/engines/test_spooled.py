@@ -115,7 +115,9 @@ def test_exact_ends_bit_for_bit_where_an_undisturbed_collection_ends(tmp_path: P
     engine = over(tmp_path / "a.bin", model)
     assert collection(engine) == whole
     rounds = [sum(map(len, whole[:n])) for n in range(ROUNDS)]
-    assert engine.restored == max(n for n in rounds if n <= left)  # whole rounds: at most one turn of each is lost
+    assert engine.tally["restored"] == max(
+        n for n in rounds if n <= left
+    )  # whole rounds: at most one turn of each is lost
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -136,7 +138,7 @@ def test_quick_draws_only_what_nobody_had_finished(tmp_path: Path, model: Any, l
     engine = over(tmp_path / "a.bin", model, exact=False)
     taken_up = collection(engine)
     inner: Any = engine.engine
-    assert (engine.restored, inner.drawn) == (left, sum(map(len, whole)) - left)
+    assert (engine.tally["restored"], inner.drawn) == (left, sum(map(len, whole)) - left)
     exactly = 0
     for here, there in zip(taken_up, whole, strict=True):
         for a, b in zip(here, there, strict=True):
@@ -168,7 +170,7 @@ def test_samples_of_other_weights_are_not_taken(tmp_path: Path, model: Any) -> N
     broken_off(tmp_path / "a.bin", model, True, 20)
     engine = over(tmp_path / "a.bin", model, version=3)
     collection(engine)
-    assert engine.restored == 0
+    assert engine.tally["restored"] == 0
 
 
 def test_a_world_that_answers_otherwise_is_not_given_samples_of_another_history(tmp_path: Path, model: Any) -> None:
@@ -179,7 +181,8 @@ def test_a_world_that_answers_otherwise_is_not_given_samples_of_another_history(
     plain = Counting()
     plain.load_weights(model, 2)
     assert (
-        engine.restored == 0 and sample.ids == plain.sample([plain.open(ids(random.Random(7), 6))], DRAWN, [0])[0].ids
+        engine.tally["restored"] == 0
+        and sample.ids == plain.sample([plain.open(ids(random.Random(7), 6))], DRAWN, [0])[0].ids
     )
 
 

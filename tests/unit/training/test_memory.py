@@ -38,7 +38,7 @@ class Collection:
             advantage=Awpo(),
         )
         self.seen.append(dict(self.memory))
-        experience = collector.collect(iteration, self.memory)
+        experience = collector.collect(iteration, lambda: self.memory)
         self.memory = dict(experience.memory)
         return collector.updates(experience)
 

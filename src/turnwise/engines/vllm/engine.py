@@ -5,7 +5,8 @@ history of a node again; a state's rollouts go to one server, so that they share
 
 Versions: weights are loaded under a name that holds the version and a digest, an adapter by vLLM's call for it, all weights by
 a reload from a folder. ``load_weights`` and ``sample`` exclude each other and the former closes every node, so that nothing which
-was written under one version goes on under the next; ``allow_stale`` keeps the nodes.
+was written under one version goes on under the next; ``allow_stale`` keeps the nodes. A view (:meth:`VllmEngine.held`) goes on
+with the adapter that it began with.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,17 +28,12 @@ from turnwise.endpoints import Background, key_from
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.schedule import Named, check_schedule
 from turnwise.engines.vllm.connection import Connection
+from turnwise.engines.vllm.histories import Histories, History
 from turnwise.engines.vllm.local import Local, Process
 from turnwise.engines.vllm.patience import Patience
 from turnwise.engines.vllm.server import Server
 from turnwise.engines.vllm.weights import Snapshot, forget, save
 from turnwise.engines.vllm.wire import body_of
-
-
-@dataclass(slots=True)
-class _Node:
-    ids: list[int]
-    digest: int  # of the history it began with; picks its server
 
 
 class VllmEngine:
@@ -89,47 +85,29 @@ class VllmEngine:
         self.servers: list[Server] = []
         self._snapshot: Snapshot | None = None
         self._staged: list[Snapshot] = []  # written and not loaded yet
+        self._held: list[Snapshot] = []  # that views sample from
         self._folders = threading.Lock()  # over both, as another thread may load while one is written
         self._background: Background | None = None
         self._tasks: dict[int, asyncio.Task[Sample]] = {}  # by node; of the loop's thread
-        self._nodes: dict[int, _Node] = {}
-        self._next = 0
+        self._nodes = Histories()
         self._busy = threading.Lock()
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def open(self, ids: Sequence[int], near: str | None = None) -> int:
-        ids = list(ids)
-        if not ids:
-            raise ValueError("a history needs at least one token")
-        return self._add(_Node(ids, zlib.crc32(b"".join(token.to_bytes(4, "little") for token in ids))))
+        return self._nodes.open(ids)
 
     def fork(self, node: int) -> int:
-        source = self._node(node)
-        return self._add(_Node(list(source.ids), source.digest))
+        return self._nodes.fork(node)
 
     def extend(self, node: int, ids: Sequence[int]) -> None:
-        self._node(node).ids.extend(ids)
+        self._nodes[node].ids.extend(ids)
 
     def close(self, nodes: Sequence[int]) -> None:
         """Ends requests of closed nodes, at the server too; their samples are empty and truncated. Any thread may call it."""
-        for node in nodes:
-            self._nodes.pop(node, None)
+        self._nodes.close(nodes)
         if self._background is not None:
             self._background.submit(self._cancel(list(nodes))).result()
-
-    def _add(self, node: _Node) -> int:
-        self._next += 1
-        self._nodes[self._next] = node
-        return self._next
-
-    def _node(self, node: int) -> _Node:
-        try:
-            return self._nodes[node]
-        except KeyError:
-            raise RuntimeError(
-                f"node {node} is closed; loading weights closes all nodes, unless engine.allow_stale=true"
-            ) from None
 
     # -- weights -------------------------------------------------------------------------------------------------------
 
@@ -155,18 +133,29 @@ class VllmEngine:
 
     def _load(self, snapshot: Snapshot) -> None:
         with self._busy:
-            before, self._snapshot = (
-                self._snapshot,
-                None,
-            )  # should a server fail now, nothing is sampled from half of them
+            before, self._snapshot = self._snapshot, None  # should a server fail now, half of them have the weights
             background = self._started(snapshot)
-            background.submit(_all([server.load(snapshot) for server in self.servers])).result()
+            beside = [other for other in dict.fromkeys(self._held) if other != snapshot]
+            background.submit(_all([server.load(snapshot, beside) for server in self.servers])).result()
             with self._folders:
                 self._staged.remove(snapshot)
-                forget(self.folder / "weights", snapshot, before, *self._staged)
+                forget(self.folder / "weights", snapshot, before, *beside, *self._staged)
             self._snapshot, self.version = snapshot, snapshot.version
             if not self.allow_stale:
                 self._nodes.clear()
+
+    @contextmanager
+    def held(self) -> Iterator[VllmEngine]:
+        """Gives the engine as it is now, with nodes of its own: it keeps its adapter whatever is loaded here in this block."""
+        snapshot = self._snapshot
+        assert snapshot is not None and snapshot.adapter
+        view = copy(self)
+        view._nodes, view._tasks = Histories(), {}
+        self._held.append(snapshot)
+        try:
+            yield view
+        finally:
+            self._held.remove(snapshot)
 
     def _started(self, snapshot: Snapshot) -> Background:
         if self._background is not None:
@@ -232,7 +221,7 @@ class VllmEngine:
         with self._busy:
             background = self._ready()
             requests = [
-                self._request(self._node(node), sampling, seed) for node, seed in zip(nodes, seeds, strict=True)
+                self._request(self._nodes[node], sampling, seed) for node, seed in zip(nodes, seeds, strict=True)
             ]
             samples = [Sample([], [], truncated=True) for _ in nodes]
             done: SimpleQueue[tuple[int, Future[Sample]]] = SimpleQueue()
@@ -243,11 +232,10 @@ class VllmEngine:
                 for _ in nodes:
                     place, ended = done.get()
                     sample = None if ended.cancelled() else ended.result()
-                    state = self._nodes.get(nodes[place])
-                    if sample is None or state is None:
+                    if sample is None or nodes[place] not in self._nodes:
                         continue  # closed meanwhile
                     samples[place] = sample
-                    state.ids.extend(sample.ids)
+                    self._nodes[nodes[place]].ids.extend(sample.ids)
                     if on_sample is not None:
                         on_sample(place, sample)
             finally:
@@ -261,9 +249,9 @@ class VllmEngine:
             ServerError: no server can answer.
         """
         background = self._ready()
-        server, body = self._request(self._node(node), sampling, seed)
+        server, body = self._request(self._nodes[node], sampling, seed)
         sample = await asyncio.wrap_future(background.submit(self._complete(node, server, body)))
-        self._node(node).ids.extend(sample.ids)
+        self._nodes[node].ids.extend(sample.ids)
         return sample
 
     async def _complete(self, node: int, server: Server, body: dict[str, Any]) -> Sample:
@@ -280,10 +268,12 @@ class VllmEngine:
             return self._background
         raise RuntimeError("there are no weights to sample from: call load_weights first")
 
-    def _request(self, node: _Node, sampling: Sampling, seed: int) -> tuple[Server, dict[str, Any]]:
+    def _request(self, history: History, sampling: Sampling, seed: int) -> tuple[Server, dict[str, Any]]:
         assert self._snapshot is not None
-        server = self.servers[node.digest % len(self.servers)]
-        body = body_of(node.ids, sampling, seed, self.end_ids, server.model, salt=self._snapshot.name)
+        server = self.servers[history.digest % len(self.servers)]
+        body = body_of(
+            history.ids, sampling, seed, self.end_ids, server.model(self._snapshot), salt=self._snapshot.name
+        )
         return server, body
 
     async def _cancel(self, nodes: list[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from turnwise.engines.engine import Sample
@@ -43,7 +43,8 @@ class Server:
         self.connection, self.process, self.patience = connection, process, patience
         self.holding = Holding(connection, patience.health_limit, patience.attempt_limit)
         self.max_length, self.say = max_length, say
-        self.snapshot: Snapshot | None = None
+        self.snapshot: Snapshot | None = None  # the last that was loaded
+        self.holds: list[Snapshot] = []  # adapters that are sampled from, or all weights
         self.base, self.root = SERVED, ""  # its base model: the name it goes by, and where the weights lie
         self.incarnation = 0
         self.tally: Counter[str] = Counter()
@@ -53,10 +54,9 @@ class Server:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    @property
-    def model(self) -> str:
-        """The served name that the current snapshot answers to."""
-        return self.snapshot.name if self.snapshot is not None and self.snapshot.adapter else self.base
+    def model(self, snapshot: Snapshot) -> str:
+        """Returns the served name that these weights answer to."""
+        return snapshot.name if snapshot.adapter else self.base
 
     async def complete(self, request: dict[str, Any]) -> Sample:
         """The action that a request asks for. A request whose server dies is asked again, under the same seed and weights.
@@ -134,9 +134,10 @@ class Server:
         """Let go of it: end it if it is ours, else leave it without our adapter."""
         if self.process is not None:
             self.process.stop()
-        elif self.snapshot is not None:
-            await self._drop(self.snapshot)
-        self.snapshot = None
+        else:
+            for snapshot in self.holds:
+                await self._drop(snapshot)
+        self.snapshot, self.holds = None, []
         await self.connection.close()
 
     async def restore(self, incarnation: int) -> None:
@@ -235,13 +236,13 @@ class Server:
 
     # -- weights -------------------------------------------------------------------------------------------------------
 
-    async def load(self, snapshot: Snapshot) -> None:
-        """Answer with these weights from now on; an adapter that was there before is unloaded.
+    async def load(self, snapshot: Snapshot, beside: Sequence[Snapshot] = ()) -> None:
+        """Answer with these weights, and with the adapters ``beside`` them; others that were there before are unloaded.
 
         Raises:
             ServerError: the server cannot, or is gone for good.
         """
-        before, self.snapshot = self.snapshot, snapshot
+        before, self.holds, self.snapshot = self.holds, [*beside, snapshot], snapshot
         if self.process is not None and not snapshot.adapter:
             self.process.model = str(snapshot.folder)  # what a restart begins with
         attempt = 0
@@ -253,13 +254,15 @@ class Server:
                 break
             except Fault as fault:
                 await self._recover(fault, attempt, incarnation)
-        if before is not None and before.name != snapshot.name:
-            await self._drop(before)
+        for other in before:
+            if other not in self.holds:
+                await self._drop(other)
 
     async def _ensure(self) -> None:
-        if self.snapshot is not None and not await self.holding.has(self.snapshot):
-            await self.holding.put(self.snapshot)
-            self.incarnation += 1
+        for snapshot in self.holds:
+            if not await self.holding.has(snapshot):
+                await self.holding.put(snapshot)
+                self.incarnation += 1
 
     async def _drop(self, snapshot: Snapshot) -> None:
         try:

@@ -168,7 +168,10 @@ def test_a_bad_address_is_refused_before_anything_starts(make_engine: Make, url:
         make_engine(url)
 
 
-def test_a_missing_environment_is_told_with_the_remedy(make_engine: Make) -> None:
+def test_a_missing_environment_is_told_with_the_remedy(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the project's folder may have one
     with pytest.raises(ServerError, match=r"(?s)no such file.*requirements-vllm\.txt"):
         make_engine()
 

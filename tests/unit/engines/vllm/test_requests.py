@@ -92,4 +92,34 @@ def test_what_an_earlier_start_has_kept_is_not_asked_again(
         before = len(server.bodies)
         again = start()
         assert asked(again, histories, seeds)[:4] == first
-        assert len(server.bodies) - before == 2 and again.restored == 4
+        assert len(server.bodies) - before == 2 and again.tally["restored"] == 4
+
+
+def test_a_view_goes_on_with_its_adapter(served: ModuleType, make_engine: Make, policy: Any, tmp_path: Path) -> None:
+    """Also when the server has lost all adapters; what is kept is kept as its version's."""
+    histories, seeds = [[4, 5, 6 + i] for i in range(6)], list(range(6))
+    with served.serve() as server:
+        engine = make_engine(server.url)
+        spools = [Spool(tmp_path / f"{number}.bin", "run") for number in range(2)]
+        spooled = Spooled(engine, spools, False, lambda line: None)
+        spooled.load_weights(policy, 0)
+        (zero,) = server.adapters
+        with spooled.held() as view:
+            node = view.open([7, 8])
+            spooled.load_weights(policy, 1)
+            one = next(name for name in server.adapters if name != zero)
+            assert (view.version, spooled.version) == (0, 1) and set(server.adapters) == {zero, one}
+            for used, name in ((spooled, one), (view, zero)):
+                before = len(server.bodies)
+                answered = asked(used, histories, seeds)
+                assert {body["model"] for body in server.bodies[before:]} == {name}
+                expected = [served.written(name, ids, seed, 6)[0] for ids, seed in zip(histories, seeds, strict=True)]
+                assert answered == expected
+            server.adapters.clear()
+            assert asked(view, [[9, 9]], [9]) == [served.written(zero, [9, 9], 9, 6)[0]]
+            assert set(server.adapters) == {zero, one}
+            view.close([node])
+        spooled.load_weights(policy, 2)
+        assert zero not in server.adapters
+        assert [len(spool.begin(version)) for version, spool in enumerate(spools[:1])] == [0]  # of version 2 by now
+        assert len(spools[1].begin(1)) == 6

@@ -1,0 +1,71 @@
+"""The histories that an engine has open: the ids of each, and which server it belongs to."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+
+@dataclass(slots=True)
+class History:
+    """Args:
+    ids: of all tokens so far.
+    digest: of the history it began with; picks its server.
+    """
+
+    ids: list[int]
+    digest: int
+
+
+class Histories:
+    """Open histories by their number, which is never given twice."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, History] = {}
+        self._numbers = count(1)
+
+    def open(self, ids: Sequence[int]) -> int:
+        """Returns the number of a new history.
+
+        Raises:
+            ValueError: it has no token.
+        """
+        ids = list(ids)
+        if not ids:
+            raise ValueError("a history needs at least one token")
+        return self._add(History(ids, zlib.crc32(b"".join(token.to_bytes(4, "little") for token in ids))))
+
+    def fork(self, node: int) -> int:
+        """Returns the number of a copy."""
+        source = self[node]
+        return self._add(History(list(source.ids), source.digest))
+
+    def _add(self, history: History) -> int:
+        node = next(self._numbers)
+        self._open[node] = history
+        return node
+
+    def __getitem__(self, node: int) -> History:
+        """Raises:
+        RuntimeError: it is closed.
+        """
+        try:
+            return self._open[node]
+        except KeyError:
+            raise RuntimeError(
+                f"node {node} is closed; loading weights closes all nodes, unless engine.allow_stale=true"
+            ) from None
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._open
+
+    def close(self, nodes: Sequence[int]) -> None:
+        """Forgets these; those that are closed already stay so."""
+        for node in nodes:
+            self._open.pop(node, None)
+
+    def clear(self) -> None:
+        """Closes all."""
+        self._open.clear()
