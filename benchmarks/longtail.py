@@ -1,6 +1,6 @@
 """Rollouts whose replies and environments have long tails: what each schedule of the engine and each staleness takes.
 
-    python benchmarks/longtail.py                       a server whose tokens take time (slow_server.py), about three minutes
+    python benchmarks/longtail.py                       a server whose tokens take time (slow_server.py), about six minutes
     python benchmarks/longtail.py --engine vllm         vLLM's own CPU build, over a small random policy
     python benchmarks/longtail.py --engine tree         the engine of this process, over the same policy
 
@@ -12,8 +12,11 @@ policy is random and may end at any of a few tokens, so its lengths are geometri
 Last line:
 
 x_rounds                   wall-clock of collections under rounds, over the same under free
-x_staleness                an iteration's wall-clock at staleness 0 over that at 0, 1 and 2, all under free
+x_staleness                an iteration's wall-clock at staleness 0 over that at 0, 1 and 2, all under free, one collection after
+                           the other
+x_beside                   the same over that at 1 and 2 with collections side by side, as a run over servers has them
 bound_ratio                an iteration's at staleness 1 over the largest of work at full rate, longest chain and update
+beside_bound_ratio         the same side by side, where two collections and an update may overlap (planning/simulation.py)
 cancelled_tokens_pct       tokens that the divergence gate spares under free, where it cancels what is being decoded
 uncancelled_tokens_pct     what it would spare there if these actions were decoded to their ends
 between_rounds_tokens_pct  what it spares under rounds, where no rollout is past the gate's turn when the gate looks
@@ -26,8 +29,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -52,12 +57,14 @@ THRESHOLD = 0.12  # of the divergence gate (arXiv:2605.05802, Table 1); rollouts
 
 @dataclass(slots=True)
 class Found:
-    """What one way of playing took: times since its start in seconds, what it played, and what the server counted in tokens."""
+    """What one way of playing took: times since its start in seconds, and what it played and decoded, by collection."""
 
     played: Played
-    seconds: list[float] = field(default_factory=list)  # of each collection
-    work: list[list[Group]] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
+    seconds: dict[int, float] = field(default_factory=dict)
+    work: dict[int, list[Group]] = field(default_factory=dict)
+    ended: dict[int, float] = field(default_factory=dict)
+    tally: Counter[str] = field(default_factory=Counter)
+    tokens: dict[str, float] = field(default_factory=dict)  # decoded, thrown away and saved
 
 
 @dataclass(slots=True)
@@ -73,7 +80,7 @@ class Bench:
     counts: Callable[[], dict[str, float]] | None
 
     def measure(self, schedule: Schedule, iterations: int, gate: Gate | None = None) -> Found:
-        """Plays and "trains" so many iterations: a thread collects, at most ``staleness`` collections ahead."""
+        """Plays and "trains" so many iterations: threads collect, at most ``staleness`` collections ahead."""
         args = self.args
         self.engine.schedule = "free" if schedule.free else "rounds"
         world: Any = World(args.least, args.turns, args.horizon, args.latency, args.sigma)
@@ -85,56 +92,67 @@ class Bench:
             max_length=args.max_length,
             environment_threads=args.groups * args.group,
         )
-        found, moved = Found(Played(schedule.staleness), tally=player.tally), threading.Condition()
+        found, moved = Found(Played(schedule.staleness)), threading.Condition()
+        failed: list[BaseException] = []
         before = self.counts() if self.counts else {}
         began = time.perf_counter()
 
+        def may_begin(number: int) -> bool:
+            alone = schedule.spanning or len(found.ended) >= number
+            return bool(failed) or (alone and len(found.played.updated) >= number - schedule.staleness)
+
         def collect(number: int) -> None:
             with moved:
-                moved.wait_for(lambda: len(found.played.updated) >= number - schedule.staleness)
+                moved.wait_for(lambda: may_begin(number))
             start = time.perf_counter()
-            trees = player.play(
-                states(number, args.groups, args.alike), Uniform(args.group), gate or Never(), (args.seed, number)
-            )
+            with self.engine.held() if schedule.spanning else nullcontext(self.engine) as engine:
+                own = replace(player, engine=engine, tally=Tally())
+                trees = own.play(
+                    states(number, args.groups, args.alike), Uniform(args.group), gate or Never(), (args.seed, number)
+                )
             with moved:
-                found.seconds.append(time.perf_counter() - start)
-                found.work.append(played(trees, world))
-                found.played.collected.append(time.perf_counter() - began)
+                found.seconds[number] = time.perf_counter() - start
+                found.work[number] = played(trees, world)
+                found.ended[number] = time.perf_counter() - began
+                found.tally.update(asdict(own.tally))
                 moved.notify_all()
 
-        failed: list[BaseException] = []
-
-        def collector() -> None:
+        def collector(number: int) -> None:
             try:
-                for number in range(iterations):
-                    collect(number)
+                collect(number)
             except BaseException as error:
-                failed.append(error)
                 with moved:
+                    failed.append(error)
                     moved.notify_all()
 
-        thread = threading.Thread(target=collector, daemon=True)
-        thread.start()
+        threads = [threading.Thread(target=collector, args=(number,), daemon=True) for number in range(iterations)]
+        for thread in threads:
+            thread.start()
         for number in range(iterations):
             with moved:
-                while len(found.played.collected) <= number and not failed:
-                    moved.wait()
+                moved.wait_for(lambda: failed or number in found.ended)  # noqa: B023
             if failed:
                 raise failed[0]
             time.sleep(args.update)
             with moved:
                 found.played.updated.append(time.perf_counter() - began)
                 moved.notify_all()
-        thread.join()
+        for thread in threads:
+            thread.join()
+        found.played.collected = [found.ended[number] for number in range(iterations)]
         if self.counts:
             now = self.counts()
-            found.played.decoded, found.played.thrown, found.played.saved = (
-                now[name] - before[name] for name in ("decoded", "thrown", "saved")
-            )
+            found.tokens = {name: now[name] - before[name] for name in ("decoded", "thrown", "saved")}
         else:
-            found.played.decoded = found.tally.tokens + found.tally.cancelled_tokens
-            found.played.thrown = found.tally.cancelled_tokens
+            thrown = float(found.tally["cancelled_tokens"])
+            found.tokens = {"decoded": found.tally["tokens"] + thrown, "thrown": thrown}
         return found
+
+    def ways(self, iterations: int) -> dict[str, Found]:
+        """Measures every staleness, one collection after the other, and side by side where a server takes several adapters."""
+        served = self.args.engine != "tree"
+        schedules = [Schedule(True, k, beside) for beside in (False, True)[: 1 + served] for k in range(beside, 3)]
+        return {str(way): self.measure(way, iterations) for way in schedules}
 
 
 def main() -> int:
@@ -142,10 +160,7 @@ def main() -> int:
     prepare(args)
     with tempfile.TemporaryDirectory() as folder, opened(args, Path(folder)) as (engine, counts):
         bench = Bench(args, engine, counts)
-        ways = {
-            str(way): bench.measure(way, args.iterations)
-            for way in (Schedule(True), Schedule(True, 1), Schedule(True, 2))
-        }
+        ways = bench.ways(args.iterations)
         rounds = bench.measure(Schedule(False), args.rounds)
         gate = Divergence(args.gate_step, THRESHOLD if args.engine == "stub" else 0.45)
         cut = {str(way): bench.measure(way, args.rounds, gate) for way in (Schedule(False), Schedule(True))}
@@ -155,46 +170,54 @@ def main() -> int:
 
 def report(args: argparse.Namespace, ways: dict[str, Found], rounds: Found, cut: dict[str, Found]) -> None:
     """Prints the table and the last line."""
-    free, ahead, further = ways.values()
-    same = min(len(rounds.seconds), len(free.seconds))
-    asked = sum(tokens(work) for work in free.work[:same])
+    free = ways[str(Schedule(True))]
+    same = range(min(len(rounds.seconds), len(free.seconds)))
+    asked = sum(tokens(free.work[number]) for number in same)
     gated_rounds, gated = cut.values()
     absent: dict[str, str] = {}
     details: dict[str, Any] = {"absent": absent}
+    base = free.played.iteration
     ratios: dict[str, Any] = {
-        "x_rounds": ratio(sum(rounds.seconds[:same]), sum(free.seconds[:same])),
-        "x_staleness": {
-            str(k): ratio(free.played.iteration, found.played.iteration)
-            for k, found in enumerate((free, ahead, further))
+        "x_rounds": ratio(sum(rounds.seconds[number] for number in same), sum(free.seconds[number] for number in same)),
+        "x_staleness": {str(k): ratio(base, ways[str(Schedule(True, k))].played.iteration) for k in range(3)},
+        "x_beside": {
+            str(k): ratio(base, ways[way].played.iteration)
+            for k in (1, 2)
+            if (way := str(Schedule(True, k, True))) in ways
         },
-        "between_rounds_tokens_pct": spared(gated_rounds.played.decoded, asked),
-        "cancelled_tokens_pct": spared(gated.played.decoded, asked),
+        "between_rounds_tokens_pct": spared(gated_rounds.tokens["decoded"], asked),
+        "cancelled_tokens_pct": spared(gated.tokens["decoded"], asked),
     }
     if args.engine == "stub":
         site = site_of(args)
-        last = ahead.work[ahead.played.first + 1 :]
-        ratios["bound_ratio"] = ratio(ahead.played.iteration, bound(last, site, Schedule(True, 1)))
-        ratios["uncancelled_tokens_pct"] = spared(gated.played.decoded + gated.played.saved, asked)
+        for name, beside in (("bound_ratio", False), ("beside_bound_ratio", True)):
+            ahead = Schedule(True, 1, beside)
+            found = ways[str(ahead)]
+            work = [found.work[number] for number in range(found.played.first + 1, args.iterations)]
+            ratios[name] = ratio(found.played.iteration, bound(work, site, ahead))
+        ratios["uncancelled_tokens_pct"] = spared(gated.tokens["decoded"] + gated.tokens["saved"], asked)
         details["simulated"] = {
-            str(way): {"measured_s": found.played.updated[-1], "simulated_s": play(found.work, site, way).updated[-1]}
-            for way, found in zip(
-                (Schedule(False), Schedule(True), Schedule(True, 1), Schedule(True, 2)),
-                (rounds, free, ahead, further),
-                strict=True,
-            )
+            name: {
+                "measured_s": found.played.updated[-1],
+                "simulated_s": play([found.work[n] for n in sorted(found.work)], site, way).updated[-1],
+            }
+            for name, (way, found) in {
+                "rounds": (Schedule(False), rounds),
+                **{n: (_way(n), f) for n, f in ways.items()},
+            }.items()
         }
     else:
-        absent["bound_ratio"] = absent["uncancelled_tokens_pct"] = "nothing says at what rate this engine writes"
-        ratios["bound_ratio"] = ratios["uncancelled_tokens_pct"] = None
+        for name in ("bound_ratio", "beside_bound_ratio", "uncancelled_tokens_pct"):
+            absent[name], ratios[name] = "nothing says at what rate this engine writes", None
     named = {"rounds, staleness 0": rounds, **ways, **{f"{name}, gate": found for name, found in cut.items()}}
     details["ways"] = {name: record(found) for name, found in named.items()}
     rows = [
         [
             name,
-            f"{fmean(found.seconds):.2f}",
+            f"{fmean(found.seconds.values()):.2f}",
             f"{found.played.iteration:.2f}",
-            f"{found.played.decoded:,.0f}",
-            f"{found.played.thrown:,.0f}",
+            f"{found.tokens['decoded']:,.0f}",
+            f"{found.tokens['thrown']:,.0f}",
         ]
         for name, found in named.items()
     ]
@@ -202,16 +225,18 @@ def report(args: argparse.Namespace, ways: dict[str, Found], rounds: Found, cut:
     finish("longtail", args, ratios, details)
 
 
+def _way(name: str) -> Schedule:
+    return next(way for k in range(3) for beside in (False, True) if str(way := Schedule(True, k, beside)) == name)
+
+
 def record(found: Found) -> dict[str, Any]:
     """Returns one way of playing, for the record."""
-    had = found.played
     return {
-        "collections_s": [round(value, 3) for value in found.seconds],
-        "updated_s": [round(value, 3) for value in had.updated],
-        "turns": found.tally.turns,
-        "decoded": had.decoded,
-        "thrown": had.thrown,
-        "cancelled": found.tally.cancelled,
+        "collections_s": [round(found.seconds[number], 3) for number in sorted(found.seconds)],
+        "updated_s": [round(value, 3) for value in found.played.updated],
+        "turns": found.tally["turns"],
+        "tokens": found.tokens,
+        "cancelled": found.tally["cancelled"],
     }
 
 
@@ -239,7 +264,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--iterations",
         type=int,
-        default=4,
+        default=8,
         help="under free; --rounds of them under rounds and with the gate (%(default)s)",
     )
     add("--groups", type=int, default=8, help="of a collection (%(default)s)")

@@ -65,7 +65,7 @@ def vllm(args: argparse.Namespace, folder: Path, ends: list[int], urls: list[str
         folder / "engine",
         lambda line: print(line, file=sys.stderr),
         Local(python=args.vllm_python, lora_rank=RANK, rows=args.places, kv_gb=2, eager=True),
-        Patience(concurrency=args.groups * args.group),
+        Patience(concurrency=3 * args.groups * args.group),  # of so many collections side by side
         urls=urls,
         max_length=args.max_length,
     )

@@ -181,14 +181,17 @@ def probe(results: Sequence[Result]) -> str:
 def longtail(results: Sequence[Result]) -> str:
     """Rollouts with long tails: a row for each engine, and how far the simulation is from what was measured."""
     header = ["engine", "rounds over free", "staleness 0 over 1", "over 2", "staleness 1 over its bound"]
-    header += ["a gate spares: free, cancelling", "free, to the ends of actions", "rounds"]
+    header += ["side by side: staleness 0 over 1", "over 2", "1 over its bound"]
+    header += ["a gate spares: free", "free, to the ends of actions", "rounds"]
     rows, commands, apart = [], [], []
     for result in results:
         setting, stale = result["setting"], result["x_staleness"]
         spared = [result[f"{name}_tokens_pct"] for name in ("cancelled", "uncancelled", "between_rounds")]
         rows.append(
             [f"`{setting['engine']}`", f"{result['x_rounds']:.2f}", f"{stale['1']:.2f}", f"{stale['2']:.2f}"]
-            + ["" if result["bound_ratio"] is None else f"{result['bound_ratio']:.2f}"]
+            + [_or_nothing(result["bound_ratio"])]
+            + [_or_nothing(result["x_beside"].get(k)) for k in ("1", "2")]
+            + [_or_nothing(result["beside_bound_ratio"])]
             + ["" if value is None else f"{value:.1f} %" for value in spared]
         )
         commands.append(
@@ -203,6 +206,10 @@ def longtail(results: Sequence[Result]) -> str:
             f"The stub's wall-clock is {min(apart):.0%} to {max(apart):.0%} above what the simulation says of the same draws."
         )
     return "\n\n".join([*lines, f"{', '.join(commands)}. {machines(results)}"])
+
+
+def _or_nothing(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {

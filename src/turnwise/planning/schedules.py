@@ -41,10 +41,14 @@ class Site:
         return self.sampling_gpus if self.shared else self.sampling_gpus + self.training_gpus
 
     def full(self, rollouts: float) -> float:
-        """Returns the tokens a second of the engine with all of its places taken, or with ``rollouts`` where these are fewer."""
+        """Returns the most tokens a second of the engine with its places, or with ``rollouts`` where these are fewer.
+
+        Between its points a curve's throughput rises or falls, so the most is at a point or at the end.
+        """
         requests = min(self.places, rollouts)
         used = min(self.servers, requests)
-        return used * self.pace.throughput(requests / used)
+        most = requests / used
+        return used * max(self.pace.throughput(n) for n in (most, *(n for n, _ in self.pace.points if 1 <= n < most)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,7 @@ class Played:
     staleness: of the schedule.
     updated: time of the end of each update in seconds.
     collected: time of the end of each collection.
-    decoded: tokens, those of cancelled requests and of stopped groups too.
-    thrown: tokens decoded of requests that were cancelled.
-    saved: tokens that cancelled requests would still have taken.
+    decoded: tokens, those of stopped groups too.
     busy: (from this time on, share of the GPUs that are busy); a server counts by its share of the engine's full throughput.
     """
 
@@ -80,8 +82,6 @@ class Played:
     updated: list[float] = field(default_factory=list)
     collected: list[float] = field(default_factory=list)
     decoded: float = 0.0
-    thrown: float = 0.0
-    saved: float = 0.0
     busy: list[tuple[float, float]] = field(default_factory=list)
 
     @property
@@ -97,12 +97,11 @@ class Played:
 
 
 class _Rollout:
-    __slots__ = ("group", "live", "request", "taken", "turns")
+    __slots__ = ("group", "live", "taken", "turns")
 
     def __init__(self, turns: Sequence[Turn], group: _Group) -> None:
         self.turns, self.group = turns, group
         self.taken, self.live = 0, True  # turns that have been written
-        self.request: Request[_Rollout] | None = None
 
 
 class _Group:
@@ -110,7 +109,6 @@ class _Group:
         self.collection, self.stop = collection, group.stop
         self.rollouts = [_Rollout(turns, self) for turns in group.rollouts]
         self.before = len(self.rollouts)  # rollouts that have neither reached the gate's turn nor ended
-        self.held: list[_Rollout] = []  # under free: rollouts that wait there for the others
 
 
 def play(
@@ -165,8 +163,7 @@ class _Run:
                 self.played.updated.append(then)
                 if on_update is not None:
                     on_update(len(self.played.updated))
-        engine = self.engine
-        self.played.decoded, self.played.thrown, self.played.saved = engine.decoded, engine.thrown, engine.saved
+        self.played.decoded = self.engine.decoded
         return self.played
 
     def _begin(self) -> None:
@@ -191,7 +188,6 @@ class _Run:
         heappush(self.ready, (self.now + seconds, self.count, rollout))
 
     def _written(self, rollout: _Rollout) -> None:
-        rollout.request = None
         rollout.taken += 1
         self._ready_in(rollout.turns[rollout.taken - 1][1], rollout)
 
@@ -207,14 +203,9 @@ class _Run:
         ):
             group.before -= 1
         if self.schedule.free:
-            if rollout.live:
-                group.held.append(rollout)
             self._look(group)
-            if group.stop is None or rollout.taken < group.stop:
-                waiting, group.held = group.held, []
-                for one in waiting:
-                    if one.live:
-                        self._ask(one)
+            if rollout.live and rollout.taken != group.stop:  # else it waits for its group, which the gate will stop
+                self._ask(rollout)
         else:
             self.under_way -= 1
             if rollout.live:
@@ -231,8 +222,7 @@ class _Run:
             self._ask(rollout)
 
     def _ask(self, rollout: _Rollout) -> None:
-        rollout.request = Request(rollout.turns[rollout.taken][0], rollout)
-        self.engine.put(rollout.request)
+        self.engine.put(Request(rollout.turns[rollout.taken][0], rollout))
 
     def _look(self, group: _Group) -> None:
         """The gate stops a group once, when all of its rollouts have reached its turn or have ended."""
@@ -241,8 +231,6 @@ class _Run:
         group.stop = None
         for rollout in group.rollouts:
             if rollout.live:
-                if rollout.request is not None:
-                    self.engine.cancel(rollout.request)
                 self._end(rollout)
 
     def _end(self, rollout: _Rollout) -> None:
@@ -253,7 +241,9 @@ class _Run:
 
     def _note(self) -> None:
         site, training = self.site, self.training < NEVER
-        sampling = self.engine.throughput() / self.full
+        sampling = min(
+            1.0, self.engine.throughput() / self.full
+        )  # a measured curve may fall beyond some number of requests
         if site.shared:
             busy = 1.0 if training else sampling
         else:

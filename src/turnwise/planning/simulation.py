@@ -65,7 +65,7 @@ class Row:
             "hours": self.hours,
             "gpu_hours": self.gpu_hours,
             "busy": self.busy,
-            "tokens": {"asked": self.asked, "decoded": played.decoded, "thrown": played.thrown, "saved": played.saved},
+            "tokens": {"asked": self.asked, "decoded": played.decoded},
             "timeline": {"seconds": end, "busy": [round(share, 4) for share in shares(played.busy, 0.0, end, BINS)]},
         }
 
@@ -173,15 +173,23 @@ def simulated_table(name: str, simulation: Simulation) -> Table:
     ]
     table = Table(
         f"{name}, simulated: {site.gpus} GPUs, {assumed.workload.groups} groups of {assumed.workload.size}",
-        [*head, "cut by the gate", "cancelled in flight", "thrown away"],
+        [*head, "cut by the gate"],
         [],
     )
     for row in simulation.rows:
         played = row.played
         table.rows.append(
-            [str(row.schedule), f"{played.iteration:,.1f}", f"{row.bound:,.1f}", f"{played.iteration / row.bound:.2f}"]
-            + [f"{row.hours:,.1f}", f"{row.gpu_hours:,.0f}", f"{row.busy:.0%}", f"{played.decoded / 1e6:,.2f}"]
-            + [f"{part / row.asked:.1%}" for part in (row.asked - played.decoded, played.saved, played.thrown)]
+            [
+                str(row.schedule),
+                f"{played.iteration:,.1f}",
+                f"{row.bound:,.1f}",
+                f"{played.iteration / row.bound:.2f}",
+                f"{row.hours:,.1f}",
+                f"{row.gpu_hours:,.0f}",
+                f"{row.busy:.0%}",
+                f"{played.decoded / 1e6:,.2f}",
+                f"{1 - played.decoded / row.asked:.1%}",
+            ]
         )
     return table
 

@@ -104,9 +104,7 @@ def test_a_simulated_run(script, capsys) -> None:
         assert row["hours"] == pytest.approx(steps * row["iteration_s"] / 3600, rel=0.05)
         assert row["gpu_hours"] == pytest.approx(gpus * row["hours"])
         assert len(row["timeline"]["busy"]) == 120 and max(row["timeline"]["busy"]) <= 1
-    assert rounds["tokens"]["thrown"] == 0 < free["tokens"]["thrown"]
-    assert rounds["tokens"]["decoded"] < free["tokens"]["decoded"] < free["tokens"]["asked"]
-    assert free["tokens"]["saved"] > 0
+    assert rounds["tokens"]["decoded"] == free["tokens"]["decoded"] < free["tokens"]["asked"]
 
 
 def test_a_measured_curve_and_one_gpu(script, capsys) -> None:
