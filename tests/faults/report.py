@@ -1,8 +1,9 @@
-"""Write the figures of a campaign, of fuzzing and of long runs into docs/reliability.md.
+r"""Write the figures of a campaign, of fuzzing and of long runs into docs/reliability.md.
 
-python tests/faults/report.py --campaign outputs/faults --fuzz outputs/faults/fuzz-summaries.jsonl --soak outputs/soak
+python tests/faults/report.py --campaign outputs/faults --schedules outputs/schedules \
+    --fuzz outputs/faults/fuzz-summaries.jsonl --soak outputs/soak
 
-The second file holds last lines of fuzz.py, one a run.
+The file of ``--fuzz`` holds last lines of fuzz.py, one a run.
 """
 
 from __future__ import annotations
@@ -113,12 +114,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--campaign", nargs="+", default=["outputs/faults"], help="its --out, once or more (default outputs/faults)")
+    add(
+        "--schedules",
+        default="outputs/schedules",
+        help="--out of the campaign of schedules (default outputs/schedules)",
+    )
     parser.add_argument("--fuzz", default="outputs/faults/fuzz-summaries.jsonl")
     parser.add_argument("--soak", default="outputs/soak", help="its --out (default outputs/soak)")
     args = parser.parse_args()
     page = PAGE.read_text(encoding="utf-8")
     if records := [record for out in args.campaign for record in read(Path(out) / "runs.jsonl")]:
         page = written(page, "campaign", campaign(records))
+    if records := read(Path(args.schedules) / "runs.jsonl"):
+        page = written(page, "schedules", campaign(records))
     if summaries := read(Path(args.fuzz)):
         page = written(page, "fuzz", fuzz(summaries))
     if records := [json.loads(path.read_text()) for path in sorted(Path(args.soak).glob("*.json"))]:
