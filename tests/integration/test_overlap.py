@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from safetensors.torch import load_file
 
 from turnwise.errors import Interrupted, Stopped
+from turnwise.training.ahead import Ahead
 from turnwise.training.collection import Collection
 from turnwise.training.main import run
 from turnwise.training.module import PolicyModule
@@ -93,16 +94,16 @@ def test_a_sigterm_before_the_next_collection_begins_changes_nothing(
     """Lightning still trains and saves that iteration; the next start must know which policy collects the one after."""
     settings = (f"rollout.staleness={staleness}", "trainer.max_epochs=5", "logger.wandb=null")
     whole = runs("whole", *settings)
-    taken = Collection._taken
+    take = Ahead.take
 
-    def asked(self: Collection, iteration: int) -> Any:
-        result = taken(self, iteration)
+    def asked(self: Ahead, iteration: int, memory: Mapping[str, float]) -> Any:
+        result = take(self, iteration, memory)
         if iteration == at:
             os.kill(os.getpid(), signal.SIGTERM)
         return result
 
     with monkeypatch.context() as patched:
-        patched.setattr(Collection, "_taken", asked)
+        patched.setattr(Ahead, "take", asked)
         with pytest.raises(Interrupted):
             runs("stopped", *settings)
     stopped = runs("stopped", *settings)
