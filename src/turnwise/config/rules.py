@@ -10,7 +10,8 @@ _LOCAL_REWARDS = {"Exact", "Functional", "Graded", "ToolCalls"}  # compare one a
 _GROUP_RULES = {"GroupAdvantage", "Awpo"}
 _JUDGED_RULES = {"Awpo"}  # weigh a judge's score against the outcome
 _PREDICTED = {"Trace", "Pcl"}  # need a predictor
-_DEMONSTRATED_STATES = {"ExpertTurns", "Pivots"}  # hold a demonstrated action
+_OPTIONS = {"ExpertTurns": "expert_turns", "Pivots": "pivots"}
+_DEMONSTRATED_STATES = set(_OPTIONS)  # hold a demonstrated action
 
 
 def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
@@ -75,6 +76,15 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
             "set loss.kl_beta=0, or train an adapter"
         )
     return mistakes
+
+
+def forking_parts(cfg: Mapping[str, Any]) -> list[str]:
+    """Returns the parts, as ``states=pivots``, that put an environment into the middle of an episode."""
+    allocator, states = part_of(cfg, "allocator"), part_of(cfg, "states")
+    if allocator is None:  # nothing is played
+        return []
+    named = [f"states={_OPTIONS[states]}"] if states in _OPTIONS else []
+    return named + [f"allocator={_short(allocator)}"] * bool(_branching(cfg))
 
 
 def part_of(cfg: Mapping[str, Any], name: str) -> str | None:
@@ -155,8 +165,7 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
         mistakes.append(
             f"advantage.zero_variance: allocator={_short(allocator)} has spent its whole budget before a refill; set drop or keep"
         )
-    branches = {"Trace": "expansion", "TreePO": "branches"}.get(allocator or "")
-    if branches and turns == 1 and (value_of(cfg, "allocator", branches) or 0) > 0:
+    if turns == 1 and (branches := _branching(cfg)):
         mistakes.append(
             f"allocator.{branches}: with rollout.turns=1 no rollout has a later turn to branch at; "
             f"set allocator.{branches}=0, or rollout.turns=null"
@@ -171,6 +180,12 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
     if part_of(cfg, "reward") == "Graded" and isinstance(most, int | float) and most < 2:
         mistakes.append(f"predictor.reward_max: reward=graded pays up to 2; set predictor.reward_max=2, got {most}")
     return mistakes
+
+
+def _branching(cfg: Mapping[str, Any]) -> str | None:
+    """Returns the key of the allocator's branches at later turns, or None if it makes none."""
+    key = {"Trace": "expansion", "TreePO": "branches"}.get(part_of(cfg, "allocator") or "")
+    return key if key and (value_of(cfg, "allocator", key) or 0) > 0 else None
 
 
 def _first_decision(cfg: Mapping[str, Any]) -> int | None:

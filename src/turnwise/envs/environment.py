@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from turnwise.errors import InputError
 from turnwise.types import Message, Task, Trajectory
 
 T = TypeVar("T")
@@ -89,12 +90,13 @@ class Session(Protocol):
 class Environment(Protocol):
     """A family of tasks.
 
-    Three attributes are optional:
+    Four attributes are optional:
 
     - ``waits = True``: steps wait for commands, workers or servers. Sessions are then stepped in threads, each session by one
       thread at a time (``rollouts.answers``).
     - ``parts``: the environments, by name, that this one is made of (:func:`environments_of`).
     - ``ready()``: raises an ``InputError`` where a program is missing on this machine.
+    - ``unforkable()``: says why an episode cannot be forked in its middle; empty where it can (``envs.replay``).
     """
 
     name: str
@@ -136,6 +138,21 @@ def check_ready(environment: Any) -> None:
     for part in environments_of(environment).values():
         if ready := getattr(part, "ready", None):
             ready()
+
+
+def check_forkable(environment: Any, needed: Sequence[str]) -> None:
+    """Checks that each part of an environment can be put into the middle of an episode.
+
+    Args:
+        needed: the parts of the method that need it, as ``states=pivots``; nothing is checked where there are none.
+
+    Raises:
+        InputError: it cannot; the message gives the reason.
+    """
+    for name, part in environments_of(environment).items() if needed else ():
+        unforkable = getattr(part, "unforkable", None)
+        if unforkable and (reason := unforkable()):
+            raise InputError(f"env={name}: {' and '.join(needed)} cannot be used here. {reason}")
 
 
 def environment_of(environment: Environment, task: Task) -> Environment:

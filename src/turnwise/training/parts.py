@@ -16,6 +16,7 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.algo.losses.loss import Loss
 from turnwise.algo.rewards.reward import Reward
+from turnwise.config.rules import forking_parts
 from turnwise.config.schema import build
 from turnwise.config.settings import (
     DataSettings,
@@ -29,7 +30,7 @@ from turnwise.data.chat import ChatTokens
 from turnwise.data.dialect import Dialect
 from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls.formats import Format
-from turnwise.envs.environment import check_ready
+from turnwise.envs.environment import check_forkable, check_ready
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import weights_of
@@ -136,6 +137,8 @@ def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
     built: dict[str, Any] = {name: build(cfg, name) for name in ("states", "reward", "judge", "advantage", "loss")}
     callbacks = tuple(build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node)
     check_ready(env := build(cfg, "env"))
+    resolved: Any = OmegaConf.to_container(cfg, resolve=True)
+    check_forkable(env, forking_parts(resolved))
     chosen: Format | None = OmegaConf.select(cfg, "reward.format")
     form = call_format(chosen, env, from_file=bool(settings.data.file))
 

@@ -1,0 +1,266 @@
+"""Sessions of packages that cannot copy an episode: a fork repeats its actions in a fresh episode and compares what it sees.
+
+The package gives an :class:`Episode`, opened for a task. :class:`ReplayedSession` makes a ``Session`` of it, and
+:class:`ReplayedEnv` checks at start-up what that rests on: a task opened twice begins alike, and the same actions see the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import random
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NoReturn, Protocol
+
+from turnwise.envs.environment import Step, check_open
+from turnwise.errors import InputError
+from turnwise.types import Message, Task
+
+TRIED = 2  # tasks that are played twice at start-up
+_SHOWN = 200  # characters of an observation in a message
+
+
+class ReplayDiffersError(InputError):
+    """A task opened again begins otherwise, or the same actions see something else: its episodes cannot be forked."""
+
+
+class Episode(Protocol):
+    """A live episode of the package. It may have ``admissible() -> list[str]``, and ``close()``, which may be called twice."""
+
+    def opening(self) -> list[Message]:
+        """Returns the messages before the first action."""
+        ...
+
+    def act(self, text: str) -> Step:
+        """Applies the policy's text; one that does not parse is a no-op. It need not count turns.
+
+        Raises:
+            EnvironmentFault: the package failed, and not the action.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An action, and the answer that it got."""
+
+    action: str
+    step: Step
+
+
+class _Holder:
+    """An episode and the place where it stands. Forks share it until one of them acts."""
+
+    def __init__(self, episode: Episode) -> None:
+        self.episode = episode
+        self.place: object = None  # the ``taken`` of the sessions that it may serve; None while one of them uses it
+        self._lock = threading.Lock()
+
+    def claim(self, place: object) -> bool:
+        """Takes the episode for a session at ``place``; false where it stands elsewhere or is in use."""
+        with self._lock:
+            if self.place is not place:
+                return False
+            self.place = None
+            return True
+
+    def close(self) -> None:
+        """Closes the episode, where it can be closed."""
+        if close := getattr(self.episode, "close", None):
+            close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class ReplayedSession:
+    """See ``turnwise.envs.environment.Session``.
+
+    A fork is lazy. It shares its parent's live episode until one of the two acts; the other then opens a fresh episode for its
+    own next action, repeats the actions taken so far and compares every answer with the one seen before. A plain episode and a
+    chain of forks of which only the last acts are never repeated.
+
+    Args:
+        task: of the episode.
+        open_episode: opens a fresh episode of the task.
+        horizon: turns, after which the episode is over.
+
+    Attributes:
+        taken: actions and answers so far. Experts and verifiers that read nothing else never cause a replay.
+    """
+
+    def __init__(self, task: Task, open_episode: Callable[[], Episode], horizon: int) -> None:
+        self.task, self.horizon = task, horizon
+        self.taken: tuple[Taken, ...] = ()
+        self.done = self.won = False
+        self._open = open_episode
+        episode = open_episode()
+        self._opening = episode.opening()
+        self._holder: _Holder | None = self._hold(episode)
+
+    def opening(self) -> list[Message]:
+        return list(self._opening)
+
+    def step(self, action: str) -> Step:
+        """Applies the policy's text.
+
+        Raises:
+            EnvironmentFault: the package failed.
+            ReplayDiffersError: this is a fork, and its actions could not be repeated.
+            RuntimeError: the episode is over.
+        """
+        check_open(self.task, self.done, len(self.taken))
+        holder = self._claimed()
+        step = self._limited(holder.episode.act(action), len(self.taken) + 1)
+        self.taken += (Taken(action, step),)
+        self.done, self.won = step.done, step.won
+        holder.place, self._holder = self.taken, holder
+        if self.done:
+            holder.close()
+        return step
+
+    def fork(self) -> ReplayedSession:
+        """Returns an independent copy. Nothing is opened or repeated until it acts."""
+        return copy.copy(self)
+
+    def admissible(self) -> list[str]:
+        """Returns what the package lists; empty where it lists nothing. A fork may have to repeat its actions for it.
+
+        Raises:
+            EnvironmentFault, ReplayDiffersError: as :meth:`step`.
+        """
+        if self.done:
+            return []
+        holder = self._claimed()
+        listed: list[str] = list(getattr(holder.episode, "admissible", list)())
+        holder.place, self._holder = self.taken, holder
+        return listed
+
+    def repeat(self) -> None:
+        """Opens a fresh episode and repeats the actions taken so far in it.
+
+        Raises:
+            EnvironmentFault: the package failed.
+            ReplayDiffersError: the answers differ.
+        """
+        self._holder = self._repeated()
+
+    def _claimed(self) -> _Holder:
+        """Returns an episode that stands here and that no other session uses. An action that fails leaves it in use for good."""
+        holder = self._holder
+        if holder is None or not holder.claim(self.taken):
+            holder = self._repeated()
+            holder.claim(self.taken)
+        return holder
+
+    def _repeated(self) -> _Holder:
+        episode = self._open()
+        if (opening := episode.opening()) != self._opening:
+            self._differs(0, _text(self._opening), _text(opening))
+        for turn, taken in enumerate(self.taken, start=1):
+            step = self._limited(episode.act(taken.action), turn)
+            if (seen := _answer(taken.step)) != (again := _answer(step)):
+                self._differs(turn, seen, again)
+        return self._hold(episode)
+
+    def _hold(self, episode: Episode) -> _Holder:
+        holder = _Holder(episode)
+        holder.place = self.taken
+        return holder
+
+    def _limited(self, step: Step, turn: int) -> Step:
+        return replace(step, done=True) if turn >= self.horizon and not step.done else step
+
+    def _differs(self, turn: int, seen: str, again: str) -> NoReturn:
+        place = f"turn {turn}, action {self.taken[turn - 1].action[:_SHOWN]!r}" if turn else "the opening"
+        at = next((i for i, (one, other) in enumerate(zip(seen, again, strict=False)) if one != other), 0)
+        start = max(0, at - _SHOWN // 4)
+        raise ReplayDiffersError(
+            f"env={self.task.env}, task {self.task.id}: its actions were repeated in a fresh episode and {place} differs: seen "
+            f"{seen[start : start + _SHOWN]!r}, repeated {again[start : start + _SHOWN]!r}. Methods that act in the middle of "
+            "an episode (pivotrl with reward=functional, trace, treepo) cannot use this environment; method=grpo can, where "
+            "openings are alike"
+        )
+
+
+class ReplayedEnv(ABC):
+    """Base of environments whose sessions are replayed. It goes before other bases, and ``reset`` of those calls ``begin``.
+
+    Subclasses have ``name``, ``horizon`` and ``tasks`` as any environment, and :meth:`open_episode`.
+    """
+
+    name: str
+    horizon: int
+
+    @abstractmethod
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]: ...
+
+    @abstractmethod
+    def open_episode(self, task: Task) -> Episode:
+        """Opens a fresh episode of the package; the task's data alone decides it.
+
+        Raises:
+            EnvironmentFault: the package failed.
+        """
+
+    def begin(self, task: Task) -> ReplayedSession:
+        """Opens a session.
+
+        Raises:
+            EnvironmentFault: the package failed.
+            ReplayDiffersError: the task was opened before and began otherwise: rollouts of a group would not act in one state.
+        """
+        session = ReplayedSession(task, partial(self.open_episode, task), self.horizon)
+        known: dict[bytes, str] = self.__dict__.setdefault("_openings", {})
+        text = _text(session.opening())
+        digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+        if known.setdefault(_key(task), digest) != digest:
+            raise ReplayDiffersError(
+                f"env={self.name}, task {task.id}: opened a second time it begins otherwise ({text[:_SHOWN]!r}); methods compare "
+                "rollouts of one task, which needs tasks that begin alike: seed the environment from the task's data"
+            )
+        return session
+
+    def ready(self) -> None:
+        """Opens a few training tasks twice.
+
+        Raises:
+            ReplayDiffersError: they begin otherwise the second time.
+        """
+        for task in self.tasks("train", TRIED):
+            self.begin(task)
+            self.begin(task)
+
+    def trial(self, session: ReplayedSession, rng: random.Random) -> str:
+        """Returns an action for :meth:`unforkable`: one that the package lists, or else a text that probably does nothing."""
+        return rng.choice(session.admissible() or ["look"])
+
+    def unforkable(self) -> str:
+        """Plays a few training tasks and repeats them; returns what differs, empty where nothing does."""
+        for number, task in enumerate(self.tasks("train", TRIED)):
+            session, rng = self.begin(task), random.Random(number)
+            while not session.done:
+                session.step(self.trial(session, rng))
+            try:
+                session.repeat()
+            except ReplayDiffersError as error:
+                return str(error)
+        return ""
+
+
+def _key(task: Task) -> bytes:
+    return hashlib.sha256(json.dumps([task.id, task.data], sort_keys=True, default=str).encode()).digest()
+
+
+def _text(messages: Sequence[Any]) -> str:
+    return json.dumps(messages, sort_keys=True, default=str, ensure_ascii=False)
+
+
+def _answer(step: Step) -> str:
+    """What of an answer has to be the same again: all but ``info``."""
+    return f"{_text(step.shown)} reward={float(step.reward)} done={step.done} won={step.won}"
