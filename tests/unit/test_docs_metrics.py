@@ -16,6 +16,7 @@ from tests.unit import quiet
 
 from turnwise.algo.advantages.awpo import Awpo
 from turnwise.algo.advantages.group import GroupAdvantage
+from turnwise.algo.advantages.mt_grpo import MTGRPO
 from turnwise.algo.gates.divergence import Divergence
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.correction import Correction
@@ -136,7 +137,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         select=lambda iteration: [tree(iteration + i).state for i in range(3 if trees else 1)],
         play=lambda states, key: [(branched if trees else tree)(int(state.id[1:])) for state in states],
         reward=(lambda tree: {}) if imitates else judged if awpo else Outcome(),
-        advantage=Imitation() if imitates else Awpo() if awpo else GroupAdvantage(),
+        advantage=Imitation() if imitates else Awpo() if awpo else MTGRPO() if trees else GroupAdvantage(),
     )
 
     states = [tree(number).state for number in range(4)]

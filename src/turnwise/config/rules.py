@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _LOCAL_REWARDS = {"Exact", "Functional", "Graded", "ToolCalls"}  # compare one action with the demonstrated one
-_GROUP_RULES = {"GroupAdvantage", "Awpo"}
+_GROUP_RULES = {"GroupAdvantage", "Awpo", "GiGPO", "MTGRPO", "TurnCredit", "MonteCarlo"}
 _JUDGED_RULES = {"Awpo"}  # weigh a judge's score against the outcome
 _PREDICTED = {"Trace", "Pcl"}  # need a predictor
 _OPTIONS = {"ExpertTurns": "expert_turns", "Pivots": "pivots"}

@@ -17,7 +17,7 @@ from turnwise.training.recorder import Recorder
 FILE = "warnings.jsonl"  # in the folder of a run: {"iteration", "kind", "text"}
 IN_A_ROW = 3  # so many updates without a sample end a run, and so many iterations without spread are warned of
 
-_KINDS = ("empty", "spread", "format", "truncated")
+_KINDS = ("empty", "spread", "format", "truncated", "unpaid")
 
 
 class Health(Callback):
@@ -72,6 +72,7 @@ class Health(Callback):
             "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # missing if there is no reward
             "format": metrics.get("train/readable", 1.0) == 0,
             "truncated": metrics.get("train/truncated", 0.0) == 1,
+            "unpaid": metrics.get("train/turns_paid", 1.0) == 0,  # missing if the advantage reads no rewards of turns
         }
         for kind, seen in now.items():
             self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
@@ -85,6 +86,10 @@ class Health(Callback):
             "(rollout.sampling.max_tokens)",
             "truncated": f"iteration {iteration}: in the last {IN_A_ROW} iterations every action was cut off; raise "
             "rollout.sampling.max_tokens",
+            "unpaid": f"iteration {iteration}: in the last {IN_A_ROW} iterations no turn before the last of its rollout was "
+            "paid, and this advantage, which credits turns by what they were paid, had the outcome alone; set "
+            "advantage.turn_reward=admissible, or another key of what the environment says of a turn, or choose an advantage "
+            "that needs no rewards of turns, such as gigpo or monte_carlo (docs/methods/credit.md)",
         }
         for kind, text in texts.items():
             if kind not in self.told and self.in_a_row[kind] >= (1 if kind == "empty" else IN_A_ROW):

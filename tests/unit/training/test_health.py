@@ -55,6 +55,13 @@ def test_whoever_allows_empty_updates_goes_on(tmp_path: Path, told: list[str]) -
     assert kinds(tmp_path) == ["empty", "spread"]
 
 
+def test_rewards_of_turns_that_nobody_pays_are_told_once(tmp_path: Path, told: list[str]) -> None:
+    watch = health(tmp_path, told)
+    for iteration, share in enumerate([0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0]):
+        watch.check(iteration, GOOD | {"train/turns_paid": share})
+    assert kinds(tmp_path) == ["unpaid"] and "iteration 5" in told[0] and "turn_reward" in told[0]
+
+
 def test_a_resumed_run_goes_on_counting_and_tells_nothing_twice(tmp_path: Path, told: list[str]) -> None:
     first = health(tmp_path, told)
     first.check(0, EMPTY)

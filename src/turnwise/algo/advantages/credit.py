@@ -55,10 +55,15 @@ def spread(tree: RolloutTree, leaf_advantage: Mapping[int, float]) -> Credit:
     A turn receives the sum over the leaves below it, so on a flat tree every turn of a path has its leaf's advantage, and a
     shared turn the gradient that its copies would have received together. Its weight is 1 if any leaf below it is named.
     """
+    return spread_turns(tree, {leaf: [value] * len(tree.path(leaf)) for leaf, value in leaf_advantage.items()})
+
+
+def spread_turns(tree: RolloutTree, path_advantage: Mapping[int, Sequence[float]]) -> Credit:
+    """:func:`spread` of advantages that differ along a path: of each named leaf one for each turn from the root's first on."""
     advantage = [0.0] * len(tree.turns)
     weight = [0.0] * len(tree.turns)
-    for leaf, value in leaf_advantage.items():
-        for turn in tree.path(leaf):
+    for leaf, values in path_advantage.items():
+        for turn, value in zip(tree.path(leaf), values, strict=True):
             advantage[turn] += value
             weight[turn] = 1.0
     return Credit(advantage, weight)

@@ -1,0 +1,127 @@
+"""Credit that follows what single turns were paid: prime-rl's ``turn_credit``, and plain rewards to go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from turnwise.algo.advantages.credit import Credited, finite_rewards, mean, spread, spread_turns
+from turnwise.algo.advantages.statistics import ZeroVariance, check_settings
+from turnwise.algo.advantages.turn_rewards import (
+    PAID,
+    check_discount,
+    credit_and_tell,
+    paid,
+    payments,
+    rollout_moments,
+    to_go,
+)
+from turnwise.types import Credit, Rewards, RolloutTree
+
+_Paths = dict[int, list[float]]  # leaf -> a number for each turn of its path
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCredit:
+    """``smeared`` (prime-rl pull request 3282): A_t = (R - mean) + beta (c_t - c_mean) over a tree's valid leaves.
+
+    What turn t was paid is divided over turn t and those before it with weights gamma^d at distance d that sum to 1; c_t is what
+    a turn collects. c_mean is the mean of c over the tokens of the rollout's actions, so that the second term moves credit
+    between the turns of one rollout and leaves their sum over tokens alone. There is no division by a std. The original reads
+    scores of states and takes their differences, and its R has the net progress in it; here the payments of turns before the
+    last are the progress, and R is the run's total alone. A rollout none of whose turns before the last was paid has its group
+    advantage R - mean, as in the original, and says so: the metric ``train/turns_paid`` is 0, and the run warns.
+
+    ``to_go``: A_t = (G_t - mean) / (std + eps), G_t the discounted sum of what turn t and those after it were paid. The
+    payments of a rollout add up to its total (:func:`turnwise.algo.advantages.turn_rewards.payments`), so that an environment
+    that pays nothing before the end has its outcome discounted by the turns that were still to come. Mean and population std
+    are over all turns of the tree's rollouts, each rollout weighing the same however long it is. At gamma = 1, without
+    payments before the end, this is the group advantage.
+
+    Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.credit.spread`). A tree without any
+    advantage teaches nothing (``zero_variance``); a stopped one is never trained on, and leaves whose environment failed are in
+    no statistic.
+
+    Attributes:
+        form: see above.
+        gamma: of the weights, or of the sum.
+        beta: how much credit moves between turns; ``to_go`` has none.
+        turn_reward: ``reward``: what the environment pays for a turn; for ``smeared`` also a key of what it says of it, such as
+            ``admissible``: the action was one that the world could carry out.
+        eps: added to the std.
+        tolerance: std at or below which values count as equal.
+        zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
+    """
+
+    form: Literal["smeared", "to_go"] = "smeared"
+    gamma: float = 0.95
+    beta: float = 1.0
+    turn_reward: str = PAID
+    eps: float = 1e-6
+    tolerance: float = 1e-6
+    zero_variance: ZeroVariance = "drop"
+
+    def __post_init__(self) -> None:
+        check_settings(self.eps, self.tolerance, self.zero_variance)
+        check_discount("gamma", self.gamma)
+        if self.form not in ("smeared", "to_go"):
+            raise ValueError(f"form must be smeared or to_go, got {self.form!r}")
+        if not self.beta >= 0:
+            raise ValueError(f"beta must be at least 0, got {self.beta}")
+        if self.form == "to_go" and self.turn_reward != PAID:
+            raise ValueError(
+                f"turn_reward must be {PAID} with form=to_go, whose payments add up to the run's reward, got {self.turn_reward!r}"
+            )
+
+    @property
+    def wants_refill(self) -> bool:
+        """Whether the collector should replace trees whose every weight is 0."""
+        return self.zero_variance == "refill"
+
+    def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
+        """Credit of each tree by itself, and the share of rollouts whose turns were paid."""
+        return credit_and_tell(self, self.turn_reward, trees, rewards, memory)
+
+    def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
+        """Credit of every turn of ``tree``.
+
+        Raises:
+            ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards` and
+                :func:`turnwise.algo.advantages.turn_rewards.paid`.
+        """
+        if tree.stopped:
+            return spread(tree, {})
+        total = finite_rewards(tree, rewards, "total")
+        found = (self._smeared(tree, total) if self.form == "smeared" else self._to_go(tree, total)) if total else {}
+        if any(any(values) for values in found.values()) or self.zero_variance == "keep":
+            return spread_turns(tree, found)
+        return spread(tree, {})
+
+    def _smeared(self, tree: RolloutTree, total: dict[int, float]) -> _Paths:
+        centre = mean(total.values())
+        found = {}
+        for leaf, value in total.items():
+            level = value - centre if abs(value - centre) > self.tolerance else 0.0
+            credit = smeared([*paid(tree, leaf, self.turn_reward), 0.0], self.gamma)
+            tokens = [len(tree.turns[turn].action_ids) for turn in tree.path(leaf)]
+            written = sum(tokens)
+            c_mean = math.fsum(c * n for c, n in zip(credit, tokens, strict=True)) / written if written else 0.0
+            found[leaf] = [level + self.beta * (c - c_mean) for c in credit]
+        return found
+
+    def _to_go(self, tree: RolloutTree, total: dict[int, float]) -> _Paths:
+        rest = {leaf: to_go(payments(tree, leaf, value), self.gamma) for leaf, value in total.items()}
+        centre, spread_of = rollout_moments(rest.values())
+        if spread_of <= self.tolerance:
+            return {leaf: [0.0] * len(values) for leaf, values in rest.items()}
+        return {leaf: [(value - centre) / (spread_of + self.eps) for value in values] for leaf, values in rest.items()}
+
+
+def smeared(progress: Sequence[float], gamma: float) -> list[float]:
+    """c_t = sum over k >= t of progress_k gamma^(k-t) / Z_k with Z_k = 1 + gamma + ... + gamma^(k-1), for k from 1; (K) from (K).
+
+    The sums of both are equal: each turn's progress is divided once.
+    """
+    return to_go([value / math.fsum(gamma**d for d in range(k)) for k, value in enumerate(progress, start=1)], gamma)

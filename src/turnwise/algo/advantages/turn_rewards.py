@@ -1,0 +1,91 @@
+"""What single turns were paid, for rules that credit turns: read from the environment's payments or from its verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from turnwise.algo.advantages.credit import Credited, mean
+from turnwise.errors import InputError
+from turnwise.types import Credit, Rewards, RolloutTree
+
+PAID = "reward"  # the environment's own payment, Turn.reward; another name is a key of Turn.info, such as admissible
+METRIC = "turns_paid"
+
+
+def paid(tree: RolloutTree, leaf: int, of: str) -> list[float]:
+    """What each turn of a path was paid but for the last, (K - 1) numbers in the units of ``of``.
+
+    The last turn is left out: what it came to is the outcome, which the run's reward says.
+
+    Raises:
+        InputError: a turn has no ``info[of]``.
+        ValueError: what a turn was paid is no finite number.
+    """
+    return [_payment(tree, turn, of) for turn in tree.path(leaf)[:-1]]
+
+
+def payments(tree: RolloutTree, leaf: int, total: float) -> list[float]:
+    """What each turn of a path was paid, (K): the environment's payments, and at the last turn what is missing to ``total``.
+
+    So they add up to what the run's reward says of the rollout, whether it sums the environment's payments or not. Where the
+    environment pays nothing before the end, all of the total stands at the last turn.
+    """
+    before = paid(tree, leaf, PAID)
+    return [*before, total - math.fsum(before)]
+
+
+def to_go(rewards: Sequence[float], gamma: float) -> list[float]:
+    """G_k = sum over m >= k of gamma^(m-k) r_m, (K) from (K)."""
+    found, rest = [], 0.0
+    for reward in reversed(rewards):
+        rest = reward + gamma * rest
+        found.append(rest)
+    return found[::-1]
+
+
+def credit_and_tell(
+    rule: Callable[[RolloutTree, Rewards], Credit],
+    of: str,
+    trees: Sequence[RolloutTree],
+    rewards: Sequence[Rewards],
+    memory: Mapping[str, float],
+) -> Credited:
+    """Credit of each tree by itself, and how many turns were paid: ``turns_paid`` is the share of valid rollouts in which a turn
+    before the last was paid other than 0. At 0 nothing but the outcome was credited."""
+    credits = [rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
+    leaves = [(tree, leaf) for tree in trees if not tree.stopped for leaf in tree.leaves() if leaf not in tree.invalid]
+    if not leaves:
+        return Credited(credits, memory)
+    return Credited(credits, memory, {METRIC: mean([float(any(paid(tree, leaf, of))) for tree, leaf in leaves])})
+
+
+def check_discount(name: str, gamma: float) -> None:
+    """Range check of a discount.
+
+    Raises:
+        ValueError: naming the parameter.
+    """
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"{name} must be in [0, 1], got {gamma}")
+
+
+def rollout_moments(paths: Collection[Sequence[float]]) -> tuple[float, float]:
+    """Mean and population std over the turns of several paths, each path weighing the same however many turns it has."""
+    centre = mean([mean(path) for path in paths])
+    return centre, math.sqrt(mean([mean([(value - centre) ** 2 for value in path]) for path in paths]))
+
+
+def _payment(tree: RolloutTree, turn: int, of: str) -> float:
+    if of == PAID:
+        value = tree.turns[turn].reward
+    elif of in tree.turns[turn].info:
+        value = tree.turns[turn].info[of]
+    else:
+        raise InputError(
+            f"advantage.turn_reward: state {tree.state.id!r}, turn {turn} has no info[{of!r}], which it names; the environment "
+            f"says {sorted(tree.turns[turn].info)} of its turns, and turn_reward=reward is what it pays"
+        )
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"state {tree.state.id!r}: turn {turn} was paid {value!r} ({of}), which is no finite number")
+    return float(value)
