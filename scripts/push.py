@@ -1,0 +1,66 @@
+"""Send a finished run's policy to the Hugging Face Hub, with a model card that is written from the run's own files.
+
+python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl --dry-run    prints files, sizes and card; asks nobody
+python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl              sends them to a private repository
+python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl --public --license apache-2.0
+
+Sent are the files of the run's adapter/, or of its model/ if all weights were trained, and the card as README.md. Paths of
+this machine are shortened to their last name. Sending needs a token that may write (`hf auth login`, or HF_TOKEN); without
+one the program does what --dry-run does. HF_ENDPOINT names another Hub.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from turnwise.console import until_stopped
+from turnwise.errors import InputError
+from turnwise.reports.push import Parcel, parcel, push, token
+from turnwise.text import plain
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 sent, or shown; 2 there is nothing to send, or the Hub does not take it."""
+    args = parser().parse_args(arguments)
+    try:
+        ready = parcel(args.run, args.repository, args.license, args.project)
+        key = None if args.dry_run else token()
+        if key is None:
+            show(ready, args.public)
+            if not args.dry_run:
+                print("Nothing was sent, because there is no token: run `hf auth login`, or set HF_TOKEN")
+            return 0
+        print(f"Sent {len(ready.files)} files: {push(ready, key, private=not args.public)}")
+    except (InputError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def show(ready: Parcel, public: bool) -> None:
+    """Prints what would be sent."""
+    print(f"Repository: {ready.repository} ({'public' if public else 'private'} if it is new)")
+    for name, size in ready.sizes.items():
+        print(f"  {name}  {size:,} bytes")
+    print(f"{len(ready.files)} files, {sum(ready.sizes.values()):,} bytes\n\n{plain(ready.card, most=10**6)}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("run", type=Path, help="folder of a finished run, such as outputs/pivotrl/seed0")
+    add("repository", help="owner/name on the Hub; it is created if there is none")
+    add("--dry-run", action="store_true", help="print what would be sent, and ask no server")
+    add("--public", action="store_true", help="a new repository is public (by default private)")
+    add("--license", help="the Hub's name of a licence (apache-2.0 for a shipped base, for others none)")
+    add("--project", metavar="URL", help="address of the code, for a link on the card")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(until_stopped(main))

@@ -1,0 +1,127 @@
+"""Sends the policy of a finished run to the Hugging Face Hub, with a model card and without the paths of this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+from huggingface_hub.utils import disable_progress_bars
+
+from turnwise.errors import InputError
+from turnwise.reports.card import base_of, model_card, portable
+from turnwise.runs.record import read_record
+from turnwise.text import parse_json, said
+
+CARD = "README.md"
+PARTS = {"adapter": "adapter_config.json", "model": "config.json"}
+"""Folders of a run that hold its policy -> the file without which they are not whole."""
+_NAMED = {"adapter_config.json": "base_model_name_or_path", "base.json": "base"}  # file -> its key for the base model
+_CONFIGS = {*_NAMED, "config.json", "tokenizer_config.json", "generation_config.json"}
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What is sent.
+
+    Attributes:
+        repository: ``owner/name``.
+        files: name in the repository -> a file of the run, or the bytes that stand in its place.
+        card: the text of its ``README.md``.
+    """
+
+    repository: str
+    files: Mapping[str, Path | bytes]
+    card: str
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Name in the repository -> bytes."""
+        return {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in self.files.items()}
+
+
+def parcel(folder: Path, repository: str, licence: str | None = None, project: str | None = None) -> Parcel:
+    """Returns what :func:`push` sends of a finished run; nothing is read but the run's folder.
+
+    Raises:
+        InputError: the repository has no such name, the folder holds no finished run, or the run has left no policy.
+    """
+    if not _REPOSITORY.fullmatch(repository):
+        raise InputError(f"{repository}: a repository of the Hub is owner/name, such as me/household-pivotrl")
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such run; give a run's folder, such as outputs/pivotrl/seed0")
+    part = next((part for part, needed in PARTS.items() if (folder / part / needed).is_file()), None)
+    if part is None:
+        raise InputError(
+            f"{folder}: holds neither adapter/ nor model/, which a finished run leaves; start the run again to finish it"
+        )
+    card = model_card(folder, part, repository, licence, project)
+    base = base_of(read_record(folder)).name
+    found = sorted(path for path in (folder / part).iterdir() if path.is_file() and path.name != CARD)
+    files = {path.name: _content(path, base) for path in found if not path.name.startswith(".")}
+    return Parcel(repository, {**files, CARD: card.encode()}, card)
+
+
+def _content(path: Path, base: str) -> Path | bytes:
+    """A file, or its bytes without paths of this machine."""
+    if path.name not in _CONFIGS:
+        return path
+    try:
+        settings = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}); start the run again to write it") from error
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: not a JSON object; start the run again to write it")
+    named = _NAMED.get(path.name)
+    clean = {key: base if key == named else _clean(value) for key, value in settings.items()}
+    return path if clean == settings else (json.dumps(clean, indent=2) + "\n").encode()
+
+
+def _clean(value: Any) -> Any:
+    return portable(value) if isinstance(value, str) else value
+
+
+def token() -> str | None:
+    """Returns the token of this machine's user (``HF_TOKEN``, ``hf auth login``), or None. The Hub is not asked."""
+    return get_token()
+
+
+def push(parcel: Parcel, token: str, private: bool = True) -> str:
+    """Creates the repository if there is none, sends all files as one commit, and returns the address of the commit.
+
+    Raises:
+        InputError: the Hub cannot be reached, or refuses the token, the repository or a file.
+    """
+    api = HfApi(token=token)
+    disable_progress_bars()
+    try:
+        api.create_repo(parcel.repository, private=private, exist_ok=True)
+        added = [CommitOperationAdd(name, content) for name, content in parcel.files.items()]
+        commit = api.create_commit(parcel.repository, added, commit_message="Policy and model card of a Turnwise run")
+    except HfHubHTTPError as error:
+        raise InputError(_refused(error, parcel.repository, api.endpoint, token)) from error
+    except (HTTPError, OfflineModeIsEnabled) as error:
+        raise InputError(
+            f"{api.endpoint}: cannot be reached ({said(str(error), token)}); correct the connection, HF_ENDPOINT or "
+            "HF_HUB_OFFLINE, or look at what would be sent with --dry-run"
+        ) from error
+    except (ValueError, RuntimeError) as error:  # the card's metadata, or a file, as huggingface_hub tells it
+        raise InputError(f"{parcel.repository}: the Hub refused it ({said(str(error), token)})") from error
+    return str(commit.commit_url)
+
+
+def _refused(error: HfHubHTTPError, repository: str, endpoint: str, token: str) -> str:
+    status = error.response.status_code
+    why = said(error.server_message or str(error), token)
+    if status in (401, 403):
+        return (
+            f"{endpoint} refuses the token for {repository} ({status}: {why}); give one that may write there: "
+            "`hf auth login`, or HF_TOKEN"
+        )
+    return f"{endpoint} refuses {repository} ({status}: {why}); give another name, or try again later"
