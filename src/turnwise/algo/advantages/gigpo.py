@@ -17,7 +17,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class GiGPO:
-    """A_t = A_E + omega A_S: episode-relative and step-relative advantages, each (value - mean) / F_norm of its group.
+    """A_t = A_E + omega A_S (Eq. 8): episode-relative and step-relative advantages, each (value - mean) / F_norm of its group.
 
     A_E is the group advantage of a rollout's total among the tree's valid leaves. A_S compares the discounted returns R_t =
     sum over k >= t of gamma^(k-t) r_k of all steps of the tree that stand at the same anchor state, whichever rollout and turn
