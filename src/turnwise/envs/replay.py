@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
-from turnwise.envs.environment import Step, check_open
+from turnwise.envs.environment import Step, check_open, tools_of
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 
@@ -30,7 +30,11 @@ class ReplayDiffersError(InputError):
 
 
 class Episode(Protocol):
-    """A live episode of the package. It may have ``admissible() -> list[str]``, and ``close()``, which may be called twice."""
+    """A live episode of the package.
+
+    It may have ``admissible() -> list[str]``, ``close()``, which may be called twice, ``tools``, definitions for the chat
+    template, and ``form``, the format of its calls.
+    """
 
     def opening(self) -> list[Message]:
         """Returns the messages before the first action."""
@@ -92,6 +96,7 @@ class ReplayedSession:
 
     Attributes:
         taken: actions and answers so far. Experts and verifiers that read nothing else never cause a replay.
+        tools, form: those of the episode.
     """
 
     def __init__(self, task: Task, open_episode: Callable[[], Episode], horizon: int) -> None:
@@ -101,6 +106,8 @@ class ReplayedSession:
         self._open = open_episode
         episode = open_episode()
         self._opening = episode.opening()
+        self.tools = tools_of(episode)
+        self.form: str = getattr(episode, "form", "hermes")
         self._holder: _Holder | None = self._hold(episode)
 
     def opening(self) -> list[Message]:

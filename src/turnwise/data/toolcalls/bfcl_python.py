@@ -56,8 +56,9 @@ def _parsed(text: str) -> ast.expr:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings about invalid escapes in the policy's text
             return ast.parse(text, mode="eval").body
-    # The interpreter limits the nesting of brackets, its parser's stack and the depth of the tree, with three exceptions.
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    # The interpreter limits the nesting of brackets, its parser's stack and the depth of the tree, with these exceptions;
+    # SystemError is what Python 3.11 raises in a thread.
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError) as error:
         raise ToolCallError(f"no Python expression: {error}") from error
 
 

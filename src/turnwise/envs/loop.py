@@ -1,0 +1,56 @@
+"""Runs the coroutines of asynchronous clients from ordinary threads, on one event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from turnwise.envs.environment import EnvironmentFault
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a forked copy has no thread that runs the parent's loop
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    with _lock:
+        loop = _loops.get(os.getpid())
+        if loop is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="environment-clients", daemon=True).start()
+        return loop
+
+
+def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Starts a coroutine and returns at once."""
+    return asyncio.run_coroutine_threadsafe(coroutine, _loop())
+
+
+def soon(act: Callable[[], object]) -> None:
+    """Has the loop call ``act``; safe in a finalizer."""
+    _loop().call_soon_threadsafe(act)
+
+
+def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
+    """Runs a coroutine to its end and returns its result.
+
+    Args:
+        seconds: after which it is cancelled.
+        what: names it in the message.
+
+    Raises:
+        EnvironmentFault: it took longer. What the coroutine raises is raised unchanged.
+    """
+    future = start(coroutine)
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        if future.done():  # the coroutine's own
+            raise
+        future.cancel()
+        raise EnvironmentFault(f"{what}: no answer within {seconds:g} s") from None

@@ -1,0 +1,190 @@
+"""``env=mcp``: tasks of a file, solved with the tools of servers of the Model Context Protocol."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnwise.data.toolcalls.match import equivalent
+from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.write import write_calls
+from turnwise.envs.demonstration import by_quality, trajectory_of
+from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, same_text
+from turnwise.envs.experts import Chances
+from turnwise.envs.mcp import example
+from turnwise.envs.mcp.problem import Problem, problem_of, read_tasks
+from turnwise.envs.mcp.servers import Servers, server_of
+from turnwise.envs.mcp.session import McpEpisode, read_reply
+from turnwise.envs.remembered import LastTasks
+from turnwise.envs.replay import ReplayedEnv, ReplayedSession
+from turnwise.envs.scripted import first
+from turnwise.envs.tool_env import check_shown
+from turnwise.envs.tools import check_format, played
+from turnwise.errors import InputError
+from turnwise.types import Task, ToolCall, Trajectory
+
+_KEPT = 256  # tasks whose data stays read
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes(Chances):
+    """Probabilities, before each call of the clumsy expert. Both are refused before a server sees them, so they change nothing.
+
+    Attributes:
+        unknown: the call under a name that no tool has.
+        missing: the call without one of its required arguments.
+    """
+
+    unknown: float = 0.1
+    missing: float = 0.1
+
+
+class McpEnv(ReplayedEnv):
+    """Tasks of a file. See ``turnwise.envs.environment.Environment``.
+
+    Args:
+        file: JSON lines of tasks (``mcp/problem.py``); None: generated tasks of the shipped example server.
+        servers: how each server is reached (``mcp/servers.py``), by name; None leaves one out.
+        horizon: turns of an episode.
+        format: how calls are written.
+        system: what the policy is told first.
+        closing: the expert's last reply where a task has no answer.
+        shown: characters of a tool's answer that the policy sees.
+        timeout: seconds for a server's start and for each of its answers.
+        mistakes: probabilities of the clumsy expert's mistakes.
+
+    Raises:
+        ValueError: a number is too small, the format is unknown, or a server's settings cannot be used.
+        InputError: the file cannot be read, or holds no tasks.
+    """
+
+    name = "mcp"
+    waits = True
+
+    def __init__(
+        self,
+        servers: Mapping[str, Mapping[str, Any] | None],
+        file: str | Path | None = None,
+        horizon: int = 10,
+        format: str = "hermes",  # noqa: A002 - the configuration's word
+        system: str | None = None,
+        closing: str = "Done.",
+        shown: int = 2000,
+        timeout: float = 60.0,
+        mistakes: Mistakes | None = None,
+    ) -> None:
+        check_shown(shown)
+        if timeout <= 0:
+            raise ValueError(f"timeout is {timeout} s; it must be above 0")
+        named = {name: server_of(name, given) for name, given in servers.items() if given is not None}
+        if not named:
+            raise ValueError("servers: none is left; add one as +env.servers.mine.command=[python,server.py]")
+        self.horizon = check_horizon(horizon)
+        self.format = check_format(format)
+        self.system, self.closing, self.shown = system or "", closing, shown
+        self.mistakes = mistakes or Mistakes()
+        self.reached = repr(named)
+        self.file = None if file is None else str(file)
+        self._read = None if file is None else read_tasks(file, self.name)
+        self._servers = Servers(named, timeout)
+        self._problems = LastTasks(lambda task: problem_of(task.data, f"task {task.id}"), _KEPT)
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """Returns ``count`` tasks of a split: the first ones of the file, or generated ones.
+
+        Raises:
+            ValueError: the split is unknown or the count negative.
+            InputError: the file has fewer.
+        """
+        check_split(split)
+        if count < 0:
+            raise ValueError(f"count: cannot draw {count} tasks")
+        if self._read is None:
+            return example.tasks(self.name, split, count, seed)
+        return first(self._read.get(split, []), count, f"split {split} of {self.file}")
+
+    def reset(self, task: Task) -> ReplayedSession:
+        """Opens a fresh episode.
+
+        Raises:
+            ValueError: the task belongs to another environment.
+            InputError: its data is no task of this one, or a server cannot be used.
+        """
+        check_task(task, self.name)
+        return self.begin(task)
+
+    def open_episode(self, task: Task) -> McpEpisode:
+        problem, where = self._problems(task), f"task {task.id}"
+        return McpEpisode(problem, self._servers, self._servers.shown(), self.format, self.system, self.shown, where)
+
+    def trial(self, session: ReplayedSession, rng: random.Random) -> str:
+        """Returns the expert's next call, so that a start tries calls of the servers twice; then the closing."""
+        calls = self._problems(session.task).calls or ()
+        turn = len(session.taken)
+        return write_calls([calls[turn].made()], self.format) if turn < len(calls) else self.closing
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """Makes the task's calls one by one and then answers. The clumsy expert errs before some calls.
+
+        Raises:
+            ValueError: the quality is neither good nor clumsy.
+            InputError: the task does not say which calls solve it.
+            EnvironmentFault: a server failed.
+        """
+        session = self.reset(task)
+        problem = self._problems(task)
+        if problem.calls is None:
+            raise InputError(
+                f"task {task.id}: it has no calls, so the experts cannot demonstrate it; give trajectories as data.file, or "
+                "choose a method that needs none (method=grpo, method=trace)"
+            )
+        rng = random.Random(f"{seed}/{task.id}")
+        replies = by_quality(
+            quality, lambda: self._replies(problem, session), lambda: self._replies(problem, session, rng)
+        )
+        return trajectory_of(session, played(session, replies, self.format), quality, seed)
+
+    def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
+        """Whether a reply makes the expert's calls (PivotRL, arXiv:2603.21383, App. A.2).
+
+        Where the expert makes none, a reply without calls is accepted that gives the task's answer.
+        """
+        try:
+            made, shown = (read_reply(text, self.format, self._servers.shown()) for text in (action, expert))
+        except ToolCallError:
+            return False
+        if made.calls or shown.calls:
+            return equivalent(made.calls, shown.calls, self._servers.shown())
+        return self._problems(session.task).answered(made.content)
+
+    def same(self, action: str, expert: str) -> bool:
+        return same_text(action, expert)
+
+    def close(self) -> None:
+        """Ends the servers that no episode holds."""
+        self._servers.close()
+
+    def _replies(
+        self, problem: Problem, session: ReplayedSession, rng: random.Random | None = None
+    ) -> Iterator[tuple[Sequence[ToolCall], str]]:
+        calls = [call.made() for call in problem.calls or ()]
+        for place, call in enumerate(calls):
+            spare = self.horizon - len(session.taken) > len(calls) + 1 - place
+            if rng is not None and spare and (wrong := self._mistake(call, rng)) is not None:
+                yield [wrong], ""
+            yield [call], ""
+        yield [], next(iter(problem.answers), self.closing)
+
+    def _mistake(self, call: ToolCall, rng: random.Random) -> ToolCall | None:
+        drawn = self.mistakes.drawn(rng.random())
+        if drawn == "unknown":
+            return ToolCall(f"{call.name}_all", call.arguments)
+        (tool,) = (each for each in self._servers.shown() if each["function"]["name"] == call.name)
+        required = [name for name in tool["function"]["parameters"].get("required") or () if name in call.arguments]
+        if drawn == "missing" and required:
+            left_out = rng.choice(required)
+            return ToolCall(call.name, {name: value for name, value in call.arguments.items() if name != left_out})
+        return None

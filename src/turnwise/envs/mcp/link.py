@@ -1,0 +1,201 @@
+"""A connection to one server: a process of its own that is spoken to over stdio, or an address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from turnwise.envs import loop
+from turnwise.envs.environment import EnvironmentFault
+
+_SLACK = 10.0  # seconds beyond the client's own limit, after which a call is given up here
+_PAGES = 100  # of a list of tools
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a tool answered."""
+
+    text: str
+    failed: bool = False  # the tool reports an error
+
+
+class Link:
+    """An open connection. Calls may come from several threads.
+
+    The commands are those of the user's configuration, and are started without a sandbox. A server inherits the few variables
+    that the protocol's own client passes on (PATH, HOME and the like), and those that are named.
+
+    Args:
+        name: of the server, for messages.
+        command: to start; ``python`` as its first word is this interpreter. Empty where there is a ``url``.
+        url: of a server over streamable HTTP.
+        folder: in which the command is started.
+        variables: names of environment variables that the server gets as well.
+        seconds: time limit of the start and of each answer.
+
+    Raises:
+        EnvironmentFault: the server cannot be started or reached.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], url: str, folder: str | None, variables: Sequence[str], seconds: float
+    ) -> None:
+        self.name, self.seconds = name, seconds
+        self.fault: str | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the server)
+        held = _Held()
+        self._held = held
+        self._over = loop.start(_hold(held, command, url, folder, variables, seconds, self._log.fileno()))
+        self._close = weakref.finalize(self, _stop, held, os.getpid())
+        try:
+            held.up.result(seconds + _SLACK)
+        except Exception as error:
+            raise self._failed(f"cannot be reached ({_told(error)})") from None
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Returns the server's tools as definitions for the chat template.
+
+        Raises:
+            EnvironmentFault: the server failed.
+        """
+        try:
+            return loop.run(_listed(self._held.client), self.seconds + _SLACK, f"server {self.name}")
+        except Exception as error:
+            raise self._failed(f"cannot list its tools ({_told(error)})") from None
+
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
+        """Calls a tool. What the server answers to a call that it refuses is an answer too.
+
+        Raises:
+            EnvironmentFault: the server died, was too late, or broke the protocol.
+        """
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+        if self.fault:
+            raise EnvironmentFault(self.fault)
+        called = self._held.client.call_tool(tool, dict(arguments))
+        try:
+            result = loop.run(called, self.seconds + _SLACK, f"server {self.name}")
+        except MCPError as error:
+            if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+                raise self._failed(f"gave no answer to {tool} ({_told(error)})") from None
+            return Answer(str(error), True)
+        except Exception as error:
+            raise self._failed(f"failed at {tool} ({_told(error)})") from None
+        return Answer(text_of(result), bool(result.is_error))
+
+    def close(self) -> None:
+        """Ends the connection, and the process with it."""
+        self.fault = self.fault or f"server {self.name}: the connection was closed"
+        self._close()
+
+    def _failed(self, what: str) -> EnvironmentFault:
+        said = self._tail()
+        self.fault = f"server {self.name} {what}" + (f"; its last words: {said}" if said else "")
+        self._close()
+        return EnvironmentFault(self.fault)
+
+    def _tail(self, lines: int = 3) -> str:
+        size = os.fstat(self._log.fileno()).st_size
+        kept = os.pread(self._log.fileno(), 4096, max(0, size - 4096))
+        return " | ".join(kept.decode(errors="replace").strip().splitlines()[-lines:])
+
+
+class _Held:
+    """What the loop holds of a connection; it knows nothing of its :class:`Link`, so that the link can be collected."""
+
+    def __init__(self) -> None:
+        self.up: Future[None] = Future()
+        self.client: Any = None
+        self.stop: asyncio.Event | None = None
+
+
+async def _hold(
+    held: _Held,
+    command: Sequence[str],
+    url: str,
+    folder: str | None,
+    variables: Sequence[str],
+    seconds: float,
+    log: int,
+) -> None:
+    """Opens a connection and keeps it until it is stopped: the client has to be left in the task that entered it."""
+    from mcp import Client, StdioServerParameters, stdio_client
+
+    held.stop = asyncio.Event()
+    with os.fdopen(os.dup(log), "w", encoding="utf-8") as stderr:
+        target: Any = url
+        if command:
+            words = [sys.executable if command[0] == "python" else command[0], *command[1:]]
+            passed = {name: os.environ[name] for name in variables if name in os.environ}
+            target = stdio_client(
+                StdioServerParameters(command=words[0], args=words[1:], env=passed, cwd=folder), errlog=stderr
+            )
+        try:
+            async with asyncio.timeout(None) as limit:
+                limit.reschedule(asyncio.get_running_loop().time() + seconds)
+                async with Client(target, read_timeout_seconds=seconds) as held.client:
+                    limit.reschedule(None)
+                    held.up.set_result(None)
+                    await held.stop.wait()
+        except Exception as error:
+            if not held.up.done():
+                held.up.set_exception(error)
+
+
+async def _listed(client: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    cursor = None
+    for _ in range(_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        for tool in page.tools:
+            function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+            found.append({"type": "function", "function": function})
+        cursor = page.next_cursor
+        if not cursor:
+            return found
+    raise ValueError(f"its list of tools has more than {_PAGES} pages")
+
+
+def _stop(held: _Held, owner: int) -> None:
+    if os.getpid() == owner and (stop := held.stop) is not None:  # a forked copy must not end what it does not own
+        loop.soon(stop.set)
+
+
+def _told(error: BaseException) -> str:
+    """Says what went wrong: the first error of a group, which asynchronous libraries raise."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def text_of(result: Any) -> str:
+    """Returns the text of a tool's result: its texts, one a line, and a word for what is no text.
+
+    A result without content is its structured content, as JSON.
+    """
+    parts = [_part(block) for block in result.content]
+    if not parts and result.structured_content is not None:
+        parts = [json.dumps(result.structured_content, ensure_ascii=False)]
+    return "\n".join(parts)
+
+
+def _part(block: Any) -> str:
+    kind = block.type
+    if kind == "text":
+        return str(block.text)
+    if kind == "resource":
+        return str(getattr(block.resource, "text", f"[{block.resource.uri}]"))
+    if kind == "resource_link":
+        return f"[{block.uri}]"
+    return f"[{kind} {block.mime_type}]"

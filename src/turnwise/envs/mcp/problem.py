@@ -1,0 +1,116 @@
+"""The records of a task file: what is asked, how the end is judged, and the calls that solve it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from turnwise.envs.environment import check_split
+from turnwise.envs.search.records import read_records
+from turnwise.envs.search.scoring import normalise
+from turnwise.errors import InputError
+from turnwise.types import Task, ToolCall
+
+
+class Call(BaseModel):
+    """A call of a tool."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+    def made(self) -> ToolCall:
+        return ToolCall(self.name, self.arguments)
+
+
+class Check(Call):
+    """A call that is made at the episode's end, and the text that it has to give."""
+
+    result: str
+
+    def holds(self, text: str) -> bool:
+        """Whether a text is the result: the same JSON value where both are JSON, else the same words."""
+        try:
+            return bool(json.loads(text) == json.loads(self.result))
+        except (ValueError, RecursionError):
+            return text.split() == self.result.split()
+
+
+class Problem(BaseModel):
+    """One task.
+
+    Attributes:
+        prompt: the request.
+        setup: calls that are made before the policy's first.
+        answer: what the last reply has to say, one of several texts; None: it may say anything.
+        check: what has to hold of the servers at the end; None: nothing.
+        calls: the expert's; None where they are not known.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    prompt: str
+    setup: tuple[Call, ...] = ()
+    answer: str | tuple[str, ...] | None = None
+    check: Check | None = None
+    calls: tuple[Call, ...] | None = None
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Returns the right answers; none where the reply may say anything."""
+        return () if self.answer is None else (self.answer,) if isinstance(self.answer, str) else self.answer
+
+    def answered(self, text: str) -> bool:
+        """Whether a reply gives the answer, after case, punctuation, articles and whitespace are normalised as in SQuAD."""
+        return not self.answers or normalise(text) in {normalise(answer) for answer in self.answers}
+
+
+def problem_of(data: Mapping[str, Any], where: str) -> Problem:
+    """Reads a task's data.
+
+    Raises:
+        InputError: a field is missing, unknown or of another type, or nothing says how the end is judged.
+    """
+    try:
+        problem = Problem.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(
+            f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}; see docs/environments.md"
+        ) from None
+    if not problem.answers and problem.check is None:
+        raise InputError(f"{where}: neither answer nor check, so that nothing says whether the task is solved; add one")
+    return problem
+
+
+def read_tasks(path: str | Path, env: str) -> dict[str, list[Task]]:
+    """Returns the tasks of a file by split, in its order.
+
+    Args:
+        path: JSON lines; each has ``id``, ``split``, maybe ``subset``, and the fields of :class:`Problem`.
+        env: the name of the environment.
+
+    Raises:
+        InputError: the file cannot be read, a record is no task, or an id occurs twice.
+    """
+    tasks: dict[str, list[Task]] = {}
+    seen: dict[str, str] = {}
+    for place, record in read_records(path, "env.file"):
+        head = {key: record.pop(key, "") for key in ("id", "split", "subset")}
+        if not all(isinstance(value, str) for value in head.values()) or not head["id"]:
+            raise InputError(f"{place}: id, split and subset are texts, and id and split are needed")
+        try:
+            check_split(head["split"])
+        except ValueError as error:
+            raise InputError(f"{place}: {error}") from None
+        if head["id"] in seen:
+            raise InputError(f"{place}: the id {head['id']!r} is that of {seen[head['id']]} too; rename one")
+        seen[head["id"]] = place
+        problem_of(record, place)
+        tasks.setdefault(head["split"], []).append(Task(env, head["id"], head["split"], record, head["subset"]))
+    if not tasks:
+        raise InputError(f"{path}: no task in it")
+    return tasks

@@ -1,0 +1,215 @@
+"""The servers of a run: how each is reached, and which connections wait for the next episode."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from typing import Any
+
+from turnwise.data.tool_schema import check_tool
+from turnwise.envs.environment import EnvironmentFault
+from turnwise.envs.mcp.link import Link
+from turnwise.envs.tools import Tools
+from turnwise.errors import InputError
+
+INSTALL = "pip install -r requirements-mcp.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How one server is reached. ``conf/env/mcp.yaml`` says what the keys mean."""
+
+    command: tuple[str, ...] = ()
+    url: str = ""
+    folder: str | None = None
+    variables: tuple[str, ...] = ()
+    shared: bool = False
+    reset: str | None = None
+    tools: tuple[str, ...] | None = None
+
+
+def server_of(name: str, given: Mapping[str, Any]) -> Server:
+    """Reads the settings of a server.
+
+    Raises:
+        ValueError: a key is unknown or has a value of another type, or there is not exactly one of command and url.
+    """
+    known = [field.name for field in fields(Server)]
+    if unknown := [str(key) for key in given if key not in known]:
+        raise ValueError(f"servers.{name}.{unknown[0]}: there is no such key; a server has {', '.join(known)}")
+    if bool(given.get("command")) == bool(given.get("url")):
+        raise ValueError(f"servers.{name}: give it either a command or a url")
+    lists = {key: _words(f"servers.{name}.{key}", given.get(key)) for key in ("command", "variables", "tools")}
+    for key in ("url", "folder", "reset"):
+        if not isinstance(given.get(key), str | None):
+            raise ValueError(f"servers.{name}.{key}: must be text, got {given[key]!r}")
+    if not isinstance(given.get("shared", False), bool):
+        raise ValueError(f"servers.{name}.shared: must be true or false, got {given['shared']!r}")
+    if given.get("reset") and (given.get("shared") or given.get("url")):
+        raise ValueError(
+            f"servers.{name}.reset: other episodes may use a server that is shared or has a url; reset is for commands alone"
+        )
+    return Server(
+        lists["command"] or (),
+        given.get("url") or "",
+        given.get("folder"),
+        lists["variables"] or (),
+        given.get("shared", False),
+        given.get("reset"),
+        lists["tools"],
+    )
+
+
+def _words(where: str, given: Any) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(word, str) for word in given):
+        raise ValueError(f"{where}: must be a list of texts, got {given!r}")
+    return tuple(given)
+
+
+class Servers:
+    """All servers of a run.
+
+    Args:
+        servers: by name.
+        seconds: time limit of a server's start and of each of its answers.
+    """
+
+    def __init__(self, servers: Mapping[str, Server], seconds: float) -> None:
+        self.servers, self.seconds = dict(servers), seconds
+        self._idle: dict[str, deque[Link]] = {name: deque() for name in servers}
+        self._shared: dict[str, Link] = {}
+        self._lock = threading.Lock()
+        self._tools: dict[str, Tools] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process starts servers of its own."""
+        return Servers, (self.servers, self.seconds)
+
+    def ready(self) -> None:
+        """Checks that the package and the commands are there.
+
+        Raises:
+            InputError: one is not; the message says which and the remedy.
+        """
+        if find_spec("mcp") is None:
+            raise InputError(f"env=mcp needs the package mcp, which is not installed here; {INSTALL}")
+        for name, server in self.servers.items():
+            if server.command and server.command[0] != "python" and shutil.which(server.command[0]) is None:
+                raise InputError(
+                    f"env.servers.{name}.command: there is no program {server.command[0]!r} on this machine"
+                )
+
+    def tools(self) -> dict[str, Tools]:
+        """Returns the tools of each server as definitions for the chat template, asked once.
+
+        Raises:
+            InputError: the package is missing, a server cannot be reached, or one of its tools cannot be used.
+        """
+        with self._lock:
+            if not self._tools:
+                self.ready()
+                self._tools = {name: self._listed(name) for name in self.servers}
+            return self._tools
+
+    def shown(self) -> Tools:
+        """Returns the tools that the policy may call: all, or those that ``tools`` of a server names, and never its ``reset``.
+
+        Raises:
+            InputError: ``tools`` or ``reset`` names a tool that its server lacks, or two servers show one name.
+        """
+        found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        for name, tools in self.tools().items():
+            server = self.servers[name]
+            by_name = {str(tool["function"]["name"]): tool for tool in tools}
+            for key, wanted in (("tools", server.tools or ()), ("reset", filter(None, [server.reset]))):
+                if missing := [word for word in wanted if word not in by_name]:
+                    has = ", ".join(by_name)
+                    raise InputError(f"env.servers.{name}.{key}: the server has no tool {missing[0]!r}; it has {has}")
+            for word in server.tools if server.tools is not None else by_name:
+                if word == server.reset:
+                    continue
+                if word in found:
+                    raise InputError(
+                        f"env.servers: {found[word][0]} and {name} both have a tool {word!r}; name the tools that one of them "
+                        f"may show, as env.servers.{name}.tools=[...]"
+                    )
+                found[word] = name, by_name[word]
+        return tuple(tool for _, tool in found.values())
+
+    def holder(self, tool: str) -> str:
+        """Returns the server that has a tool: the one that shows it, else the only one that has it.
+
+        Raises:
+            InputError: there is none, or there are several.
+        """
+        holders = [n for n, tools in self.tools().items() if any(t["function"]["name"] == tool for t in tools)]
+        showing = [n for n in holders if (named := self.servers[n].tools) is None or tool in named]
+        if len(found := showing or holders) != 1:
+            raise InputError(f"the tool {tool!r} is of {len(found)} servers of env.servers, and must be of one")
+        return found[0]
+
+    def take(self, name: str) -> Link:
+        """Returns a connection for one episode. Its server is fresh, was reset, or is shared.
+
+        Raises:
+            EnvironmentFault: the server cannot be reached, or refuses its reset.
+        """
+        server = self.servers[name]
+        if server.shared:
+            with self._lock:
+                link = self._shared.get(name)
+                if link is None or link.fault:
+                    link = self._shared[name] = self._open(name)
+                return link
+        while server.reset and self._idle[name]:
+            try:
+                link = self._idle[name].pop()
+            except IndexError:  # another thread was faster
+                break
+            if not link.fault:
+                answer = link.call(server.reset, {})
+                if answer.failed:
+                    link.close()
+                    raise EnvironmentFault(f"server {name}: {server.reset} failed: {answer.text}")
+                return link
+        return self._open(name)
+
+    def give(self, name: str, link: Link) -> None:
+        """Takes a connection back. A server that can be reset waits for the next episode, and another one is ended."""
+        server = self.servers[name]
+        if server.reset and not link.fault:
+            self._idle[name].append(link)
+        elif not server.shared:
+            link.close()
+
+    def close(self) -> None:
+        """Ends the servers that no episode holds. Without it they end with this process."""
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+        with self._lock:
+            for link in self._shared.values():
+                link.close()
+            self._shared.clear()
+
+    def _open(self, name: str) -> Link:
+        server = self.servers[name]
+        return Link(name, server.command, server.url, server.folder, server.variables, self.seconds)
+
+    def _listed(self, name: str) -> Tools:
+        try:
+            link = self._open(name)
+            listed = link.tools()
+        except EnvironmentFault as error:
+            raise InputError(f"env.servers.{name}: {error}") from error
+        link.close() if not self.servers[name].reset else self._idle[name].append(link)
+        for tool in listed:
+            if problem := check_tool(tool):
+                raise InputError(f"env.servers.{name}: {problem}")
+        return tuple(listed)

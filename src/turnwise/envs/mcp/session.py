@@ -1,0 +1,125 @@
+"""A live episode: calls of a reply go to the servers, and a reply without a call ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnwise.data.tool_schema import check_call
+from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.reply import Reply, ToolCallError
+from turnwise.envs.environment import Step
+from turnwise.envs.mcp.link import Answer, Link
+from turnwise.envs.mcp.problem import Problem
+from turnwise.envs.mcp.servers import Servers
+from turnwise.envs.tools import Tools, answered, signature, templated
+from turnwise.errors import InputError
+from turnwise.types import Message, ToolCall
+
+HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
+_SHOWN = 160  # characters of an error message
+
+
+def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> Reply:
+    """Returns a reply in its parts; its calls fit the tools.
+
+    Raises:
+        ToolCallError: it cannot be read, is empty, or a call does not fit. The message is for the policy.
+    """
+    reply = PARSERS[form](text, tools)
+    if not (reply.calls or reply.content):
+        raise ToolCallError("the reply is empty")
+    for call in reply.calls:
+        if problems := check_call({"name": call.name, "arguments": call.arguments}, tools):
+            raise ToolCallError("; ".join(problems))
+    return reply
+
+
+class McpEpisode:
+    """See ``turnwise.envs.replay.Episode``. A server is taken when it is first called, so that an opening costs nothing.
+
+    Args:
+        problem: of the task.
+        servers: of the run; this episode takes some of them for itself.
+        tools: that the policy may call.
+        form: how the policy writes calls.
+        system: what the policy is told first; may be empty.
+        shown: characters of a tool's answer that the policy sees.
+    """
+
+    def __init__(
+        self, problem: Problem, servers: Servers, tools: Tools, form: Format, system: str, shown: int, where: str
+    ) -> None:
+        self.problem, self.servers, self.form, self.system, self.shown = problem, servers, form, system, shown
+        self.where = where
+        self._tools = tools
+        self._links: dict[str, Link] = {}
+        self._set_up = not problem.setup
+
+    @property
+    def tools(self) -> Tools:
+        """Returns what the chat template shows; nothing where the opening lists the functions."""
+        return self._tools if templated(self.form) else ()
+
+    def opening(self) -> list[Message]:
+        """Returns the system message with, where no chat template shows them, the functions; then the request."""
+        system = [self.system]
+        if not templated(self.form):
+            system += ["\n".join(map(signature, self._tools)), HOW]
+        told = "\n\n".join(filter(None, system))
+        user: Message = {"role": "user", "content": self.problem.prompt}
+        return [{"role": "system", "content": told}, user] if told else [user]
+
+    def act(self, text: str) -> Step:
+        """Makes the calls of a reply one after the other, or judges the episode where it has none.
+
+        Raises:
+            EnvironmentFault: a server failed.
+            InputError: the servers refuse the task's own ``setup`` or ``check``.
+        """
+        try:
+            reply = read_reply(text, self.form, self._tools)
+        except ToolCallError as error:
+            return self._told([f"Error: {str(error)[:_SHOWN]}."], admissible=False)
+        if reply.calls:
+            return self._told([self._called(call) for call in reply.calls], admissible=True)
+        said = self.problem.answered(reply.content)
+        won = said and self._checked()
+        return Step("", float(won), True, won, {"admissible": True, "answered": said})
+
+    def close(self) -> None:
+        """Gives the servers back."""
+        while self._links:
+            name, link = self._links.popitem()
+            self.servers.give(name, link)
+
+    def _told(self, results: list[str], admissible: bool) -> Step:
+        return Step("\n".join(results), info={"admissible": admissible}, messages=answered(results, self.form))
+
+    def _called(self, call: ToolCall) -> str:
+        answer = self._live(call)
+        text = f"Error: {answer.text}" if answer.failed and not answer.text.startswith("Error") else answer.text
+        return text if len(text) <= self.shown else f"{text[: self.shown]}... ({len(text)} characters)"
+
+    def _checked(self) -> bool:
+        check = self.problem.check
+        if check is None:
+            return True
+        answer = self._own(check.made(), "check")
+        return check.holds(answer.text)
+
+    def _live(self, call: ToolCall) -> Answer:
+        if not self._set_up:
+            self._set_up = True
+            for each in self.problem.setup:
+                self._own(each.made(), "setup")
+        name = self.servers.holder(call.name)
+        if name not in self._links:
+            self._links[name] = self.servers.take(name)
+        return self._links[name].call(call.name, call.arguments)
+
+    def _own(self, call: ToolCall, key: str) -> Answer:
+        answer = self._live(call)
+        if answer.failed:
+            raise InputError(f"{self.where}: {key}: the call of {call.name} failed ({answer.text}); correct the task")
+        return answer

@@ -1,0 +1,237 @@
+"""env=mcp over real servers that are made with the package's own class, over stdio and over HTTP."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="mcp is not installed; pip install -r requirements-mcp.txt")
+
+from turnwise.envs.checks.replay import replay
+from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
+from turnwise.envs.mcp import McpEnv, Mistakes
+from turnwise.envs.replay import ReplayDiffersError
+from turnwise.errors import InputError
+from turnwise.types import Task
+
+BOXES = {
+    "command": ["python", "-m", "turnwise.envs.mcp.example_server"],
+    "reset": "empty",
+    "tools": ["look", "take", "put"],
+}
+COUNTER = """
+import os, sys, time
+from mcp.server.mcpserver import Image, MCPServer
+server = MCPServer("counter", log_level="CRITICAL")
+count = 0
+@server.tool(structured_output=False)
+def add(number: int = 1):
+    "Adds."
+    global count
+    count += number
+    return f"{count}"
+@server.tool()
+def seen() -> dict[str, int]:
+    "Tells."
+    return {"count": count}
+@server.tool(structured_output=False)
+def odd(what: str):
+    "Misbehaves."
+    if what == "die":
+        print("out of memory", file=sys.stderr, flush=True)
+        os._exit(3)
+    if what == "sleep":
+        time.sleep(60)
+    if what == "picture":
+        return ["seen", Image(data=b"x", format="png")]
+    if what == "time":
+        return str(time.time_ns())
+    if what == "variable":
+        return os.environ.get("TURNWISE_TEST", "none")
+    raise ValueError(what)
+if __name__ == "__main__":
+    server.run(*sys.argv[1:2], **({"port": int(sys.argv[2])} if sys.argv[2:] else {}))
+"""
+
+
+def call(name: str, **arguments: Any) -> str:
+    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    return f"{name}({given})"
+
+
+@pytest.fixture(scope="module")
+def boxes() -> Iterator[McpEnv]:
+    env = McpEnv({"boxes": BOXES}, format="bfcl_python", closing="done")
+    yield env
+    env.close()
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("server") / "counter.py"
+    path.write_text(COUNTER)
+    return path
+
+
+def counter(script: Path, **more: Any) -> McpEnv:
+    server = {"command": ["python", str(script)], **more}
+    return McpEnv({"counter": server}, format="bfcl_python", timeout=20)
+
+
+def task(**data: Any) -> Task:
+    return Task("mcp", "train/x", "train", {"prompt": "count", "answer": "3", **data})
+
+
+def test_experts_win_and_their_episodes_repeat(boxes: McpEnv) -> None:
+    assert isinstance(boxes, Environment)
+    check_ready(boxes)
+    assert boxes.unforkable() == ""
+    for each in boxes.tasks("unseen", 6):
+        done = replay(boxes, each)
+        assert done.won and done.alike and all(done.accepted)
+        assert boxes.demonstrate(each, "clumsy").success
+
+
+def test_clumsy_experts_err_without_harm_and_messages_hold_the_calls() -> None:
+    env = McpEnv({"boxes": BOXES}, mistakes=Mistakes(0.8, 0.0))
+    shown = [env.demonstrate(each, "clumsy") for each in env.tasks("train", 8)]
+    good = env.demonstrate(env.tasks("train", 1)[0])
+    env.close()
+    assert all(each.success for each in shown)
+    text = str([each.messages for each in shown])
+    assert "_all" in text and "its tools are ['look', 'put', 'take']" in text
+    assert {tool["function"]["name"] for tool in shown[0].tools} == {"look", "take", "put"}
+    assert good.messages[1]["tool_calls"][0]["function"]["name"] in ("look", "take", "put")
+    assert good.messages[2]["role"] == "tool"
+
+
+def test_forks_are_independent_and_a_reused_server_begins_anew(boxes: McpEnv) -> None:
+    setup = [{"name": "put", "arguments": {"box": "red", "thing": "key"}}]
+    parent = boxes.reset(task(setup=setup, answer="key"))
+    assert parent.step(call("look", box="red")).observation == "key"
+    stray = parent.fork()
+    assert parent.step(call("take", box="red")).observation == "key"
+    assert stray.step(call("look", box="red")).observation == "key"
+    assert parent.step(call("look", box="red")).observation == "nothing"
+    assert stray.step(call("put", box="red", thing="cup")).observation.endswith("the red box is full")
+    assert stray.step("The key.").won and parent.step("cup").done and not parent.won
+    assert boxes.reset(task(answer="nothing")).step(call("look", box="red")).observation == "nothing"
+
+
+def test_the_servers_own_tools_are_hidden_but_serve_the_check(boxes: McpEnv) -> None:
+    check = {"name": "contents", "result": '{"red": "key"}'}
+    session = boxes.reset(task(answer=None, check=check))
+    for hidden in ("empty", "contents"):
+        assert "Error" in session.step(call(hidden)).observation
+    session.step(call("put", box="red", thing="key"))
+    assert session.fork().step("done").won
+    session.step(call("take", box="red"))
+    assert session.step("done").done and not session.won
+    wrong = boxes.reset(task(setup=[{"name": "take", "arguments": {"box": "red"}}]))
+    with pytest.raises(InputError, match="train/x: setup: the call of take failed"):
+        wrong.step(call("look", box="red"))
+
+
+def test_results_of_all_kinds_become_text(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNWISE_TEST", "passed")
+    env = counter(script, variables=["TURNWISE_TEST"])
+    session = env.reset(task())
+    assert session.step("[add(number=2), add()]").observation == "2\n3"
+    assert '"count": 3' in session.step("seen()").observation
+    assert session.step(call("odd", what="picture")).observation == "seen\n[image image/png]"
+    assert session.step(call("odd", what="variable")).observation == "passed"
+    assert session.step(call("odd", what="error")).observation.startswith("Error")
+    assert "must be integer" in session.step(call("add", number="one")).observation
+    assert not env.accepts(session, "add(number=1)", "add(number=2)") and env.accepts(session, "3.", "3")
+    assert session.step("3").won
+
+
+def test_a_server_that_dies_is_a_fault_with_its_last_words_and_a_random_one_is_told(script: Path) -> None:
+    env = counter(script)
+    session = env.reset(task())
+    session.step("add()")
+    with pytest.raises(EnvironmentFault, match=r"server counter .*out of memory"):
+        session.step(call("odd", what="die"))
+    assert session.step("add()").observation == "2"  # in a fresh process, after the first call was repeated
+    random = env.reset(task())
+    random.step(call("odd", what="time"))
+    fork = random.fork()
+    random.step("add()")
+    with pytest.raises(ReplayDiffersError, match=r"train/x.*turn 1"):
+        fork.step("add()")
+
+
+@pytest.mark.slow
+def test_a_late_server_is_a_fault_and_servers_end_with_their_episodes(script: Path) -> None:
+    env = McpEnv({"counter": {"command": ["python", str(script)]}}, format="bfcl_python", timeout=10)
+    session = env.reset(task())
+    session.step("add()")
+    with pytest.raises(EnvironmentFault, match="gave no answer to odd"):
+        session.step(call("odd", what="sleep"))
+    dropped = env.reset(task())
+    dropped.step("add()")
+    del session, dropped
+    gc.collect()
+    deadline = time.monotonic() + 15
+    while _running(script) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _running(script)
+
+
+def _running(script: Path) -> bool:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes())
+        except OSError:  # it ended just now
+            continue
+    return any(str(script).encode() in line for line in lines)
+
+
+def test_servers_that_cannot_be_used_are_told(script: Path) -> None:
+    def ready(**servers: Any) -> None:
+        McpEnv(servers, timeout=20).ready()
+
+    good = {"command": ["python", str(script)]}
+    with pytest.raises(InputError, match=r"env\.servers\.s\.command: there is no program"):
+        ready(s={"command": ["no-such-program-here"]})
+    with pytest.raises(InputError, match=r"env\.servers\.s: .*No such file"):
+        ready(s={"command": ["python", str(script.parent / "missing.py")]})
+    with pytest.raises(InputError, match=r"env\.servers\.s\.tools: the server has no tool 'sub'; it has add"):
+        ready(s={**good, "tools": ["sub"]})
+    with pytest.raises(InputError, match="both have a tool 'add'"):
+        ready(s=good, t=good)
+
+
+def test_a_server_over_http_is_shared_or_has_connections_of_its_own(script: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([sys.executable, str(script), "streamable-http", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if not probe.connect_ex(("127.0.0.1", port)):
+                    break
+            time.sleep(0.05)
+        for place, shared in enumerate((True, False), start=1):
+            reached = {"url": f"http://127.0.0.1:{port}/mcp", "shared": shared}
+            env = McpEnv({"counter": reached}, format="bfcl_python", timeout=20)
+            one, other = env.reset(task()), env.reset(task())
+            counts = [session.step("add(number=1)").observation for session in (one, other, one)]
+            assert counts == [str(3 * place - 2), str(3 * place - 1), str(3 * place)]  # its state is its own matter
+            env.close()
+    finally:
+        server.kill()
+        server.wait()
+    with pytest.raises(EnvironmentFault, match="server counter"):
+        env.reset(task()).step("add()")

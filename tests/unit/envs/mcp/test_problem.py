@@ -1,0 +1,108 @@
+"""Task files of env=mcp, and how an episode's end is judged. Nothing of the package is needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwise.envs.mcp import McpEnv
+from turnwise.envs.mcp.example import NEW, tasks
+from turnwise.envs.mcp.problem import Check, problem_of, read_tasks
+from turnwise.envs.mcp.servers import server_of
+from turnwise.errors import InputError
+
+RECORD = {"id": "a", "split": "train", "prompt": "go", "answer": "yes"}
+
+
+def written(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_a_file_gives_its_tasks_by_split_in_its_order(tmp_path: Path) -> None:
+    records = [RECORD, {**RECORD, "id": "b", "split": "seen"}, {**RECORD, "id": "c", "subset": "x"}]
+    found = read_tasks(written(tmp_path / "tasks.jsonl", *records), "mcp")
+    assert [task.id for task in found["train"]] == ["a", "c"] and found["train"][1].subset == "x"
+    assert found["seen"][0].data == {"prompt": "go", "answer": "yes"}
+    env = McpEnv({"s": {"command": ["x"]}}, tmp_path / "tasks.jsonl")
+    assert [task.id for task in env.tasks("train", 2)] == ["a", "c"]
+    with pytest.raises(InputError, match="has 1 tasks, 2 were asked for"):
+        env.tasks("seen", 2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prompt": None},
+        {"answer": None},
+        {"id": ""},
+        {"id": 3},
+        {"split": "test"},
+        {"surplus": 1},
+        {"calls": [{"name": "x", "args": {}}]},
+        {"check": {"name": "x"}},
+    ],
+)
+def test_a_record_that_is_no_task_is_told_with_its_place(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    path = written(tmp_path / "tasks.jsonl", {**RECORD, "id": "first"}, {**RECORD, **wrong})
+    with pytest.raises(InputError, match=r"tasks\.jsonl:2: "):
+        read_tasks(path, "mcp")
+
+
+def test_an_id_that_occurs_twice_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r":2: the id 'a' is that of .*:1 too"):
+        read_tasks(written(tmp_path / "tasks.jsonl", RECORD, RECORD), "mcp")
+
+
+def test_answers_are_normalised_and_one_of_several_suffices() -> None:
+    problem = problem_of({"prompt": "?", "answer": ["key", "7.5"]}, "here")
+    texts = ("The key.", "75", "keys", "", "key 7.5")
+    assert [problem.answered(text) for text in texts] == [True, True, False, False, False]
+    anything = problem_of({"prompt": "?", "check": {"name": "c", "result": "1"}}, "here")
+    assert anything.answered("whatever")
+
+
+def test_a_check_compares_json_values_or_words() -> None:
+    check = Check(name="c", result='{"a": 1, "b": [2]}')
+    assert check.holds('{"b":[2],"a":1.0}') and not check.holds('{"a": 1}') and not check.holds("a 1 b 2")
+    assert Check(name="c", result="two  words").holds(" two words\n")
+    assert not Check(name="c", result="x").holds("[" * 9999)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"command": ["x"], "url": "http://h"},
+        {"command": "x y"},
+        {"command": ["x"], "shell": True},
+        {"command": ["x"], "shared": "yes"},
+        {"command": ["x"], "shared": True, "reset": "r"},
+        {"url": "http://h", "reset": "r"},
+        {"command": ["x", 1]},
+    ],
+)
+def test_settings_of_a_server_that_cannot_be_used_are_told(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^servers\.mine"):
+        server_of("mine", given)
+
+
+def test_without_servers_there_is_no_environment() -> None:
+    with pytest.raises(ValueError, match="none is left"):
+        McpEnv({"boxes": None})
+
+
+def test_generated_tasks_are_different_repeatable_and_split() -> None:
+    by_split = {split: tasks("mcp", split, 200, 0) for split in ("train", "seen", "unseen")}
+    ids = {task.id.partition("/")[2] for found in by_split.values() for task in found}
+    assert len(ids) == 600
+    assert by_split["train"] == tasks("mcp", "train", 200, 0) != tasks("mcp", "train", 200, 1)
+    assert tasks("mcp", "seen", 20, 0) == by_split["seen"][:20]
+    new = {
+        split: [any(word in json.dumps(task.data) for word in NEW) for task in by_split[split]] for split in by_split
+    }
+    assert not any(new["train"] + new["seen"]) and all(new["unseen"])
+    assert {task.subset for task in by_split["train"]} == {"look", "put", "take"}
