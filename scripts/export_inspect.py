@@ -1,0 +1,49 @@
+"""Write a run's rollouts and evaluations as logs of Inspect, which `inspect view` opens.
+
+python scripts/export_inspect.py outputs/pivotrl/seed0                     into outputs/pivotrl/seed0/inspect
+python scripts/export_inspect.py outputs/pivotrl/seed0 --to logs --format json
+
+One log holds the recorded training rollouts, others the held-out attempts and answers before and after training. A place to
+act, a task or a question is a sample, each rollout there an epoch, with its messages, its rewards as scores and its tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from turnwise.console import until_stopped, unwritten
+from turnwise.errors import InputError
+from turnwise.reports.inspect_log import write_logs
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 written, 2 there is nothing to write, or the package is missing."""
+    args = parser().parse_args(arguments)
+    to = args.to or args.run / "inspect"
+    try:
+        for path in write_logs(args.run, to, args.format):
+            print(path)
+    except (InputError, OSError) as error:
+        print(unwritten(error) if isinstance(error, OSError) else error, file=sys.stderr)
+        return 2
+    print(f"Open them: inspect view --log-dir {shlex.quote(str(to))}")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("run", type=Path, help="folder of a run, such as outputs/pivotrl/seed0; it need not be finished")
+    add("--to", type=Path, metavar="FOLDER", help="where the logs are written (RUN/inspect)")
+    add("--format", choices=("eval", "json"), default="eval", help="Inspect's compressed form, or JSON (eval)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(until_stopped(main))

@@ -1,0 +1,283 @@
+"""Writes what a run sampled as logs of Inspect (inspect-ai, an extra): its training rollouts, and its held-out evaluations.
+
+A place to act, a task or a question is a sample; each rollout, attempt or answer there is an epoch of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from turnwise.errors import InputError
+from turnwise.reports.card import base_of, portable
+from turnwise.runs.lines import checked_lines
+from turnwise.runs.record import read_record
+from turnwise.runs.result import ResultError, read_result
+
+REMEDY = "logs of Inspect need inspect-ai: pip install --no-deps -r requirements-inspect.txt"
+Message = tuple[str, str]
+"""Role and text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One epoch of one sample.
+
+    Attributes:
+        sample: its id, the same for all rollouts of a place.
+        given: the messages before the first action.
+        said: the actions and what answered them.
+        scores: name -> number.
+        tokens: that the policy wrote, of the whole path; None where the run does not record them.
+        new_tokens: those of turns that no earlier rollout of the tree shares.
+        target: the demonstrated action, or the right answer.
+    """
+
+    sample: str
+    given: Sequence[Message]
+    said: Sequence[Message]
+    scores: Mapping[str, float]
+    tokens: int | None = None
+    new_tokens: int = 0
+    target: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def training_rollouts(path: Path) -> Iterator[Rollout]:
+    """Yields every rollout of the recorded trees, in the order of training: the path from the root to each leaf.
+
+    Raises:
+        InputError: a line is damaged, or is not a recorded tree with its texts.
+    """
+    for place, tree in checked_lines(path):
+        try:
+            yield from _leaves(tree)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise InputError(f"{place}: not a recorded tree ({error!r}); run it again, or remove the line") from error
+
+
+def _leaves(tree: Mapping[str, Any]) -> Iterator[Rollout]:
+    state, turns = tree["state"], tree["turns"]
+    parents = {turn["parent"] for turn in turns}
+    leaves = [i for i in range(len(turns)) if i not in parents]
+    counted: set[int] = set()
+    for number, leaf in enumerate(leaves):
+        path: list[int] = []
+        at = leaf
+        while at >= 0:
+            path.insert(0, at)
+            if turns[at]["parent"] >= at:
+                raise ValueError(f"turn {at} stands before its parent")
+            at = turns[at]["parent"]
+        said: list[Message] = []
+        for turn in (turns[i] for i in path):
+            said.append(("assistant", turn["text"]))
+            if turn["observation"]:
+                said.append((turn.get("info", {}).get("role", "user"), turn["observation"]))
+        rewards = {name: tree["rewards"][name][number] for name in sorted(tree["rewards"], key="total".__ne__)}
+        yield Rollout(
+            sample=state["id"],
+            given=[(message["role"], message["content"] or "") for message in state["messages"]],
+            said=said,
+            scores={name: value for name, value in rewards.items() if value is not None},
+            tokens=sum(turns[i].get("tokens", 0) for i in path),
+            new_tokens=sum(turns[i].get("tokens", 0) for i in path if i not in counted),
+            target=tree.get("expert") or "",
+            about={
+                "iteration": tree["iteration"],
+                "task": state["task"],
+                "type": state.get("type"),
+                "turn": state.get("turn"),
+                "stopped by the gate": tree.get("stopped", False),
+                "advantages": [turns[i].get("advantage") for i in path],
+                "log-probs": [turns[i].get("logprob") for i in path],
+            },
+        )
+        counted.update(path)
+
+
+def evaluations(path: Path) -> dict[str, list[Rollout]]:
+    """Returns the rollouts of an evaluation: ``sampled`` and ``greedy`` attempts at held-out tasks, and answers of ``skills``.
+
+    Replies in held-out dialogues are left out, because a run does not record the messages before them.
+
+    Raises:
+        InputError: a line is damaged, or is no record of an evaluation with its texts.
+    """
+    found: dict[str, list[Rollout]] = defaultdict(list)
+    for place, row in checked_lines(path):
+        try:
+            if "reply" in row:
+                continue
+            if "suite" in row:
+                about = {"suite": row["suite"]}
+                given, said = [("user", row["prompt"])], [("assistant", row["answer"])]
+                scores = {"score": float(row["score"])}
+                found["skills"].append(
+                    Rollout(row["item"], given, said, scores, target=row["reference"] or "", about=about)
+                )
+                continue
+            messages = [(message["role"], message["content"] or "") for message in row["messages"]]
+            first = next((i for i, (role, _) in enumerate(messages) if role == "assistant"), len(messages))
+            about = {"split": row["split"], "subset": row.get("subset"), "turns": row["turns"]}
+            scores = {"success": float(row["success"])}
+            found[row["mode"]].append(Rollout(row["task"], messages[:first], messages[first:], scores, about=about))
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise InputError(f"{place}: not a record of an evaluation ({error!r}); run it again") from error
+    return dict(found)
+
+
+def write_logs(folder: Path, to: Path, kind: Literal["eval", "json"] = "eval") -> list[Path]:
+    """Writes the logs of a run to the folder ``to`` and returns their paths; the same run gets the same names again.
+
+    Raises:
+        InputError: inspect-ai is missing, or the folder holds no rollouts with their texts.
+        OSError: they cannot be written.
+    """
+    try:
+        from inspect_ai.log import write_eval_log  # an extra
+    except ImportError as error:
+        raise InputError(f"{REMEDY} ({error})") from error
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such run; give a run's folder, such as outputs/pivotrl/seed0")
+    settings, recorded = read_record(folder), folder / "rollouts" / "train.jsonl"
+    parts = {"rollouts": list(training_rollouts(recorded))} if recorded.exists() else {}
+    for side in ("base", "after"):
+        path = folder / "evaluation" / f"{side}.jsonl"
+        found = evaluations(path) if path.exists() else {}
+        parts |= {f"{side}-{mode}": rollouts for mode, rollouts in found.items()}
+    parts = {name: rollouts for name, rollouts in parts.items() if rollouts}
+    if not parts:
+        raise InputError(
+            f"{folder}: holds no rollouts with their texts (rollouts/train.jsonl, evaluation/*.jsonl); give a run's own folder"
+        )
+    to.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, rollouts in parts.items():
+        log = _log(name, rollouts, folder, settings)
+        at = datetime.fromisoformat(log.eval.created).strftime("%Y-%m-%dT%H-%M-%S")
+        path = to / f"{at}_{name}_{log.eval.task_id}.{kind}"
+        write_eval_log(log, path, format=kind)
+        written.append(path)
+    return written
+
+
+def _log(name: str, rollouts: Sequence[Rollout], folder: Path, settings: Mapping[str, Any]) -> Any:
+    from inspect_ai.log import (
+        EvalConfig,
+        EvalDataset,
+        EvalLog,
+        EvalMetric,
+        EvalResults,
+        EvalRevision,
+        EvalScore,
+        EvalSpec,
+        EvalStats,
+    )
+    from inspect_ai.model import ModelUsage
+
+    try:
+        result = read_result(folder)
+    except ResultError:
+        result = None  # an unfinished run has rollouts too
+    ended = result.finished if result and isinstance(result.finished, str) else None
+    moment = datetime.fromtimestamp((folder / "config.yaml").stat().st_mtime, UTC).isoformat()
+    created = ended.replace("Z", "+00:00") if ended else moment
+    model = f"turnwise/{base_of(settings).name}"
+    samples = _samples(rollouts, model)
+    ids = list(dict.fromkeys(sample.id for sample in samples))
+    digest = hashlib.sha256(f"{folder.resolve()} {name}".encode()).hexdigest()[:22]
+    scores = defaultdict(list)
+    for rollout in rollouts:
+        for key, value in rollout.scores.items():
+            scores[key].append(value)
+    means = [
+        EvalScore(
+            name=key,
+            scorer=key,
+            scored_samples=len(values),
+            metrics={"mean": EvalMetric(name="mean", value=sum(values) / len(values))},
+        )
+        for key, values in scores.items()
+    ]
+    wrote = sum(rollout.new_tokens for rollout in rollouts)  # a shared turn is written once
+    usage = {model: ModelUsage(output_tokens=wrote, total_tokens=wrote)} if wrote else {}
+    about = {
+        "method": str(settings.get("method")),
+        "seed": settings.get("seed"),
+        "command": portable(result.command or "") if result else "",
+        "config_hash": result.config_hash if result else "",
+    }
+    return EvalLog(
+        status="success",
+        eval=EvalSpec(
+            created=created,
+            eval_id=digest,
+            run_id=digest,
+            task=name,
+            task_id=digest,
+            model=model,
+            dataset=EvalDataset(name=result.env if result else name, samples=len(ids), sample_ids=ids),
+            config=EvalConfig(epochs=max(sample.epoch for sample in samples)),
+            revision=EvalRevision(type="git", origin="", commit=result.commit) if result and result.commit else None,
+            packages=dict(result.versions) if result else {},
+            metadata=about,
+        ),
+        results=EvalResults(total_samples=len(samples), completed_samples=len(samples), scores=means),
+        stats=EvalStats(started_at=created, completed_at=created, model_usage=usage),
+        samples=samples,
+    )
+
+
+def _samples(rollouts: Sequence[Rollout], model: str) -> list[Any]:
+    from inspect_ai.log import EvalSample
+    from inspect_ai.model import (
+        ChatMessageAssistant,
+        ChatMessageSystem,
+        ChatMessageTool,
+        ChatMessageUser,
+        ModelOutput,
+        ModelUsage,
+    )
+    from inspect_ai.scorer import Score
+
+    kinds = {
+        "system": ChatMessageSystem,
+        "user": ChatMessageUser,
+        "assistant": ChatMessageAssistant,
+        "tool": ChatMessageTool,
+    }
+    epochs: dict[str, int] = defaultdict(int)
+    samples = []
+    for rollout in rollouts:
+        epochs[rollout.sample] += 1
+        epoch = epochs[rollout.sample]
+        messages = [
+            kinds.get(role, ChatMessageUser)(content=text, id=f"{rollout.sample}/{epoch}/{place}")
+            for place, (role, text) in enumerate([*rollout.given, *rollout.said])
+        ]
+        last = next((text for role, text in reversed(rollout.said) if role == "assistant"), "")
+        usage = None
+        if rollout.tokens is not None:
+            usage = ModelUsage(output_tokens=rollout.tokens, total_tokens=rollout.tokens)
+        output = ModelOutput.from_content(model, last)
+        output.usage = usage
+        samples.append(
+            EvalSample(
+                id=rollout.sample,
+                epoch=epoch,
+                input=messages[: len(rollout.given)],
+                target=rollout.target,
+                messages=messages,
+                output=output,
+                scores={name: Score(value=value, answer=last) for name, value in rollout.scores.items()},
+                metadata={key: value for key, value in rollout.about.items() if value is not None},
+                model_usage={model: usage} if usage else {},
+            )
+        )
+    return samples
