@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 alfworld test-alfworld test-vllm test-slurm tiny audit clean
+.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 reasoning_gym alfworld test-alfworld test-vllm test-slurm tiny audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -66,6 +66,8 @@ bfcl: $(VENV)/.bfcl ## what env=bfcl needs, without the pins that it would bring
 
 tau2: $(VENV)/.tau2 ## what env=tau2 needs, without what it would bring
 
+reasoning_gym: $(VENV)/.reasoning-gym ## what env=reasoning_gym needs (a C compiler too)
+
 test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same games, same answers
 	TURNWISE_ALFWORLD_PYTHON=.venv-alfworld/bin/python $(BIN)/python -m pytest tests/conformance $(ARGS)
 
@@ -110,6 +112,10 @@ $(VENV)/.run: requirements.txt requirements.lock pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: requirements-dev.txt $(VENV)/.run
 	$(PIP) -r requirements-dev.txt -c requirements.lock
+	@touch $@
+
+$(VENV)/.reasoning-gym: $(VENV)/.%: requirements-%.txt $(VENV)/.run
+	$(PIP) -r $<
 	@touch $@
 
 $(VENV)/.bfcl $(VENV)/.tau2: $(VENV)/.%: requirements-%.txt $(VENV)/.run

@@ -1,0 +1,7 @@
+"""Procedural reasoning tasks of the package reasoning-gym, with its own answers and scores."""
+
+from turnwise.envs.reasoning_gym.environment import ReasoningGymEnv
+from turnwise.envs.reasoning_gym.experts import Mistakes
+from turnwise.envs.reasoning_gym.session import ReasoningSession
+
+__all__ = ["Mistakes", "ReasoningGymEnv", "ReasoningSession"]

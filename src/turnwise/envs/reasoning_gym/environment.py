@@ -1,0 +1,146 @@
+"""``env=reasoning_gym``: procedural tasks of the package reasoning-gym (arXiv:2505.24760), scored by it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from turnwise.envs.environment import check_horizon
+from turnwise.envs.reasoning_gym.experts import ClumsyExpert, GoodExpert, Mistakes
+from turnwise.envs.reasoning_gym.package import NUMBERS, Dataset, Item
+from turnwise.envs.reasoning_gym.session import Form, ReasoningSession
+from turnwise.envs.remembered import LastTasks
+from turnwise.envs.scripted import ScriptedEnv
+from turnwise.errors import InputError
+from turnwise.types import Task
+
+NAME = "reasoning_gym"
+EASY: Mapping[str, Mapping[str, Any]] = {
+    "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
+}
+_MISSES = 2000  # items in a row that are no new question of a split, after which a data set counts as used up
+_SHARES = ("train", "train", "seen", "unseen")  # of the questions
+
+
+class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
+    """Questions of several data sets in turn. See ``turnwise.envs.environment.Environment``.
+
+    A hash of its text decides a question's split, so that no question of one split occurs in another, whatever the seeds.
+
+    Args:
+        tasks: name of a data set -> its settings; ``level`` stands for a level of its curriculum. None: ``EASY``.
+        unseen: other data sets or settings for the split ``unseen``; None: those of ``tasks``.
+        horizon: answers that may be given to a question.
+        threshold: score from which an answer wins.
+        reply: ``bare`` or ``tags``, see :class:`~turnwise.envs.reasoning_gym.session.ReasoningSession`.
+        kept: how many questions are kept in memory.
+        mistakes: probabilities of the clumsy expert.
+
+    Raises:
+        MissingReasoningGymError: the package is not installed; the message says how.
+        InputError: a data set or setting cannot be used.
+        ValueError: a number is out of its range.
+    """
+
+    name = NAME
+    good, clumsy = GoodExpert, ClumsyExpert
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Mapping[str, Any] | None] | None = None,
+        unseen: Mapping[str, Mapping[str, Any] | None] | None = None,
+        horizon: int = 1,
+        threshold: float = 1.0,
+        reply: Form = "bare",
+        kept: int = 1024,
+        mistakes: Mistakes | None = None,
+    ) -> None:
+        if not 0 < threshold <= 1:
+            raise ValueError(f"threshold: scores lie in [0, 1], so it lies in (0, 1], got {threshold}")
+        if reply not in get_args(Form):
+            raise ValueError(f"reply: must be {' or '.join(get_args(Form))}, got {reply!r}")
+        if kept < 1:
+            raise ValueError(f"kept must be at least 1, got {kept}")
+        tasks = EASY if tasks is None else tasks
+        if not tasks or unseen == {}:
+            raise ValueError(f"{'unseen' if tasks else 'tasks'}: name at least one data set of reasoning-gym")
+        self.horizon, self.threshold, self.form = check_horizon(horizon), float(threshold), reply
+        self.mistakes = mistakes or Mistakes()
+        self._datasets: dict[str, Dataset] = {}
+        self._train = [self._dataset(name, given or {}, "tasks") for name, given in tasks.items()]
+        self._unseen = [self._dataset(name, given or {}, "unseen") for name, given in (unseen or tasks).items()]
+        self._items = LastTasks(self._item, kept)
+
+    def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
+        datasets = self._unseen if split == "unseen" else self._train
+        streams = [self._new(dataset, split, seed) for dataset in datasets]
+        return [next(streams[place % len(streams)]) for place in range(count)]
+
+    def _new(self, dataset: Dataset, split: str, seed: int) -> Iterator[Task]:
+        """Yields tasks of different questions.
+
+        Raises:
+            InputError: there are no more.
+        """
+        rng = random.Random(f"{NAME} {dataset.name} {seed}")
+        seen: set[str] = set()
+        misses = 0
+        while misses < _MISSES:
+            number = rng.randrange(NUMBERS)
+            question = dataset.item(number).question
+            misses += 1
+            if question in seen or split_of(question) != split:
+                continue
+            misses = 0
+            seen.add(question)
+            data = {"dataset": dataset.name, "settings": dataset.settings, "number": number, "question": question}
+            yield Task(NAME, f"{split}/{dataset.name}/{number}", split, data, dataset.name)
+        raise InputError(
+            f"env.tasks.{dataset.name}: only {len(seen)} questions of the split {split} were found at these settings; lower "
+            "data.trajectories, states.count or eval.tasks, or choose harder settings"
+        )
+
+    def begin(self, task: Task) -> ReasoningSession:
+        """Opens an episode.
+
+        Raises:
+            ValueError: the task's data is no question of this package at this version.
+        """
+        item = self._items(task)
+        return ReasoningSession(task, self._of(task), item, self.horizon, self.threshold, self.form)
+
+    def _of(self, task: Task) -> Dataset:
+        return self._dataset(str(task.data.get("dataset")), task.data.get("settings") or {}, f"task {task.id}")
+
+    def _item(self, task: Task) -> Item:
+        number = task.data.get("number")
+        if not isinstance(number, int) or not 0 <= number < NUMBERS:
+            raise ValueError(f"task {task.id}: number: items have numbers from 0 to {NUMBERS}, got {number!r}")
+        item = self._of(task).item(number)
+        if item.question != task.data.get("question", item.question):
+            raise ValueError(f"task {task.id}: this version of reasoning-gym asks something else under its number")
+        return item
+
+    def _dataset(self, name: str, settings: Mapping[str, Any], key: str) -> Dataset:
+        place = json.dumps([name, dict(settings)], sort_keys=True)
+        if place not in self._datasets:
+            self._datasets[place] = Dataset(name, settings, key)
+        return self._datasets[place]
+
+    def unknown(self, session: ReasoningSession) -> str:
+        if session.item.answer is None:
+            return "(reasoning-gym's generator) gives no answer"
+        score = session.score(session.write(session.item.answer))
+        return "" if score >= self.threshold else f"(reasoning-gym's generator) gives an answer that scores {score:.2f}"
+
+    def accepts(self, session: ReasoningSession, action: str, expert: str) -> bool:
+        """Whether the package's score of the answer reaches the threshold; the expert's action does not count."""
+        return session.score(action) >= self.threshold
+
+
+def split_of(question: str) -> str:
+    """Returns the split of a question: one half of all questions is train, a quarter seen and a quarter unseen."""
+    return _SHARES[hashlib.sha256(question.encode()).digest()[0] % len(_SHARES)]

@@ -1,0 +1,44 @@
+"""Scripted experts of ``env=reasoning_gym``: they give the package's own answer."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+
+from turnwise.envs.experts import Chances, Clumsy, Expert
+from turnwise.envs.reasoning_gym.session import ReasoningSession
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes(Chances):
+    """Probabilities per turn of the clumsy expert. It never errs in the last turn, and so never where there is only one."""
+
+    slip: float = 0.25  # the answer with one letter or digit changed
+    empty: float = 0.05  # a reply without an answer
+
+
+class GoodExpert(Expert[ReasoningSession]):
+    """Gives the package's answer."""
+
+    def best(self, session: ReasoningSession) -> str:
+        return session.write(str(session.item.answer))
+
+
+class ClumsyExpert(Clumsy[ReasoningSession], GoodExpert):
+    """The good expert with :class:`Mistakes`, from which it recovers."""
+
+    def has_room(self, session: ReasoningSession) -> bool:
+        return session.horizon - session.turns > 1
+
+    def _slip(self, session: ReasoningSession) -> str | None:
+        answer = str(session.item.answer)
+        places = [i for i, c in enumerate(answer) if c in string.digits or c in string.ascii_letters]
+        if not places:
+            return None
+        at = self.rng.choice(places)
+        kind = string.digits if answer[at] in string.digits else string.ascii_lowercase
+        other = self.rng.choice([c for c in kind if c != answer[at]])
+        return session.write(answer[:at] + other + answer[at + 1 :])
+
+    def _empty(self, session: ReasoningSession) -> str | None:
+        return session.write("?")

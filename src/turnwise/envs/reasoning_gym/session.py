@@ -1,0 +1,79 @@
+"""A live episode of ``env=reasoning_gym``: one question, answered once or with further tries."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Literal
+
+from turnwise.data.toolcalls.reply import ToolCallError, split_thinking
+from turnwise.envs.environment import Step, check_open
+from turnwise.envs.reasoning_gym.package import Dataset, Item
+from turnwise.types import Message, Task
+
+Form = Literal["bare", "tags"]
+HOW = "Think as long as you need, then put the final answer, and nothing else, between <answer> and </answer>."
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class ReasoningSession:
+    """See ``turnwise.envs.environment.Session``. Each reply is an answer and is paid its score; all state is numbers.
+
+    Args:
+        horizon: answers that may be given; the first that reaches ``threshold`` ends the episode.
+        threshold: score from which an answer wins.
+        form: ``bare``, the whole reply is the answer, or ``tags``, what stands between the last <answer> and </answer>.
+    """
+
+    def __init__(self, task: Task, dataset: Dataset, item: Item, horizon: int, threshold: float, form: Form) -> None:
+        self.task, self.dataset, self.item = task, dataset, item
+        self.horizon, self.threshold, self.form = horizon, threshold, form
+        self.turns = 0
+        self.done = self.won = False
+
+    def opening(self) -> list[Message]:
+        """Returns the package's question; with ``tags`` a system message before it says how to answer."""
+        system: list[Message] = [{"role": "system", "content": HOW}] if self.form == "tags" else []
+        return [*system, {"role": "user", "content": self.item.question}]
+
+    def answer(self, action: str) -> str:
+        """Returns the answer in a reply, without thinking and outer whitespace; empty where there is none."""
+        try:
+            text = split_thinking(action)[1]
+        except ToolCallError:
+            return ""
+        if self.form == "bare":
+            return text.strip()
+        found = _TAGGED.findall(text)
+        return str(found[-1]).strip() if found else ""
+
+    def write(self, answer: str) -> str:
+        """Returns an answer as a reply."""
+        return answer if self.form == "bare" else f"<answer>{answer}</answer>"
+
+    def score(self, action: str) -> float:
+        """Returns the package's score of a reply, in [0, 1]; no answer scores 0."""
+        answer = self.answer(action)
+        return self.dataset.score(self.item, answer) if answer else 0.0
+
+    def step(self, action: str) -> Step:
+        """Scores a reply.
+
+        Raises:
+            RuntimeError: the episode is over.
+        """
+        check_open(self.task, self.done, self.turns)
+        score = self.score(action)
+        self.turns += 1
+        self.won = score >= self.threshold
+        self.done = self.won or self.turns >= self.horizon
+        text = f"The score is {score:.2f}." + ("" if self.done else " Answer again.")
+        return Step(text, score, self.done, self.won, {"score": score})
+
+    def fork(self) -> ReasoningSession:
+        """Returns an independent copy; the question is only read."""
+        return copy.copy(self)
+
+    def admissible(self) -> list[str]:
+        """Returns nothing: answers are free text."""
+        return []
