@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class MTGRPO:
         outcome_weight: lambda.
         turn_reward: ``reward``: what the environment pays for a turn, or a key of what it says of it, such as ``admissible``:
             the action was one that the world could carry out (the paper pays calls that ran).
+        turn_offset: added to each of these rewards. With ``admissible`` and -1 a turn that could not be carried out costs 1 and
+            any other nothing; with 0 ``unbiased`` is paid for every turn it can add. ``naive`` is the same with any offset.
         eps: added to the std.
         tolerance: std at or below which rewards count as equal.
         zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
@@ -50,6 +53,7 @@ class MTGRPO:
     form: Literal["naive", "unbiased"] = "naive"
     outcome_weight: float = 1.0
     turn_reward: str = PAID
+    turn_offset: float = 0.0
     eps: float = 1e-6
     tolerance: float = 1e-6
     zero_variance: ZeroVariance = "drop"
@@ -60,6 +64,8 @@ class MTGRPO:
             raise ValueError(f"form must be naive or unbiased, got {self.form!r}")
         if not self.outcome_weight >= 0:
             raise ValueError(f"outcome_weight must be at least 0, got {self.outcome_weight}")
+        if not math.isfinite(self.turn_offset):
+            raise ValueError(f"turn_offset must be a finite number, got {self.turn_offset}")
 
     @property
     def wants_refill(self) -> bool:
@@ -80,7 +86,7 @@ class MTGRPO:
         if tree.stopped:
             return spread(tree, {})
         total = finite_rewards(tree, rewards, "total")
-        turns = {leaf: paid(tree, leaf, self.turn_reward) for leaf in total}
+        turns = {leaf: [r + self.turn_offset for r in paid(tree, leaf, self.turn_reward)] for leaf in total}
         found = self._naive(total, turns) if self.form == "naive" else self._unbiased(tree, total, turns)
         if any(any(values) for values in found.values()) or self.zero_variance == "keep":
             return spread_turns(tree, found)

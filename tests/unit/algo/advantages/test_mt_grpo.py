@@ -51,6 +51,9 @@ def test_the_worlds_verdict_can_be_what_a_turn_is_paid() -> None:
         turn.info["admissible"] = admissible
     out = MTGRPO(eps=0.0, turn_reward="admissible")(tree, {"total": [0.0, 0.0]})
     assert out.advantage == pytest.approx([1, 0, -1, 0]) and out.weight == [1] * 4
+    # as a cost: G is 0 - 0 + lambda R for the first, -1 + lambda R for the other
+    cost = MTGRPO(form="unbiased", turn_reward="admissible", turn_offset=-1.0)(tree, {"total": [0.0, 0.0]})
+    assert cost.advantage == pytest.approx([1, 0, -1, 0])
     with pytest.raises(InputError, match=r"turn 0 has no info\['valid'\].*admissible"):
         MTGRPO(turn_reward="valid")(tree, {"total": [0.0, 0.0]})
     tree.turns[0].info["admissible"] = math.nan
@@ -149,6 +152,14 @@ def test_order_and_a_shift_of_outcomes_change_nothing(drawn, form, shift) -> Non
     assert [other.weight[n] for n in number] == ours.weight
 
 
+@settings(deadline=None)
+@given(trees(), st.floats(-5, 5))
+def test_the_naive_form_does_not_see_an_offset_of_the_rewards_of_turns(drawn, offset) -> None:
+    tree, total = drawn
+    plain, moved = MTGRPO(eps=0.0), MTGRPO(eps=0.0, turn_offset=offset)
+    assert moved(tree, {"total": total}).advantage == pytest.approx(plain(tree, {"total": total}).advantage, abs=1e-6)
+
+
 def gradients(form: str, stop: float, pays: float, won: tuple[float, float]) -> tuple[float, float]:
     """(expected estimate, true gradient) of E[return] by the logit of stopping, over all pairs of rollouts of a small world.
 
@@ -185,6 +196,7 @@ def test_the_naive_form_does_not_see_what_going_on_is_worth() -> None:
 
 def test_settings_out_of_range_are_named() -> None:
     wrong = {"eps": -1, "tolerance": math.nan, "zero_variance": "hide", "form": "fair", "outcome_weight": -1}
+    wrong["turn_offset"] = math.inf
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             MTGRPO(**{name: value})
