@@ -28,6 +28,9 @@ class Words:
 
     calls: int
 
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
+        raise NotImplementedError("no conversation of this world begins anew")
+
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
         return list(BRIDGE)
 

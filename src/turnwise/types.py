@@ -89,6 +89,7 @@ class Turn:
     logprobs: list[float]  # of action_ids, under the policy and the sampling settings that wrote them
     text: str = ""  # the action as the environment saw it
     observation_ids: list[int] = field(default_factory=list)  # no loss; empty where the episode ended
+    anew: bool = False  # ``observation_ids`` are a conversation of their own: the turns below see nothing that stands before them
     observation: str = ""
     done: bool = False  # the environment ended the episode here
     reward: float = 0.0  # what the environment paid for this step
@@ -135,6 +136,23 @@ class RolloutTree:
             path.append(leaf)
             leaf = self.turns[leaf].parent
         return path[::-1]
+
+    def first_leaves(self) -> list[int]:
+        """For each turn the first leaf below it (itself, if it is one)."""
+        first = list(range(len(self.turns)))
+        for i in range(len(self.turns) - 1, -1, -1):
+            parent = self.turns[i].parent
+            if parent >= 0 and (first[parent] == parent or first[i] < first[parent]):
+                first[parent] = first[i]
+        return first
+
+    def history(self, turn: int) -> list[int]:
+        """Returns the tokens that the policy sees when it continues ``turn`` (-1: the root)."""
+        ids = list(self.state.ids)
+        for each in map(self.turns.__getitem__, self.path(turn)):
+            ids = [] if each.anew else ids + each.action_ids
+            ids += each.observation_ids
+        return ids
 
 
 @dataclass(slots=True)

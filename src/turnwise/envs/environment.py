@@ -32,6 +32,9 @@ class Step:
     won: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Message, ...] = ()  # the observation as chat messages (answers of tools); empty: one user message
+    conversation: tuple[
+        Message, ...
+    ] = ()  # what the policy reads next where that does not continue what it has read so far
 
     @property
     def shown(self) -> tuple[Message, ...]:

@@ -12,7 +12,7 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.engines.engine import Sample
 from turnwise.engines.schedule import Begin, Request, schedule_of
-from turnwise.envs.environment import EnvironmentFault, Step, environment_of
+from turnwise.envs.environment import EnvironmentFault, Step, environment_of, tools_of
 from turnwise.rollouts.answers import Answers
 from turnwise.rollouts.branch import Branch
 from turnwise.rollouts.group import Group
@@ -137,12 +137,21 @@ class Live:
             turn.info["role"] = step.messages[-1]["role"]
         if step.done or (player.max_turns is not None and branch.depth >= player.max_turns):
             return False
-        bridge = player.chat.bridge(step.shown, turn.truncated)
-        branch.length += len(turn.action_ids) + len(bridge)
+        turn.anew = bool(step.conversation)
+        if turn.anew:
+            seen = player.chat.prompt(step.conversation, tools_of(session))
+            branch.length = len(seen)
+        else:
+            seen = player.chat.bridge(step.shown, turn.truncated)
+            branch.length += len(turn.action_ids) + len(seen)
         if branch.length + player.sampling.max_tokens > player.max_length:
             return False
-        turn.observation_ids = bridge
-        self.engine.extend(branch.node, bridge)
+        turn.observation_ids = seen
+        if turn.anew:
+            self._close(branch.node)
+            branch.node = self._open(self.engine.open(seen, near=branch.tree.state.task.id))
+        else:
+            self.engine.extend(branch.node, seen)
         return True
 
     # -- where rollouts begin ------------------------------------------------------------------------------------------
@@ -152,10 +161,8 @@ class Live:
         if count == 0:
             return []
         state = tree.state
-        ids, actions = list(state.ids), list(state.actions)
-        for t in tree.path(turn):
-            ids += tree.turns[t].action_ids + tree.turns[t].observation_ids
-            actions.append(tree.turns[t].text)
+        ids = tree.history(turn)
+        actions = [*state.actions, *(tree.turns[t].text for t in tree.path(turn))]
         origin = self._open(self.engine.open(ids, near=state.task.id))
         first = len(tree.turns)  # a number no earlier branch of this tree has had
         branches: list[Branch] = []

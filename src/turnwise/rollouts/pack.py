@@ -7,9 +7,8 @@ whose log-prob it needs, so merging changes no number. Targets are not deduplica
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -107,16 +106,6 @@ class _Row:
         self.items: list[_Item] = []
 
 
-def first_leaves(tree: RolloutTree) -> list[int]:
-    """For each turn the first leaf below it (itself, if it is one): the sample to which its tokens are counted."""
-    first = list(range(len(tree.turns)))
-    for i in range(len(tree.turns) - 1, -1, -1):
-        parent = tree.turns[i].parent
-        if parent >= 0 and (first[parent] == parent or first[i] < first[parent]):
-            first[parent] = first[i]
-    return first
-
-
 def pack(
     trees: Sequence[RolloutTree],
     credits: Sequence[Credit],
@@ -140,7 +129,7 @@ def pack(
     order = sorted(trained, key=lambda i: (trees[i].state.trajectory or trees[i].state.id, len(trees[i].state.ids), i))
     for index in order:
         tree, credit = trees[index], credits[index]
-        sample_of = credit.sample or first_leaves(tree)
+        sample_of = credit.sample or tree.first_leaves()
         samples = {sample for sample, weight in zip(sample_of, credit.weight, strict=True) if weight}
         share = 1 / (len(trained) * len(samples))
         sequence_of: dict[int, int] = {}
@@ -155,13 +144,11 @@ def pack(
             if not wanted:
                 continue
             path = path[: path.index(wanted[-1]) + 1]  # nothing after the last trained turn is needed
-            segments = [ids for t in path for ids in (tree.turns[t].action_ids, tree.turns[t].observation_ids)][:-1]
-            row, at = _place(
-                rows, tree.state.ids, [token for ids in segments for token in ids], row_tokens, merge, root
-            )
+            row, at = _place(rows, tree.state.ids, _segments(tree, path), row_tokens, merge, root)
             root = (row, at)
-            for t, (action, observation) in zip(path, _pairs(segments), strict=True):
-                nodes = row.trie.add(action, at)
+            for t in path:
+                turn = tree.turns[t]
+                nodes = row.trie.add(turn.action_ids, at)
                 if t in wanted:
                     done.add(t)
                     sequence = sequence_of.setdefault(sample_of[t], sequences)
@@ -169,21 +156,29 @@ def pack(
                     _add_items(row, tree, credit, t, nodes, at, turns, sequence, share)
                     turns += 1
                     tokens += len(nodes)
-                at = row.trie.add(observation, nodes[-1])[-1] if observation else nodes[-1]
+                if t != path[-1]:
+                    at = [nodes[-1], *row.trie.add(turn.observation_ids, -1 if turn.anew else nodes[-1])][-1]
     batches = [_batch(chunk) for chunk in _chunks(rows, batch_tokens)]
     counts = Counts(tokens=tokens, sequences=sequences, turns=turns)
     return Update(batches, counts, sum(len(row.trie) for row in rows), path_tokens)
 
 
-def _pairs(segments: Sequence[Sequence[int]]) -> Iterable[tuple[Sequence[int], Sequence[int]]]:
-    """(action, observation) of each turn; the last turn's observation is not needed."""
-    return zip_longest(segments[::2], segments[1::2], fillvalue=())
+def _segments(tree: RolloutTree, path: Sequence[int]) -> list[list[int]]:
+    """The tokens of a path without its last observation, a list for each conversation. The first continues the state."""
+    found: list[list[int]] = [[]]
+    for t in path:
+        turn = tree.turns[t]
+        found[-1] += turn.action_ids
+        if t != path[-1]:
+            found += [[] for _ in range(turn.anew)]
+            found[-1] += turn.observation_ids
+    return found
 
 
 def _place(
     rows: list[_Row],
     state: Sequence[int],
-    rest: Sequence[int],
+    segments: Sequence[Sequence[int]],
     row_tokens: int,
     merge: bool,
     root: tuple[_Row, int] | None,
@@ -193,7 +188,7 @@ def _place(
     It is the open row, if the path shares enough with it and still fits, otherwise a new one.
 
     Args:
-        rest: the path's tokens after the state.
+        segments: the path's tokens after the state, in conversations.
         root: the answer for an earlier path of the same tree, which spares looking for the state again.
     """
     if merge and rows:
@@ -203,8 +198,8 @@ def _place(
         else:
             shared, at = row.trie.shared(state)
         if shared == len(state):
-            shared += row.trie.shared(rest, at)[0]
-        grown = len(row.trie) + len(state) + len(rest) - shared
+            shared += row.trie.shared(segments[0], at)[0]
+        grown = len(row.trie) + len(state) + sum(map(len, segments)) - shared
         if shared >= MERGE * len(state) and grown <= row_limit(shared, row_tokens):
             return row, row.trie.add(state)[-1] if shared < len(state) else at
     rows.append(_Row())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
@@ -27,6 +27,8 @@ KEPT = 10_000  # episodes, and verdicts on actions, remembered between collectio
 
 class Chat(Protocol):
     """What sampling needs of the tokenizer (``data.chat.ChatTokens``)."""
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]: ...
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]: ...
 

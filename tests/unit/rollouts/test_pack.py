@@ -64,7 +64,18 @@ def branching(rng: random.Random) -> list[RolloutTree]:
     return [tree]
 
 
-SHAPES = {"flat": flat_group, "local": local_groups, "branching": branching}
+def begun_anew(rng: random.Random) -> list[RolloutTree]:
+    """Episodes whose agents begin another conversation: after the first turn, after the second, twice, and below a branch."""
+    (tree,) = branching(rng)
+    for place in (0, 4, 7):
+        tree.turns[place].anew = True
+    for place in (1, 2):  # these see the same conversation from its first token on
+        tree.turns[place].anew = True
+        tree.turns[place].observation_ids = tokens(random.Random(7), 9)
+    return [tree]
+
+
+SHAPES = {"flat": flat_group, "local": local_groups, "branching": branching, "anew": begun_anew}
 
 
 def credit_of(trees: list[RolloutTree], rng: random.Random) -> list[Credit]:
@@ -105,8 +116,8 @@ def unpacked(
     for tree in trees:
         for place, node in enumerate(tree.turns):
             history = list(tree.state.ids)
-            for above in tree.path(node.parent):
-                history += tree.turns[above].action_ids + tree.turns[above].observation_ids
+            for above in map(tree.turns.__getitem__, tree.path(node.parent)):
+                history = ([] if above.anew else history + above.action_ids) + above.observation_ids
             ids = torch.tensor([history + node.action_ids])
 
             def logprobs(ids: Tensor = ids, start: int = len(history), node: Turn = node) -> Tensor:
@@ -217,6 +228,19 @@ def test_a_tree_worked_by_hand() -> None:
     assert batch.items.advantage_K.tolist() == [0.5, 0.25, -1.0, -1.0]
     assert (update.counts.tokens, update.counts.turns, update.counts.sequences) == (4, 3, 2)
     assert (update.stored_tokens, update.path_tokens) == (6, 2 + 3 + 2 + 2)
+
+
+def test_a_conversation_that_begins_anew_stands_beside_the_state() -> None:
+    """Root 1 2; action 3, then the conversation 8 9 with the action 4: its positions start at 0, and it sees neither 1 nor 3."""
+    tree = RolloutTree(State("s", TASK, (1, 2)))
+    tree.turns = [Turn(-1, [3], [-1.0], observation_ids=[8, 9], anew=True), Turn(0, [4], [-2.0])]
+    (batch,) = pack([tree], [Credit([1.0, 1.0], [1.0, 1.0])]).batches
+    assert batch.ids_BS.tolist() == [[1, 2, 3, 8, 9, 4]]
+    assert batch.position_BS.tolist() == [[0, 1, 2, 0, 1, 2]]
+    assert batch.end_BS.tolist() == [[3, 3, 3, 6, 6, 6]]
+    assert (batch.source_U.tolist(), batch.target_U.tolist()) == ([1, 4], [3, 4])
+    assert tree.history(-1) == [1, 2]
+    assert tree.history(0) == [8, 9]
 
 
 def test_turns_without_weight_are_context_only() -> None:

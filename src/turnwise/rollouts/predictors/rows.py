@@ -76,20 +76,29 @@ def _spines(number: int, tree: RolloutTree, turns: Collection[int]) -> Iterator[
     for leaf in tree.leaves() or [-1]:
         path = [-1, *tree.path(leaf)]
         if asked := missing.intersection(path):
-            yield _spine(number, tree, path, asked)
+            yield from _split(number, tree, path, asked)
             missing -= asked
     if missing:
         raise ValueError(f"state {tree.state.id!r} has no turns {sorted(missing)}")
 
 
-def _spine(number: int, tree: RolloutTree, path: Sequence[int], asked: set[int]) -> _Spine:
+def _split(number: int, tree: RolloutTree, path: Sequence[int], asked: set[int]) -> Iterator[_Spine]:
+    """The conversations of a path, each as far as its last history that is asked about."""
     spine = _Spine([])
     for turn in path:
-        spine.ids += tree.state.ids if turn < 0 else tree.turns[turn].action_ids + tree.turns[turn].observation_ids
+        if turn >= 0 and tree.turns[turn].anew:
+            yield from _cut(spine)
+            spine = _Spine(list(tree.turns[turn].observation_ids))
+        else:
+            spine.ids += tree.state.ids if turn < 0 else tree.turns[turn].action_ids + tree.turns[turn].observation_ids
         if turn in asked:
             spine.lasts.append(((number, turn), len(spine.ids) - 1))
-    spine.ids = spine.ids[: spine.lasts[-1][1] + 1]
-    return spine
+    yield from _cut(spine)
+
+
+def _cut(spine: _Spine) -> Iterator[_Spine]:
+    if spine.lasts:
+        yield _Spine(spine.ids[: spine.lasts[-1][1] + 1], spine.lasts)
 
 
 def _histories(row: _Row) -> Histories:

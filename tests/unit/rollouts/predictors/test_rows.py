@@ -19,8 +19,8 @@ Grown = Callable[..., RolloutTree]
 
 def history(tree: RolloutTree, turn: int) -> list[int]:
     ids = list(tree.state.ids)
-    for t in tree.path(turn):
-        ids += tree.turns[t].action_ids + tree.turns[t].observation_ids
+    for each in map(tree.turns.__getitem__, tree.path(turn)):
+        ids = ([] if each.anew else ids + each.action_ids) + each.observation_ids
     return ids
 
 
@@ -37,6 +37,7 @@ def forest(grown: Grown) -> list[RolloutTree]:
     ]
 
 
+@pytest.mark.parametrize("anew", [(), (1, 2)], ids=["one conversation", "begun anew"])
 @pytest.mark.parametrize("batch_tokens", [8192, 90, 1])
 def test_values_are_those_of_each_history_alone(
     make_model: Callable[..., Any],
@@ -44,7 +45,11 @@ def test_values_are_those_of_each_history_alone(
     kind: str,
     forest: list[RolloutTree],
     batch_tokens: int,
+    anew: tuple[int, ...],
 ) -> None:
+    for tree in forest[:2]:
+        for turn in anew:
+            tree.turns[turn].anew = True
     judge = critic(kind)
     plain = backbone(make_model(kind, False))  # the same weights under the library's own attention
     wanted = [branchable(tree) for tree in forest]
