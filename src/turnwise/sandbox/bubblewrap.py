@@ -19,11 +19,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from turnwise.sandbox import leash
+from turnwise.sandbox.door import Door, Passage
 from turnwise.sandbox.python import PythonServer
 from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, SandboxFault
-from turnwise.sandbox.seccomp import broker, confined
+from turnwise.sandbox.seccomp import broker, confined, connected
 from turnwise.sandbox.tree import Tree, opened, read_tree, write_tree
-from turnwise.sandbox.walls import DISKS, command_walls, interpreter, refused, server_walls
+from turnwise.sandbox.walls import DISKS, command_walls, interpreter, readable, refused, server_walls
 from turnwise.sandbox.watch import Watched, children, descendants, watch
 
 NOBODY = 65534
@@ -39,39 +40,42 @@ _START = 30.0  # seconds after which a bwrap that has not started its command is
 class Bubblewrap:
     """See :class:`turnwise.sandbox.sandbox.Sandbox`.
 
-    Inside there are the host's /usr, read-only, a work folder in memory, and no other file of the host; no network and no
-    sockets; only processes of the sandbox; no capabilities. A filter of system calls holds for all of it. Root becomes ``nobody``
-    first, because the kernel does not limit the number of root's processes. The host reads and writes the work folder only while
-    no process of the command runs.
+    Inside there are the host's /usr, read-only, a work folder in memory, and no other file of the host; no network, and no
+    sockets except for a command with a door; only processes of the sandbox; no capabilities. A filter of system calls holds for
+    all of it. Root becomes ``nobody`` first, because the kernel does not limit the number of root's processes. The host reads and
+    writes the work folder only while no process of the command runs.
 
     Args:
         limits: of each call.
         python: the interpreter of snippets, which is also first on the path of commands. None: the interpreter of this process
             if the sandbox may read it, else /usr/bin/python3.
+        reads: further folders of the host that can be read inside.
 
     Raises:
-        InputError: there is no filter for this kind of machine.
+        InputError: there is no filter for this kind of machine, or no such folder.
     """
 
     name = "bubblewrap"
 
-    def __init__(self, limits: Limits | None = None, python: str | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()) -> None:
         self.limits = limits or Limits()
         self.owner = NOBODY if os.getuid() == 0 else None
-        self.python_path, self._folders = interpreter(python, self.owner is not None)
+        self.python_path, folders = interpreter(python, self.owner is not None)
+        self._folders = [*folders, *(folder for folder in map(readable, reads) if folder not in folders)]
         self._filter, self._server_filter = confined(), broker()
         self._server: PythonServer | None = None
         self._mark = ""  # a word on the command line of every process of this sandbox
         self._leash: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def shell(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
+    def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
         """Run a command in a fresh folder; see ``Sandbox``."""
         if no := refused(command):
             return no, tree
         with ExitStack() as stack:
+            passage = Passage(door, stack, self.python_path) if door else None
             try:
-                process, reports = self._start(command, stack)
+                process, reports = self._start(command, stack, passage)
                 disks = _enter(process, reports, stack)
                 with _acting_as(self.owner):
                     write_tree(tree, disks[0])
@@ -81,7 +85,10 @@ class Bubblewrap:
                 raise SandboxFault(f"the work folder: {error}") from error
             assert process.stdin is not None
             process.stdin.close()  # the command may begin
-            seen = watch(_Running(process), self.limits, disks)
+            running = _Running(process)
+            if passage:
+                passage.open(running.kill)
+            seen = watch(running, self.limits, disks)
             outcome = _judged(seen, _drain(reports))
             try:
                 with _acting_as(self.owner):
@@ -123,7 +130,7 @@ class Bubblewrap:
                 )
             return self._mark
 
-    def _start(self, command: str, stack: ExitStack) -> tuple[subprocess.Popen[bytes], int]:
+    def _start(self, command: str, stack: ExitStack, passage: Passage | None) -> tuple[subprocess.Popen[bytes], int]:
         """Start a bash that waits for the end of its input before it runs the command; the pipe gives bwrap's reports."""
         limits = self.limits
         bounds = {
@@ -135,7 +142,9 @@ class Bubblewrap:
             "t": math.ceil(limits.seconds) + 1,
         }
         script = (
-            "echo; read -r _; exec < /dev/null; ulimit "
+            "echo; read -r _; exec < /dev/null\n"
+            + (passage.prelude if passage else "")
+            + "ulimit "
             + " ".join(f"-{key} {value}" for key, value in bounds.items())
             + "\n"
             + command
@@ -143,14 +152,14 @@ class Bubblewrap:
         walls = command_walls(self.owner, self.python_path, self._folders, limits, self._marked())
         told, tell = os.pipe()
         stack.callback(os.close, told)
-        rules = _pipe_of(self._filter)
+        rules = _pipe_of(connected() if passage else self._filter)
         try:
             process = subprocess.Popen(
                 [*walls, "--seccomp", str(rules), "--json-status-fd", str(tell), "--", "/bin/bash", "-c", script],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(rules, tell),
+                pass_fds=(rules, tell, *([passage.inner] if passage else [])),
             )
         except OSError as error:
             raise SandboxFault(f"bwrap did not start: {error}") from error
@@ -188,12 +197,15 @@ class _Running:
     def members(self) -> list[int]:
         return list(descendants(self.pid))
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill process 1. The outer process ends by itself when no process is left inside."""
+        for child in children(self.pid) or [self.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+    def end(self) -> None:
         if self.process.poll() is None:
-            for child in children(self.pid) or [self.pid]:
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
+            self.kill()
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:

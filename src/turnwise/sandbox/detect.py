@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Literal
 
 from turnwise.sandbox import bubblewrap
@@ -12,19 +13,22 @@ Backend = Literal["auto", "bubblewrap"]
 TRIES = 3  # of bubblewrap before it is called unusable
 
 
-def open_sandbox(backend: Backend = "auto", limits: Limits | None = None, python: str | None = None) -> Sandbox:
+def open_sandbox(
+    backend: Backend = "auto", limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()
+) -> Sandbox:
     """Returns the sandbox of bubblewrap, which is the only back end; ``auto`` means the same.
 
     Raises:
         NoSandboxError: bubblewrap does not work here. Code that a model wrote is then not run at all.
         ValueError: the back end has another name.
+        InputError: a folder of ``reads`` is missing.
     """
     if backend not in ("auto", "bubblewrap"):
         raise ValueError(f"sandbox: the back end is bubblewrap (or auto, which is the same), got {backend!r}")
     for _ in range(TRIES):  # one try may fail because something killed it, or because the machine is busy
         why = bubblewrap.reason()
         if why is None:
-            return bubblewrap.Bubblewrap(limits, python)
+            return bubblewrap.Bubblewrap(limits, python, reads)
     raise NoSandboxError(f"sandbox: what a model writes cannot be run safely here ({why}); {bubblewrap.REMEDY}")
 
 

@@ -9,10 +9,13 @@ what to install.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from turnwise.errors import InputError
 from turnwise.sandbox.tree import Tree
+
+if TYPE_CHECKING:
+    from turnwise.sandbox.door import Door
 
 Stop = Literal["", "time", "memory", "processes", "output", "disk"]
 """The limit that ended a call; empty where it ended by itself."""
@@ -93,10 +96,11 @@ class Sandbox(Protocol):
     name: str
     limits: Limits
 
-    def shell(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
+    def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
         """Run a bash command in a fresh folder that holds ``tree``; the second value is the folder's content afterwards.
 
-        Every process that the command started is dead when this method returns.
+        A command with a ``door`` reaches a server of the host on that port of 127.0.0.1 (``door.py``). Every process that the
+        command started is dead when this method returns.
 
         Raises:
             SandboxFault: the sandbox did not start.

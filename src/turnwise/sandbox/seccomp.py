@@ -43,6 +43,8 @@ _OF_ITSELF = {  # call -> its argument that names a process, which has to be 0, 
 _FCNTL = (0, 1, 2, 3, 1030)  # duplicate a descriptor, read and set its flags, and read the flags of its open file
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # whether it is a terminal, its size, bytes that wait, close on exec
 
+_FAMILIES = (1, 2)  # AF_UNIX and AF_INET
+
 _SPACES = 0x7E020000  # the CLONE_NEW* flags, which make new namespaces
 _SHARING = 0x80040E00  # flags by which a new process shares its folder, open files, signal handlers, semaphores or I/O
 _MEMORY, _VFORK, _THREAD = 0x100, 0x4000, 0x10000
@@ -71,6 +73,19 @@ def broker() -> bytes:
         InputError: the machine is neither x86_64 nor aarch64.
     """
     return _program(_walls([name for name in _REFUSED if name != "socketpair"]))
+
+
+def connected() -> bytes:
+    """Returns the filter of a command with a door (``door.py``): it may have Internet and Unix sockets, in its own network.
+
+    Their buffers count towards no memory limit; the limits of processes and open files bound them.
+
+    Raises:
+        InputError: the machine is neither x86_64 nor aarch64.
+    """
+    _, numbers = calls()
+    rules = _walls([name for name in _REFUSED if name not in ("socket", "socketpair")])
+    return _program([*rules, *_on(numbers["socket"], _only(0, _FAMILIES))])
 
 
 def alone() -> bytes:

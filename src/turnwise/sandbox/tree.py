@@ -10,6 +10,9 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+from turnwise.errors import InputError
 
 _TIME = 1_735_689_600  # 2025-01-01, the date of every file, so that listings do not depend on the time of an episode
 _DEPTH = 32  # folders within folders
@@ -46,6 +49,34 @@ def tree_of(files: Mapping[str, str]) -> Tree:
         for depth in range(1, len(parts)):
             tree.setdefault("/".join(parts[:depth]), None)
         tree[path] = File(files[path].encode())
+    return tree
+
+
+def laid_over(tree: Tree, over: Tree) -> Tree:
+    """Returns a tree with the entries of another one in the place of its own."""
+    files = tuple(f"{path}/" for path, entry in over.items() if entry is not None)
+    kept = {path: entry for path, entry in tree.items() if not (files and path.startswith(files))}
+    return {**kept, **over}
+
+
+def read_folder(path: Path, key: str, most_bytes: int = 64 << 20, most_entries: int = 5000) -> Tree:
+    """Returns the content of a folder of the host.
+
+    Args:
+        key: the option that named it, for messages.
+
+    Raises:
+        InputError: there is no such folder, or it holds more than ``most_bytes`` or ``most_entries``.
+    """
+    try:
+        with opened(str(path.expanduser().resolve())) as folder:
+            tree, whole = read_tree(folder, most_bytes, most_entries)
+    except OSError as error:
+        raise InputError(f"{key}: {path} is no folder that can be read ({error.strerror})") from error
+    if not whole:
+        raise InputError(
+            f"{key}: {path} holds more than {most_bytes >> 20} MiB or {most_entries:,} files; name a smaller folder"
+        )
     return tree
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from turnwise.errors import InputError
 from turnwise.sandbox.sandbox import BOX, CallResult, Limits
 
 PAGE = 4096  # bytes of the smallest file
@@ -100,6 +101,18 @@ def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
     if by_nobody and not all(_open_to_all(Path(place)) for place in own):
         return "/usr/bin/python3", []
     return sys.executable, sorted({place for place in own if not place.startswith("/usr/") and place != "/usr"})
+
+
+def readable(folder: str) -> str:
+    """Returns the whole path of a folder that shall be read inside.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    path = Path(folder).expanduser().resolve()
+    if not path.is_dir():
+        raise InputError(f"sandbox: {folder!r} is no folder; name one that commands may read")
+    return str(path)
 
 
 def _open_to_all(place: Path) -> bool:
