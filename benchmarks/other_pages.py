@@ -117,6 +117,22 @@ def same_run(results: Sequence[Result]) -> str:
     return "\n\n".join(lines)
 
 
+def gateway(results: Sequence[Result]) -> str:
+    """What the gateway of env=agent adds to a request, of the last result."""
+    result = results[-1]
+    rows = [
+        [sessions, f"{row['requests']:,}", f"{row['median_ms']:.2f} ms", f"{row['p95_ms']:.2f} ms"]
+        for sessions, row in result["sessions"].items()
+    ]
+    given = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in result["setting"].items())
+    lines = [
+        table(["sessions side by side", "requests", "added to a request, median", "95 % below"], rows),
+        f"`python benchmarks/gateway.py {given}`: the time of a round trip without that which the rollout takes for its reply. "
+        f"{machines(results)}",
+    ]
+    return "\n\n".join(lines)
+
+
 def by_name(results: Sequence[Result]) -> str:
     """The six methods by their names alone; of a method that several results have, the last one's."""
     methods = {method: row for result in results for method, row in result["methods"].items()}
@@ -220,5 +236,6 @@ ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {
     "longtail": ("scaling.md", longtail),
     "by_name": ("methods/README.md", by_name),
     "probe": ("models.md", probe),
+    "gateway": ("agents.md", gateway),
 }
 """Benchmark -> the page that holds its table, and what makes it."""

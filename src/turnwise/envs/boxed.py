@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,11 +33,13 @@ class Box:
     backend: bubblewrap, or auto, which is the same.
     limits: of each command.
     python: the interpreter inside; None: this one where the sandbox may read it, else /usr/bin/python3.
+    reads: further folders of the host that commands can read, and never write.
     """
 
     backend: Backend = "auto"
     limits: Limits = field(default_factory=lambda: Limits(seconds=3))
     python: str | None = None
+    reads: Sequence[str] = ()
     _sandbox: Sandbox | None = field(default=None, init=False, repr=False, compare=False)
     # rollouts of a group start alike, and most repeat commands
     _results: Remembered[bytes, tuple[CallResult, Tree]] = field(
@@ -89,7 +91,7 @@ class Box:
         """
         with self._lock:
             if self._sandbox is None:
-                self._sandbox = open_sandbox(self.backend, self.limits, self.python)
+                self._sandbox = open_sandbox(self.backend, self.limits, self.python, self.reads)
             return self._sandbox
 
     def _shell(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:

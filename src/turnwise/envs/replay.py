@@ -12,7 +12,7 @@ import json
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn, Protocol
@@ -23,6 +23,10 @@ from turnwise.types import Message, Task
 
 TRIED = 2  # tasks that are played twice at start-up
 _SHOWN = 200  # characters of an observation in a message
+
+
+Opening = tuple[Sequence[Message], Sequence[Mapping[str, Any]]]
+"""The messages and the tools before the first action."""
 
 
 class ReplayDiffersError(InputError):
@@ -93,22 +97,28 @@ class ReplayedSession:
         task: of the episode.
         open_episode: opens a fresh episode of the task.
         horizon: turns, after which the episode is over.
+        known: messages and tools before the first action, where they are known; no episode is opened then before it is needed.
 
     Attributes:
         taken: actions and answers so far. Experts and verifiers that read nothing else never cause a replay.
         tools, form: those of the episode.
     """
 
-    def __init__(self, task: Task, open_episode: Callable[[], Episode], horizon: int) -> None:
+    def __init__(
+        self, task: Task, open_episode: Callable[[], Episode], horizon: int, known: Opening | None = None
+    ) -> None:
         self.task, self.horizon = task, horizon
         self.taken: tuple[Taken, ...] = ()
         self.done = self.won = False
         self._open = open_episode
-        episode = open_episode()
-        self._opening = episode.opening()
-        self.tools = tools_of(episode)
-        self.form: str = getattr(episode, "form", "hermes")
-        self._holder: _Holder | None = self._hold(episode)
+        self.form: str = "hermes"
+        self._holder: _Holder | None = None
+        if known is None:
+            self._holder = self._hold(open_episode())
+            episode = self._holder.episode
+            known = episode.opening(), tools_of(episode)
+            self.form = getattr(episode, "form", self.form)
+        self._opening, self.tools = list(known[0]), tuple(known[1])
 
     def opening(self) -> list[Message]:
         return list(self._opening)
@@ -166,14 +176,14 @@ class ReplayedSession:
         return holder
 
     def _repeated(self) -> _Holder:
-        episode = self._open()
-        if (opening := episode.opening()) != self._opening:
+        holder = self._hold(self._open())  # closes the episode also where this fails
+        if (opening := holder.episode.opening()) != self._opening:
             self._differs(0, _text(self._opening), _text(opening))
         for turn, taken in enumerate(self.taken, start=1):
-            step = self._limited(episode.act(taken.action), turn)
+            step = self._limited(holder.episode.act(taken.action), turn)
             if (seen := _answer(taken.step)) != (again := _answer(step)):
                 self._differs(turn, seen, again)
-        return self._hold(episode)
+        return holder
 
     def _hold(self, episode: Episode) -> _Holder:
         holder = _Holder(episode)
@@ -270,4 +280,4 @@ def _text(messages: Sequence[Any]) -> str:
 
 def _answer(step: Step) -> str:
     """What of an answer has to be the same again: all but ``info``."""
-    return f"{_text(step.shown)} reward={float(step.reward)} done={step.done} won={step.won}"
+    return f"{_text(step.conversation or step.shown)} reward={float(step.reward)} done={step.done} won={step.won}"

@@ -34,21 +34,34 @@ def record_of(row: Mapping[str, Any], source: str) -> dict[str, Any]:
     """
     check_row(row, to_read=True)
     params, action = row[PARAMS], row[ACTION]
-    messages: list[dict[str, Any]] = []
-    if isinstance(params.get("instructions"), str) and params["instructions"].strip():
-        messages.append({"role": "system", "content": params["instructions"]})
-    names: dict[Any, str] = {}
-    for place, item in enumerate(params["input"]):
-        _add(messages, item, names, f"{PARAMS}.input[{place}]")
+    messages = messages_of(params, f"{PARAMS}.")
     reply: dict[str, Any] = {"role": "assistant", "content": action.get("content") or ""}
     if calls := calls_of(action):
         reply = {"role": "assistant", "content": "", "tool_calls": [_call(call) for call in calls]}
     return {
         "id": name_of(source),
         "messages": [*messages, reply],
-        "tools": [_tool(tool) for tool in params.get("tools") or ()],
+        "tools": [nested(tool) for tool in params.get("tools") or ()],
         "pivot": pass_rate(row),
     }
+
+
+def messages_of(params: Mapping[str, Any], where: str = "") -> list[dict[str, Any]]:
+    """Returns the instructions and the input of a request of the Responses API as chat messages.
+
+    Args:
+        where: stands before ``input`` in messages to people.
+
+    Raises:
+        UnusableError: an item has another role or kind than those that are read, or holds no text.
+    """
+    messages: list[dict[str, Any]] = []
+    if isinstance(params.get("instructions"), str) and params["instructions"].strip():
+        messages.append({"role": "system", "content": params["instructions"]})
+    names: dict[Any, str] = {}
+    for place, item in enumerate(params["input"]):
+        _add(messages, item, names, f"{where}input[{place}]")
+    return messages
 
 
 def pass_rate(row: Mapping[str, Any]) -> dict[str, int]:
@@ -134,7 +147,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**named, "type": "function", "function": {"name": call.get("name"), "arguments": call.get("arguments")}}
 
 
-def _tool(tool: Any) -> Any:
+def nested(tool: Any) -> Any:
     """Returns a flat tool in the nested form that chat templates show."""
     if not isinstance(tool, Mapping) or "function" in tool:
         return tool

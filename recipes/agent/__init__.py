@@ -1,0 +1,1 @@
+"""An agent as an example for ``env=agent``."""

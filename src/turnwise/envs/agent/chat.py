@@ -1,0 +1,114 @@
+"""OpenAI's interface for chat completions (``POST /v1/chat/completions``), as far as text and functions go."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from turnwise.data.tool_schema import arguments_of
+from turnwise.envs.agent.conversation import Conversation, RequestError
+from turnwise.types import Message
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+MODEL = "policy"
+
+
+def read(body: Mapping[str, Any]) -> Conversation:
+    """Returns the conversation of a request. What concerns sampling (temperature, limits) is the run's choice, and is not read.
+
+    Raises:
+        RequestError: it asks for what the policy cannot give.
+    """
+    for key, allowed in (("n", (None, 1)), ("logprobs", (None, False)), ("functions", (None, []))):
+        if body.get(key) not in allowed:
+            raise RequestError(f"{key}={body[key]!r:.60} is not supported")
+    form = body.get("response_format")
+    if isinstance(form, Mapping) and form.get("type") != "text":
+        raise RequestError(f"response_format {form.get('type')!r:.60} is not supported: the policy writes as it likes")
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise RequestError("messages must be a list with at least one message")
+    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.get("tools") or ()))
+    read = tuple(_message(message, f"messages[{place}]") for place, message in enumerate(messages))
+    return Conversation(read, tools, bool(body.get("stream")))
+
+
+def text_of(content: Any, where: str) -> str:
+    """Returns a message's text, or the texts of its parts one after the other.
+
+    Raises:
+        RequestError: a part is no text.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None for part in parts]
+    said = [text for text in texts if isinstance(text, str)]
+    if len(said) < len(texts):
+        raise RequestError(f"{where}.content holds something else than text, which the policy cannot read")
+    return "".join(said)
+
+
+def written(reply: Message, name: str) -> dict[str, Any]:
+    """Returns the answer to a request that does not stream.
+
+    Args:
+        name: the answer's id.
+    """
+    message: dict[str, Any] = {"role": "assistant", "content": reply["content"] or None, "refusal": None}
+    if calls := [_flat(call) for call in reply.get("tool_calls") or ()]:
+        message["tool_calls"] = calls
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls" if calls else "stop"}
+    return {**_head(name, "chat.completion"), "choices": [choice]}
+
+
+def events(reply: Message, name: str) -> Iterator[str]:
+    """Yields the events of a request that streams. A reply is complete when it comes, so each part of it is one event."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    if reply["content"]:
+        deltas.append({"content": reply["content"]})
+    calls = [_flat(call) for call in reply.get("tool_calls") or ()]
+    deltas += [{"tool_calls": [{"index": place, **call}]} for place, call in enumerate(calls)]
+    ends: list[tuple[dict[str, Any], str | None]] = [(delta, None) for delta in deltas]
+    for delta, reason in [*ends, ({}, "tool_calls" if calls else "stop")]:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        yield f"data: {json.dumps({**_head(name, 'chat.completion.chunk'), 'choices': [choice]})}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def _head(name: str, kind: str) -> dict[str, Any]:
+    return {"id": name, "object": kind, "created": int(time.time()), "model": MODEL}
+
+
+def _flat(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {"name": function["name"], "arguments": json.dumps(function["arguments"])}}
+
+
+def _message(message: Any, where: str) -> dict[str, Any]:
+    role = ROLES.get(str(message.get("role"))) if isinstance(message, Mapping) else None
+    if role is None:
+        raise RequestError(f"{where} needs one of the roles {', '.join(ROLES)}")
+    read: dict[str, Any] = {"role": role, "content": text_of(message.get("content"), where)}
+    if calls := message.get("tool_calls"):
+        read["tool_calls"] = [_call(call, where) for call in calls]
+    for key in ("tool_call_id", "name"):
+        if isinstance(message.get(key), str):
+            read[key] = message[key]
+    return read
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    try:
+        function = {"name": str(call["function"]["name"]), "arguments": arguments_of(call)}
+    except (TypeError, KeyError, ValueError) as error:
+        raise RequestError(f"{where}.tool_calls holds a call that cannot be read ({error})") from error
+    return {"id": str(call.get("id", "")), "type": "function", "function": function}
+
+
+def _tool(tool: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
+        raise RequestError(f"{where} must be a function; the policy has no tools of its own")
+    return tool

@@ -1,0 +1,63 @@
+"""An agent's program while it runs in the sandbox, in a thread of its own."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+from turnwise.envs.agent.gateway import Desk, Gateway
+from turnwise.sandbox.door import HOST, Door
+from turnwise.sandbox.sandbox import CallResult, Sandbox
+from turnwise.sandbox.tree import Tree
+
+PORT = 8000  # inside, where nothing else listens
+
+
+class Program:
+    """Starts a command that finds the gateway in ``OPENAI_BASE_URL`` and its token in ``OPENAI_API_KEY``.
+
+    Args:
+        command: a line of bash.
+        tree: the work folder.
+        variables: further environment variables.
+    """
+
+    def __init__(
+        self, gateway: Gateway, sandbox: Sandbox, command: str, tree: Tree, variables: Mapping[str, str]
+    ) -> None:
+        self.desk, self._gateway = Desk(), gateway
+        self.result: Future[tuple[CallResult, Tree]] = Future()
+        self._kill: Callable[[], None] | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        told = {"OPENAI_BASE_URL": f"http://{HOST}:{PORT}/v1", "OPENAI_API_KEY": self.desk.token, **variables}
+        script = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in told.items()) + command
+        threading.Thread(target=self._run, args=(sandbox, script, tree), name="agent", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends the program, at once and without waiting for it."""
+        with self._lock:
+            self._closed = True
+            kill, self._kill = self._kill, None
+        if kill is not None:
+            kill()
+
+    def _run(self, sandbox: Sandbox, script: str, tree: Tree) -> None:
+        try:
+            self.result.set_result(sandbox.shell(script, tree, Door(PORT, self._opened)))
+        except BaseException as error:  # raised where the result is read
+            self.result.set_exception(error)
+        finally:
+            with self._lock:
+                self._kill = None
+            self._gateway.leave(self.desk)
+
+    def _opened(self, listener: socket.socket, kill: Callable[[], None]) -> None:
+        self._gateway.serve(listener, self.desk)
+        with self._lock:
+            self._kill = kill
+        if self._closed:
+            self.close()

@@ -1,0 +1,144 @@
+"""OpenAI's interface for responses (``POST /v1/responses``), as far as text and functions go."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from turnwise.data.pivot_rows.read import messages_of, nested
+from turnwise.data.records import UnusableError
+from turnwise.data.tool_schema import arguments_of
+from turnwise.envs.agent.chat import MODEL
+from turnwise.envs.agent.conversation import Conversation, RequestError
+from turnwise.types import Message
+
+
+def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> Conversation:
+    """Returns the conversation of a request. What concerns sampling is the run's to choose, and is not read.
+
+    Args:
+        earlier: the messages up to each earlier answer of the episode, by its id, for ``previous_response_id``.
+
+    Raises:
+        RequestError: it asks for what the policy cannot give.
+    """
+    form = (body.get("text") or {}).get("format") or {}
+    if form.get("type", "text") != "text":
+        raise RequestError(f"text.format {form.get('type')!r:.60} is not supported: the policy writes as it likes")
+    items = body.get("input")
+    items = [{"role": "user", "content": items}] if isinstance(items, str) else items
+    if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+        raise RequestError("input must be a text or a list of items")
+    tools = body.get("tools") or []
+    if other := [t for t in tools if not isinstance(t, Mapping) or t.get("type") != "function"]:
+        raise RequestError(f"tools: {other[0]!r:.80} is no function; the policy has no tools of its own")
+    previous = body.get("previous_response_id")
+    if previous is not None and previous not in earlier:
+        raise RequestError(f"previous_response_id: {previous!r:.60} is no answer of this episode")
+    try:
+        asked = [_normal(message) for message in messages_of({**body, "input": items})]
+    except (UnusableError, TypeError, ValueError) as error:
+        raise RequestError(str(error)) from error
+    rules = 1 if asked and isinstance(body.get("instructions"), str) and body["instructions"].strip() else 0
+    known = list(earlier[previous]) if previous is not None else []
+    messages = (*asked[:rules], *known, *asked[rules:])
+    if not messages:
+        raise RequestError("input is empty")
+    return Conversation(messages, tuple(nested(tool) for tool in tools), bool(body.get("stream")))
+
+
+def written(reply: Message, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the answer to a request that does not stream.
+
+    Args:
+        name: the answer's id.
+        body: of the request, parts of which an answer repeats.
+    """
+    return {
+        "id": name,
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "completed",
+        "error": None,
+        "incomplete_details": None,
+        "model": MODEL,
+        "output": _items(reply, name),
+        "instructions": body.get("instructions"),
+        "metadata": body.get("metadata") or {},
+        "parallel_tool_calls": True,
+        "previous_response_id": body.get("previous_response_id"),
+        "temperature": None,
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.get("tools") or [],
+        "top_p": None,
+        "usage": None,
+    }
+
+
+def events(reply: Message, name: str, body: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the events of a request that streams. A reply is complete when it comes, so each part of it is one event."""
+    whole = written(reply, name, body)
+    begun = {**whole, "status": "in_progress", "output": []}
+    found: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.in_progress", "response": begun},
+    ]
+    for place, item in enumerate(whole["output"]):
+        at = {"output_index": place, "item_id": item["id"]}
+        nothing: dict[str, Any] = {"content": []} if "content" in item else {"arguments": ""}
+        empty = {**item, "status": "in_progress", **nothing}
+        found.append({"type": "response.output_item.added", "output_index": place, "item": empty})
+        if "content" in item:
+            (part,) = item["content"]
+            here = {**at, "content_index": 0}
+            found += [
+                {"type": "response.content_part.added", **here, "part": {**part, "text": ""}},
+                {"type": "response.output_text.delta", **here, "delta": part["text"], "logprobs": []},
+                {"type": "response.output_text.done", **here, "text": part["text"], "logprobs": []},
+                {"type": "response.content_part.done", **here, "part": part},
+            ]
+        else:
+            told = item["arguments"]
+            found += [
+                {"type": "response.function_call_arguments.delta", **at, "delta": told},
+                {"type": "response.function_call_arguments.done", **at, "name": item["name"], "arguments": told},
+            ]
+        found.append({"type": "response.output_item.done", "output_index": place, "item": item})
+    found.append({"type": "response.completed", "response": whole})
+    for number, event in enumerate(found):
+        yield f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': number})}\n\n"
+
+
+def _items(reply: Message, name: str) -> list[dict[str, Any]]:
+    calls = reply.get("tool_calls") or ()
+    items: list[dict[str, Any]] = []
+    if reply["content"] or not calls:
+        part = {"type": "output_text", "text": reply["content"], "annotations": [], "logprobs": []}
+        message = {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": "completed"}
+        items.append({**message, "content": [part]})
+    for call in calls:
+        function = call["function"]
+        items.append(
+            {
+                "type": "function_call",
+                "id": f"fc_{name}_{call['id']}",
+                "call_id": call["id"],
+                "name": function["name"],
+                "arguments": json.dumps(function["arguments"]),
+                "status": "completed",
+            }
+        )
+    return items
+
+
+def _normal(message: Message) -> Message:
+    """Returns a message whose calls have arguments as objects."""
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {**call, "function": {"name": call["function"]["name"], "arguments": arguments_of(call)}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}

@@ -1,0 +1,87 @@
+"""Tasks of agents, from a file of JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from turnwise.data.records import UnusableError, read_records
+from turnwise.errors import InputError
+from turnwise.sandbox.tree import File, Tree, tree_of
+from turnwise.types import Task
+
+TASK = "task.json"
+"""The file in which an agent finds its task."""
+
+
+class Row(BaseModel):
+    """A line of the file. Further keys are for the agent, which reads them in ``task.json``.
+
+    Attributes:
+        id: unique in its split.
+        split: train, seen or unseen.
+        files: path -> text, in the agent's folder.
+        hidden: path -> text, put there before the score is computed; the agent never sees them.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    id: str = Field(min_length=1)
+    split: str = Field(default="train", pattern="^(train|seen|unseen)$")
+    files: Mapping[str, str] = {}
+    hidden: Mapping[str, str] = {}
+
+
+def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
+    """Returns the tasks of each split, in the order of the file.
+
+    Raises:
+        InputError: the file is missing, holds no task, or a line is no task.
+    """
+    found: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
+    seen: set[str] = set()
+    for place, record in read_records(path, key="env.tasks_file", kind="task file"):
+        if isinstance(record, UnusableError):
+            raise InputError(f"env.tasks_file: {place}: {record}; {record.remedy}")
+        try:
+            row = Row.model_validate(record)
+            for files in (row.files, row.hidden):
+                _check(files)
+        except (ValidationError, ValueError) as error:
+            raise InputError(f"env.tasks_file: {place} is no task: {_first(error)}") from error
+        name = f"{row.split}/{row.id}"
+        if name in seen:
+            raise InputError(f"env.tasks_file: {place}: a second task {row.id!r} of split {row.split}; rename one")
+        seen.add(name)
+        found[row.split].append(Task(env, name, row.split, dict(record)))
+    if not seen:
+        raise InputError(f"env.tasks_file: {path} holds no task; write one JSON object a line")
+    return found
+
+
+def folder_of(task: Task) -> Tree:
+    """Returns the task's files and ``task.json``, without what is hidden."""
+    told = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
+    return {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(told, ensure_ascii=False).encode())}
+
+
+def hidden_of(task: Task) -> Tree:
+    """Returns the files that the score needs."""
+    return tree_of(task.data.get("hidden") or {})
+
+
+def _check(files: Mapping[str, Any]) -> None:
+    for path in files:
+        parts = path.split("/")
+        if not path or any(part in ("", ".", "..") for part in parts):
+            raise ValueError(f"the path {path!r} must be relative, without empty parts and dots")
+
+
+def _first(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        problem = error.errors()[0]
+        return f"{'.'.join(map(str, problem['loc'])) or 'it'}: {problem['msg']}"
+    return str(error)

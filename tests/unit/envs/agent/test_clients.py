@@ -1,0 +1,176 @@
+"""The client of OpenAI against the gateway: both interfaces, with and without streams, text and calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from turnwise.envs.agent.conversation import Conversation, continuation, spoken
+from turnwise.envs.agent.gateway import Desk
+
+TOOL = {
+    "name": "add",
+    "description": "Adds two numbers.",
+    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+}
+NESTED = {"type": "function", "function": TOOL}
+FLAT = {"type": "function", "strict": False, **TOOL}
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+TWO = f'I add.\n{CALL}\n<tool_call>{{"name": "add", "arguments": {{"a": 3, "b": 4}}}}</tool_call>'
+
+
+@pytest.fixture
+def client(served: tuple[Desk, str]) -> OpenAI:
+    desk, address = served
+    return OpenAI(api_key=desk.token, base_url=address, max_retries=0, timeout=20)
+
+
+def replies(desk: Desk, *texts: str) -> list[Conversation]:
+    """Answers the next requests with these texts, in a thread; returns the list of what was asked."""
+    asked: list[Conversation] = []
+
+    def answer() -> None:
+        for number, text in enumerate(texts):
+            request = desk.next()
+            assert request is not None
+            asked.append(request.conversation)
+            request.answer(spoken(text, request.conversation.tools, "hermes", number))
+
+    threading.Thread(target=answer, daemon=True).start()
+    return asked
+
+
+def chat_loop(client: OpenAI, stream: bool) -> list[Any]:
+    """What people write: call tools until the reply has no calls. Returns the messages."""
+    messages: list[Any] = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "1 + 2?"}]
+    while True:
+        if stream:
+            with client.chat.completions.stream(model="policy", messages=messages, tools=[NESTED]) as events:  # type: ignore[list-item]
+                for _ in events:
+                    pass
+                reply = events.get_final_completion().choices[0].message
+        else:
+            reply = client.chat.completions.create(model="policy", messages=messages, tools=[NESTED]).choices[0].message  # type: ignore[list-item, assignment]
+        messages.append(reply.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
+        if not reply.tool_calls:
+            return messages
+        calls = reply.tool_calls
+        messages += [{"role": "tool", "tool_call_id": c.id, "content": c.function.arguments} for c in calls]
+
+
+def responses_loop(client: OpenAI, stream: bool, linked: bool) -> list[str]:
+    """The same with the Responses API. ``linked``: only what is new is sent. Returns the texts of all answers."""
+    items: list[Any] = [{"role": "user", "content": "1 + 2?"}]
+    previous, said = None, []
+    while True:
+        more: dict[str, Any] = {"previous_response_id": previous} if previous else {}
+        asked: dict[str, Any] = {"model": "policy", "instructions": "Be brief.", "input": items, "tools": [FLAT]}
+        if stream:
+            with client.responses.stream(**asked, **more) as events:
+                for _ in events:
+                    pass
+                response = events.get_final_response()
+        else:
+            response = client.responses.create(**asked, **more)
+        said.append(response.output_text)
+        calls = [item for item in response.output if item.type == "function_call"]
+        if not calls:
+            return said
+        items = [] if linked else [*items, *(item.model_dump(exclude_none=True) for item in response.output)]
+        items += [{"type": "function_call_output", "call_id": c.call_id, "output": c.arguments} for c in calls]
+        previous = response.id if linked else None
+
+
+LOOPS: dict[str, Callable[[OpenAI], Any]] = {
+    "chat": lambda client: chat_loop(client, False),
+    "chat, streamed": lambda client: chat_loop(client, True),
+    "responses": lambda client: responses_loop(client, False, False),
+    "responses, streamed": lambda client: responses_loop(client, True, False),
+    "responses, linked": lambda client: responses_loop(client, False, True),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_of_tools_is_one_conversation(served: tuple[Desk, str], client: OpenAI, loop: str) -> None:
+    """Each request continues the one before: tokens are appended for the answers of the tools alone."""
+    asked = replies(served[0], TWO, CALL, "It is 3.")
+    found = LOOPS[loop](client)
+    first, second, third = asked
+    assert [m["role"] for m in first.messages] == ["system", "user"]
+    assert first.tools[0]["function"]["name"] == "add"
+    added = continuation(first, spoken(TWO, first.tools, "hermes", 0), second)
+    assert added is not None
+    assert [(m["role"], m["content"].replace(" ", "")) for m in added] == [
+        ("tool", '{"a":1,"b":2}'),
+        ("tool", '{"a":3,"b":4}'),
+    ]
+    last = continuation(second, spoken(CALL, first.tools, "hermes", 1), third)
+    assert last is not None
+    assert len(last) == 1
+    assert found[-1] in ("It is 3.", {"role": "assistant", "content": "It is 3."})
+    if "chat" in loop:
+        assert [call["id"] for call in found[2]["tool_calls"]] == ["call_0_0", "call_0_1"]
+        assert found[2]["content"] == "I add."
+    else:
+        assert found == ["I add.", "", "It is 3."]
+
+
+def test_a_call_that_cannot_be_read_is_text(served: tuple[Desk, str], client: OpenAI) -> None:
+    broken = '<tool_call>{"name": "add"</tool_call>'
+    asked = replies(served[0], broken)
+    reply = client.chat.completions.create(model="x", messages=[{"role": "user", "content": "?"}], tools=[NESTED])  # type: ignore[list-item]
+    assert reply.choices[0].message.content == broken
+    assert reply.choices[0].finish_reason == "stop"
+    assert not reply.choices[0].message.tool_calls
+    assert asked[0].stream is False
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"n": 2},
+        {"logprobs": True},
+        {"response_format": {"type": "json_object"}},
+        {"tools": [{"type": "custom", "custom": {"name": "x"}}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]},
+        {"messages": [{"role": "nobody", "content": "x"}]},
+        {"messages": []},
+    ],
+    ids=["n", "logprobs", "format", "tool", "image", "role", "empty"],
+)
+def test_what_the_policy_cannot_give_is_refused(client: OpenAI, more: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(**{"model": "x", "messages": [{"role": "user", "content": "?"}]} | more)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"previous_response_id": "resp_other"},
+        {"tools": [{"type": "web_search"}]},
+        {"text": {"format": {"type": "json_object"}}},
+        {"input": [{"type": "item_reference", "id": "x"}]},
+        {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "[1]"}]},
+    ],
+    ids=["previous", "tool", "format", "item", "arguments"],
+)
+def test_responses_refuse_as_well(client: OpenAI, more: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.responses.create(**{"model": "x", "input": "?"} | more)
+
+
+def test_another_token_is_refused_and_so_is_an_ended_episode(served: tuple[Desk, str], client: OpenAI) -> None:
+    desk, address = served
+    assert [model.id for model in client.models.list()] == ["policy"]
+    with pytest.raises(openai.AuthenticationError):
+        OpenAI(api_key="another", base_url=address, max_retries=0).models.list()
+    threading.Timer(0.2, desk.end).start()
+    for _ in range(2):  # one waits while the episode ends, the other comes after
+        with pytest.raises(openai.APIStatusError) as refused:
+            client.chat.completions.create(model="x", messages=[{"role": "user", "content": "?"}])
+        assert refused.value.status_code == 410
