@@ -17,6 +17,7 @@ from turnwise.config.schema import build
 from turnwise.errors import InputError
 from turnwise.reports.publish import ROLLOUT_COLUMNS, logged_in, rollout_rows
 from turnwise.runs.result import ResultError, read_result
+from turnwise.training.trackio_logger import Trackio
 
 LOCAL = ("offline", "dryrun", "disabled")  # modes in which nothing leaves the machine
 TAG = 64  # most characters of a tag in W&B
@@ -88,7 +89,8 @@ class Wandb(WandbLogger):
 
 @contextmanager
 def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterator[list[Logger]]:
-    """Yields the loggers of the configuration. W&B gets the configuration, and at the end the result and the last rollouts.
+    """Yields the loggers of the configuration. W&B and Trackio get the configuration, and at the end the result; W&B the last
+    rollouts as well.
 
     Args:
         first: whether this is the first process of the run; the others have no logger.
@@ -105,6 +107,8 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
                 loggers.append(build(cfg, f"logger.{name}"))
                 if isinstance(loggers[-1], WandbLogger):
                     loggers[-1].experiment.config.update(OmegaConf.to_container(cfg, resolve=True))
+                elif isinstance(loggers[-1], Trackio):
+                    loggers[-1].log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
         yield loggers
         failed = False
     finally:
@@ -114,6 +118,11 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
                     _end(logger, Path(cfg.paths.out), failed)
                 except Exception as error:  # its process may have received the signal that ends this one
                     log(f"W&B: {type(error).__name__}: {error}")
+            elif isinstance(logger, Trackio):
+                try:
+                    logger.end(Path(cfg.paths.out))
+                except Exception as error:  # the run itself is done, and its own files hold everything
+                    log(f"Trackio: {type(error).__name__}: {error}")
 
 
 def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:

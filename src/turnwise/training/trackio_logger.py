@@ -1,0 +1,99 @@
+"""Logs a run to Trackio (an extra), whose database and dashboard stay on this machine."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers.logger import Logger
+
+from turnwise.errors import InputError
+from turnwise.runs.result import ResultError, read_result
+
+ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # variables with which Trackio sends what it is given
+
+
+class Trackio(Logger):
+    """A run of Trackio's database (``TRACKIO_DIR``, by default in the Hugging Face cache), which its dashboard reads.
+
+    A run that is resumed from a checkpoint goes on in the newest run of its name; otherwise a new one begins.
+
+    Args:
+        project, name, group: as the dashboard shows them.
+        save_dir: the run's folder.
+        space: ``owner/name`` of a Space on the Hugging Face Hub to which everything is sent; None: nothing leaves this machine.
+        system: whether the load of the machine is logged as well.
+
+    Raises:
+        InputError: the package is missing, it cannot begin the run, or a variable names a server although ``space`` is None.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        save_dir: str,
+        name: str,
+        group: str | None = None,
+        space: str | None = None,
+        system: bool = False,
+    ) -> None:
+        super().__init__()
+        try:
+            import trackio  # an extra
+        except ImportError as error:
+            raise InputError(
+                f"logger=trackio needs trackio ({error}): pip install --no-deps -r requirements-trackio.txt"
+            ) from error
+        named = [variable for variable in ELSEWHERE if os.environ.get(variable)]
+        if space is None and named:
+            raise InputError(
+                f"logger.trackio.space is null, but {' and '.join(named)} would send the run away: unset it, or set "
+                "logger.trackio.space=owner/name"
+            )
+        resume = "allow" if any((Path(save_dir) / "checkpoints").glob("*.ckpt")) else "never"
+        try:
+            with redirect_stdout(io.StringIO()):  # it would write between the lines of the run
+                self.run = trackio.init(
+                    project=project, name=name, group=group, space_id=space, resume=resume, embed=False,
+                    auto_log_cpu=system, auto_log_gpu=system,
+                )  # fmt: skip
+        except (ValueError, OSError) as error:  # a name it does not take, no login, no room
+            raise InputError(f"logger.trackio: Trackio cannot begin the run ({error})") from error
+        self._name, self._step, self._finish = name, 0, trackio.finish
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def version(self) -> str:
+        return str(self.run.id)
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Adds to the run's configuration, which Trackio stores with the first metrics."""
+        self.run.config.update({str(key): value for key, value in dict(params).items()})
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self._step = self._step if step is None else step
+        self.run.log(dict(metrics), step=self._step)
+
+    def end(self, folder: Path) -> None:
+        """Logs the measurements of the run's result, if there is one, and waits until everything is written."""
+        try:
+            result = read_result(folder)
+        except ResultError:
+            pass
+        else:
+            measured = {
+                "result/before": result.in_domain.base,
+                "result/after": result.in_domain.after,
+                "result/change": result.in_domain.delta,
+                "result/ood_change": result.ood.mean_change,
+            }
+            self.log_metrics({name: value for name, value in measured.items() if value is not None})
+        with redirect_stdout(io.StringIO()):
+            self._finish()
