@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 reasoning_gym alfworld test-alfworld test-vllm test-slurm tiny audit clean
+.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 reasoning_gym textarena alfworld test-alfworld test-vllm test-slurm tiny audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -68,6 +68,8 @@ tau2: $(VENV)/.tau2 ## what env=tau2 needs, without what it would bring
 
 reasoning_gym: $(VENV)/.reasoning-gym ## what env=reasoning_gym needs (a C compiler too)
 
+textarena: $(VENV)/.textarena ## what env=textarena needs, without what it would bring
+
 test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same games, same answers
 	TURNWISE_ALFWORLD_PYTHON=.venv-alfworld/bin/python $(BIN)/python -m pytest tests/conformance $(ARGS)
 
@@ -118,7 +120,7 @@ $(VENV)/.reasoning-gym: $(VENV)/.%: requirements-%.txt $(VENV)/.run
 	$(PIP) -r $<
 	@touch $@
 
-$(VENV)/.bfcl $(VENV)/.tau2: $(VENV)/.%: requirements-%.txt $(VENV)/.run
+$(VENV)/.bfcl $(VENV)/.tau2 $(VENV)/.textarena: $(VENV)/.%: requirements-%.txt $(VENV)/.run
 	$(PIP) --no-deps -r $<
 	@touch $@
 

@@ -213,9 +213,7 @@ class ReplayedEnv(ABC):
 
     name: str
     horizon: int
-
-    @abstractmethod
-    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]: ...
+    tasks: Callable[..., Sequence[Task]]
 
     @abstractmethod
     def open_episode(self, task: Task) -> Episode:
@@ -225,14 +223,18 @@ class ReplayedEnv(ABC):
             EnvironmentFault: the package failed.
         """
 
-    def begin(self, task: Task) -> ReplayedSession:
-        """Opens a session.
+    def session(self, task: Task) -> ReplayedSession:
+        """Returns a fresh session; environments with a session class of their own make that one."""
+        return ReplayedSession(task, partial(self.open_episode, task), self.horizon)
+
+    def begin(self, task: Task) -> Any:
+        """Opens a session and compares its opening with that of earlier ones of the task.
 
         Raises:
             EnvironmentFault: the package failed.
             ReplayDiffersError: the task was opened before and began otherwise: rollouts of a group would not act in one state.
         """
-        session = ReplayedSession(task, partial(self.open_episode, task), self.horizon)
+        session = self.session(task)
         known: dict[bytes, str] = self.__dict__.setdefault("_openings", {})
         text = _text(session.opening())
         digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()

@@ -74,7 +74,7 @@ class ScriptedEnv(ABC, Generic[S]):
         return self.mistakes
 
     def unknown(self, session: S) -> str:
-        """Says what a task's file leaves out so that no expert can demonstrate it; empty where nothing is missing."""
+        """Says what is missing so that no expert can demonstrate a task, as a clause; empty where nothing is."""
         return ""
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
@@ -89,7 +89,7 @@ class ScriptedEnv(ABC, Generic[S]):
         session = self.reset(task)
         if missing := self.unknown(session):
             raise InputError(
-                f"task {task.id}: its file {missing}, so the experts cannot demonstrate it; give trajectories as data.file, "
+                f"task {task.id}: {missing}, so the experts cannot demonstrate it; give trajectories as data.file, "
                 "or choose a method that needs none (method=grpo, method=trace)"
             )
         expert = by_quality(

@@ -86,7 +86,7 @@ class MathEnv(ToolEnv[MathSession]):
         return MathSession(task, problem, self._interpreter, self._equal, self.shown, self._calls, self.horizon)
 
     def unknown(self, session: MathSession) -> str:
-        return "shows no steps" if session.problem.code is None else ""
+        return "its file shows no steps" if session.problem.code is None else ""
 
     def accepts(self, session: MathSession, action: str, expert: str) -> bool:
         return verifier.accepts(session, action, expert)

@@ -132,9 +132,9 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
 
     def unknown(self, session: ReasoningSession) -> str:
         if session.item.answer is None:
-            return "(reasoning-gym's generator) gives no answer"
+            return "reasoning-gym gives no answer"
         score = session.score(session.write(session.item.answer))
-        return "" if score >= self.threshold else f"(reasoning-gym's generator) gives an answer that scores {score:.2f}"
+        return "" if score >= self.threshold else f"reasoning-gym gives an answer that scores {score:.2f}"
 
     def accepts(self, session: ReasoningSession, action: str, expert: str) -> bool:
         """Whether the package's score of the answer reaches the threshold; the expert's action does not count."""

@@ -116,7 +116,7 @@ class QuestionEnv(ToolEnv[Q]):
         return self._source.tasks(self.name, split, count, seed)
 
     def unknown(self, session: Q) -> str:
-        return "" if session.question.evidence else f"names no supporting {self.evidence}"
+        return "" if session.question.evidence else f"its file names no supporting {self.evidence}"
 
 
 def malformed(session: QuestionSession, action: str, short: str) -> str:

@@ -1,0 +1,7 @@
+"""Single-player games of the package textarena, with experts for four of them."""
+
+from turnwise.envs.textarena.environment import Mistakes, TextArenaEnv
+from turnwise.envs.textarena.episode import GameEpisode
+from turnwise.envs.textarena.session import GameSession
+
+__all__ = ["GameEpisode", "GameSession", "Mistakes", "TextArenaEnv"]

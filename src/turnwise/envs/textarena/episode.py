@@ -1,0 +1,105 @@
+"""One game of the installed textarena, as an episode that can be repeated.
+
+The package draws from Python's global random generator, in a game too. Here each game has a state of that generator of its own,
+which is in force during the calls of that game alone: games do not disturb one another, nor the rest of the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from turnwise.envs.environment import Step
+from turnwise.errors import InputError
+from turnwise.types import Message
+
+INSTALL = "`make textarena` installs it (pip install --no-deps -r requirements-textarena.txt)"
+LONGEST = 2_000  # characters of an action that the game is given
+
+
+class MissingTextArenaError(InputError):
+    """textarena, or something that it imports, is not installed."""
+
+
+def package() -> Any:
+    """Returns the imported package. Its import reaches for nothing outside this machine.
+
+    Raises:
+        MissingTextArenaError: it cannot be imported.
+    """
+    if find_spec("textarena") is None:
+        raise MissingTextArenaError(f"env=textarena needs textarena, not installed here; {INSTALL}")
+    try:
+        import textarena
+    except ImportError as error:
+        raise MissingTextArenaError(f"env=textarena: textarena cannot be imported ({error}); {INSTALL}") from error
+    return textarena
+
+
+class GameEpisode:
+    """See ``turnwise.envs.replay.Episode``.
+
+    Args:
+        name: of the game in the package's registry.
+        settings: of the game, in place of the registered ones.
+        seed: of the game's draws.
+
+    Raises:
+        TypeError: the game has no such setting.
+    """
+
+    def __init__(self, name: str, settings: Mapping[str, Any], seed: int) -> None:
+        made = package()
+        self._action = made.core.ObservationType.PLAYER_ACTION
+        self._draws = random.Random(seed).getstate()
+        with self._own_draws():
+            self._game = made.make(
+                f"{name}-raw", **settings
+            )  # without wrappers that repeat the history in every observation
+            self._game.reset(num_players=1, seed=seed)
+        self._opening = self._shown()
+
+    @property
+    def turns(self) -> int | None:
+        """Returns the game's own limit of turns; None where it has none."""
+        limit = self._game.state.max_turns
+        return None if limit is None else int(limit)
+
+    def opening(self) -> list[Message]:
+        return [{"role": "user", "content": self._opening}]
+
+    def act(self, text: str) -> Step:
+        """Gives a reply to the game, which ends at a second invalid move in a row, and at a reply that it fails to read."""
+        state = self._game.state
+        try:
+            with self._own_draws():
+                done, _ = self._game.step(text[:LONGEST])
+        except Exception:  # some games do not check all of a move
+            return Step("The game cannot read this move and is over.", 0.0, True, False, {"invalid": 1.0})
+        shown = self._shown()
+        info = {"invalid": float(bool(getattr(state, "error_count", 0)) or bool(state.game_info[0]["invalid_move"]))}
+        if not done:
+            return Step(shown, info=info)
+        reward = float((state.rewards or {}).get(0, 0.0))
+        reason = str(state.game_info[0].get("reason") or "")
+        return Step("\n".join(filter(None, (shown, reason))), reward, True, reward >= 1, info)
+
+    def _shown(self) -> str:
+        """Returns what the game has said since it was last asked, without the player's own words."""
+        _, heard = self._game.get_observation()
+        return "\n".join(text.strip("\n") for _, text, kind in heard if kind != self._action)
+
+    @contextlib.contextmanager
+    def _own_draws(self) -> Iterator[None]:
+        outer = random.getstate()
+        random.setstate(self._draws)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # some games print
+                yield
+        finally:
+            self._draws = random.getstate()
+            random.setstate(outer)
