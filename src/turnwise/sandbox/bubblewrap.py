@@ -8,7 +8,6 @@ import json
 import math
 import os
 import secrets
-import select
 import shutil
 import signal
 import subprocess
@@ -24,8 +23,8 @@ from turnwise.sandbox.python import PythonServer
 from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, SandboxFault
 from turnwise.sandbox.seccomp import broker, confined, connected
 from turnwise.sandbox.tree import Tree, opened, read_tree, write_tree
-from turnwise.sandbox.walls import DISKS, command_walls, interpreter, readable, refused, server_walls
-from turnwise.sandbox.watch import Watched, children, descendants, watch
+from turnwise.sandbox.walls import DISKS, command_walls, interpreter, refused, server_walls, shown
+from turnwise.sandbox.watch import Watched, children, descendants, readable, watch
 
 NOBODY = 65534
 INSTALL = "apt-get install bubblewrap"
@@ -61,7 +60,7 @@ class Bubblewrap:
         self.limits = limits or Limits()
         self.owner = NOBODY if os.getuid() == 0 else None
         self.python_path, folders = interpreter(python, self.owner is not None)
-        self._folders = [*folders, *(folder for folder in map(readable, reads) if folder not in folders)]
+        self._folders = [*folders, *(folder for folder in map(shown, reads) if folder not in folders)]
         self._filter, self._server_filter = confined(), broker()
         self._server: PythonServer | None = None
         self._mark = ""  # a word on the command line of every process of this sandbox
@@ -236,7 +235,7 @@ def reason() -> str | None:
 def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> Sequence[int]:
     """Descriptors of the file systems that the command can write to, once all is mounted. They outlive its processes."""
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], _START)
+    ready = readable(process.stdout, _START)
     if not ready or os.read(process.stdout.fileno(), 1) != b"\n":
         words = (
             process.stdout.read().decode("utf-8", "replace").strip()[-500:] if ready else f"nothing within {_START:g} s"

@@ -7,7 +7,6 @@ from it what the command connects to. Nothing else leads out.
 
 from __future__ import annotations
 
-import select
 import shlex
 import socket
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from turnwise.sandbox.sandbox import SandboxFault
+from turnwise.sandbox.watch import readable
 
 HOST = "127.0.0.1"
 _START = 30.0  # seconds within which the socket has to come out
@@ -61,8 +61,7 @@ class Passage:
             SandboxFault: none came out.
         """
         self._inner.close()
-        ready, _, _ = select.select([self._outer], [], [], _START)
-        descriptors = socket.recv_fds(self._outer, 1, 1)[1] if ready else []
+        descriptors = socket.recv_fds(self._outer, 1, 1)[1] if readable(self._outer, _START) else []
         if not descriptors:
             raise SandboxFault(f"no socket listens inside on port {self.door.port}")
         self.door.opened(socket.socket(fileno=descriptors[0]), end)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import struct
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 from turnwise.sandbox.sandbox import CallResult, Limits, SandboxFault
 from turnwise.sandbox.seccomp import alone
 from turnwise.sandbox.state import DESCRIPTORS
-from turnwise.sandbox.watch import children
+from turnwise.sandbox.watch import children, readable
 
 STATE, *_REST = (Path(__file__).with_name(name) for name in ("state.py", "kernel.py", "server.py"))
 STATES = 480  # kept at once: each is a process and a socket
@@ -121,8 +120,7 @@ class PythonServer:
         stream, end = self._process.stdout.fileno(), time.monotonic() + seconds
         found = b""
         while len(found) < 4 or len(found) < 4 + struct.unpack("=I", found[:4])[0]:
-            ready, _, _ = select.select([stream], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
+            if not readable(stream, max(0.0, end - time.monotonic())):
                 self._fail(f"gave no answer within {seconds:g} s")
             chunk = os.read(stream, 1 << 16)
             if not chunk:

@@ -103,7 +103,7 @@ def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
     return sys.executable, sorted({place for place in own if not place.startswith("/usr/") and place != "/usr"})
 
 
-def readable(folder: str) -> str:
+def shown(folder: str) -> str:
     """Returns the whole path of a folder that shall be read inside.
 
     Raises:

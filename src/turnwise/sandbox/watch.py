@@ -23,6 +23,12 @@ from turnwise.sandbox.sandbox import Limits, Stop
 _TICK = 0.025  # seconds
 
 
+class HasFileno(Protocol):
+    """A file, pipe or socket."""
+
+    def fileno(self) -> int: ...
+
+
 class Running(Protocol):
     """A command that runs."""
 
@@ -97,6 +103,13 @@ def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watche
     if len(output) > most:
         stopped = "output"
     return Watched(bytes(output[:most]), stopped)
+
+
+def readable(stream: int | HasFileno, seconds: float) -> bool:
+    """Waits until a stream (or descriptor) has something to read or its end; false where that takes longer than ``seconds``."""
+    waiting = select.poll()  # select.select takes no descriptor from 1024 on
+    waiting.register(stream, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
 
 
 def _excess(members: list[int], limits: Limits, disks: Sequence[int]) -> Stop:

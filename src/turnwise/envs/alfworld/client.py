@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError
+from turnwise.sandbox.watch import readable
 
 SCRIPT = Path(__file__).with_name("worker.py")
 INSTALL = (
@@ -98,8 +98,7 @@ class Worker:
     def _receive(self, timeout: float) -> Mapping[str, Any]:
         stream, deadline = self._process.stdout.fileno(), time.monotonic() + timeout  # type: ignore[union-attr]
         while b"\n" not in self._rest:
-            ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+            if not readable(stream, max(0.0, deadline - time.monotonic())):
                 self._fail(f"gave no answer within {timeout:g} s")
             chunk = os.read(stream, 1 << 16)
             if not chunk:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.envs.environment import EnvironmentFault
+from turnwise.sandbox.watch import readable
 
 LONGEST = 400  # characters of an answer that is looked at: the longest final answers have a quarter of that
 _START = 60.0  # seconds for the worker's imports
@@ -128,8 +128,7 @@ class _Worker:
         assert self._process.stdout is not None
         stream, end = self._process.stdout.fileno(), time.monotonic() + seconds
         while b"\n" not in self._rest:
-            ready, _, _ = select.select([stream], [], [], max(0.0, end - time.monotonic()))
-            chunk = os.read(stream, 1 << 16) if ready else b""
+            chunk = os.read(stream, 1 << 16) if readable(stream, max(0.0, end - time.monotonic())) else b""
             if not chunk:
                 return None
             self._rest += chunk
