@@ -97,6 +97,8 @@ class Environment(Protocol):
 
     - ``waits = True``: steps wait for commands, workers or servers. Sessions are then stepped in threads, each session by one
       thread at a time (``rollouts.answers``).
+    - ``together``: rollouts that are live at once, where each holds a process or a server of the environment
+      (``rollouts.room``); a larger group of rollouts is live alone.
     - ``parts``: the environments, by name, that this one is made of (:func:`environments_of`).
     - ``ready()``: raises an ``InputError`` where a program is missing on this machine.
     - ``unforkable()``: says why an episode cannot be forked in its middle; empty where it can (``envs.replay``).

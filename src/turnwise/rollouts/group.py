@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from turnwise.algo.gates.gate import Gate
 from turnwise.engines.schedule import Schedule
 from turnwise.rollouts.branch import Branch
+from turnwise.rollouts.room import Room
 from turnwise.types import RolloutTree
 
 Start = Callable[[RolloutTree, int, int], Sequence[Branch]]
@@ -25,6 +26,7 @@ class Group:
     schedule: of the engine.
     start, expand: begin rollouts, and name the turns where further ones begin.
     roll_out: runs a rollout to its end.
+    room: bounds how many rollouts are live.
     act: takes single actions, which are all that the rollouts do; None: they go on as ``roll_out`` does.
     """
 
@@ -36,6 +38,7 @@ class Group:
     start: Start
     roll_out: Callable[[Branch, Group], Awaitable[None]]
     expand: Callable[[Group], Awaitable[Mapping[int, int]]]
+    room: Room
     act: Callable[[Group, Sequence[Branch]], Awaitable[None]] | None = None
     asked: int = 0  # the last step at which the gate was asked
     past: int = 0  # the last step at which no rollout is held, although the gate has not been asked
@@ -45,14 +48,16 @@ class Group:
 
     async def run(self) -> None:
         """Samples the tree to its end."""
-        first = self.start(self.tree, -1, self.count)
-        await self._all(first)
+        async with self.room.of(self.count, self):
+            first = self.start(self.tree, -1, self.count)
+            await self._all(first)
         self._first = False
         if self.tree.turns and not self.tree.stopped:
             if not self.schedule.repeats:
                 in_order(self.tree, first)
             branches = await self.expand(self)
-            await self._all([r for turn, count in branches.items() for r in self.start(self.tree, turn, count)])
+            async with self.room.of(sum(branches.values()), self):
+                await self._all([r for turn, count in branches.items() for r in self.start(self.tree, turn, count)])
         self.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:

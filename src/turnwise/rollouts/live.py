@@ -16,6 +16,7 @@ from turnwise.envs.environment import EnvironmentFault, Step, environment_of, to
 from turnwise.rollouts.answers import Answers
 from turnwise.rollouts.branch import Branch
 from turnwise.rollouts.group import Group
+from turnwise.rollouts.room import Room
 from turnwise.types import RolloutTree, State, Turn
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ class Live:
     async def run(self, trees: Sequence[RolloutTree], counts: Sequence[int]) -> None:
         """Samples every tree to its end, from ``counts`` first rollouts each."""
         act = self.act if self.local else None
+        room = Room(None if self.local else getattr(self.player.environment, "together", None), self.schedule)
         groups = [
-            Group(number, tree, count, self.gate, self.schedule, self.start, self.roll_out, self.expand, act)
+            Group(number, tree, count, self.gate, self.schedule, self.start, self.roll_out, self.expand, room, act)
             for number, (tree, count) in enumerate(zip(trees, counts, strict=True))
         ]
         for group in groups:

@@ -59,11 +59,12 @@ class AgentEnv(ReplayedEnv):
         horizon: turns of an episode.
         format: how the policy writes calls, and the gateway reads them.
         variables: further environment variables of the program.
+        together: programs that run at once, as far as groups of rollouts are not larger.
         box: the sandbox, with its limits, interpreter and folders.
 
     Raises:
         InputError: a file or folder cannot be used.
-        ValueError: there is no such format, or the horizon is below 1.
+        ValueError: there is no such format, or a number is below 1.
     """
 
     name = "agent"
@@ -79,6 +80,7 @@ class AgentEnv(ReplayedEnv):
         horizon: int = 30,
         format: str = "hermes",  # noqa: A002 - the configuration's word
         variables: Mapping[str, str] | None = None,
+        together: int = 32,
         box: Box | None = None,
     ) -> None:
         for key, value in (("command", command), ("score", score)):
@@ -87,6 +89,9 @@ class AgentEnv(ReplayedEnv):
         self.command, self.score, self.threshold = command, score, threshold
         self.horizon, self.format = check_horizon(horizon), check_format(format)
         self.variables = dict(variables or {})
+        if together < 1:
+            raise ValueError(f"together: at least one program runs, got {together}")
+        self.together = together
         self._tasks = read_tasks(Path(tasks_file), self.name)
         self._code: Tree = read_folder(Path(code), "env.code") if code else {}
         self._box = box or Box()
