@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 reasoning_gym textarena alfworld test-alfworld test-vllm test-slurm tiny audit clean
+.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 reasoning_gym textarena verifiers alfworld test-alfworld test-vllm test-slurm tiny audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -70,6 +70,8 @@ reasoning_gym: $(VENV)/.reasoning-gym ## what env=reasoning_gym needs (a C compi
 
 textarena: $(VENV)/.textarena ## what env=textarena needs, without what it would bring
 
+verifiers: $(VENV)/.verifiers ## what env=verifiers needs, without what it would bring
+
 test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same games, same answers
 	TURNWISE_ALFWORLD_PYTHON=.venv-alfworld/bin/python $(BIN)/python -m pytest tests/conformance $(ARGS)
 
@@ -121,6 +123,11 @@ $(VENV)/.reasoning-gym: $(VENV)/.%: requirements-%.txt $(VENV)/.run
 	@touch $@
 
 $(VENV)/.bfcl $(VENV)/.tau2 $(VENV)/.textarena: $(VENV)/.%: requirements-%.txt $(VENV)/.run
+	$(PIP) --no-deps -r $<
+	@touch $@
+
+$(VENV)/.verifiers: requirements-verifiers.txt requirements-mcp.txt $(VENV)/.run
+	$(PIP) -r requirements-mcp.txt -c requirements.lock datasets
 	$(PIP) --no-deps -r $<
 	@touch $@
 

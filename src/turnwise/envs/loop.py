@@ -18,6 +18,8 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a forked copy h
 
 
 def _loop() -> asyncio.AbstractEventLoop:
+    if (running := _loops.get(os.getpid())) is not None:
+        return running  # without the lock: a finalizer may run while this thread holds it
     with _lock:
         loop = _loops.get(os.getpid())
         if loop is None:

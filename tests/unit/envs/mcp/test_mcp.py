@@ -83,7 +83,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def counter(script: Path, **more: Any) -> McpEnv:
     server = {"command": ["python", str(script)], **more}
-    return McpEnv({"counter": server}, format="bfcl_python", timeout=20)
+    return McpEnv({"counter": server}, format="bfcl_python", timeout=60)
 
 
 def task(**data: Any) -> Task:
@@ -198,7 +198,7 @@ def _running(script: Path) -> bool:
 
 def test_servers_that_cannot_be_used_are_told(script: Path) -> None:
     def ready(**servers: Any) -> None:
-        McpEnv(servers, timeout=20).ready()
+        McpEnv(servers, timeout=60).ready()
 
     good = {"command": ["python", str(script)]}
     with pytest.raises(InputError, match=r"env\.servers\.s\.command: there is no program"):
@@ -225,7 +225,7 @@ def test_a_server_over_http_is_shared_or_has_connections_of_its_own(script: Path
             time.sleep(0.05)
         for place, shared in enumerate((True, False), start=1):
             reached = {"url": f"http://127.0.0.1:{port}/mcp", "shared": shared}
-            env = McpEnv({"counter": reached}, format="bfcl_python", timeout=20)
+            env = McpEnv({"counter": reached}, format="bfcl_python", timeout=60)
             one, other = env.reset(task()), env.reset(task())
             counts = [session.step("add(number=1)").observation for session in (one, other, one)]
             assert counts == [str(3 * place - 2), str(3 * place - 1), str(3 * place)]  # its state is its own matter

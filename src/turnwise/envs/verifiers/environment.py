@@ -1,0 +1,134 @@
+"""``env=verifiers``: an installed environment of the verifiers library, in its own rollout and under its own rubric."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from turnwise.envs.demonstration import check_quality, demonstration
+from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, same_text
+from turnwise.envs.replay import ReplayedEnv, ReplayedSession
+from turnwise.envs.scripted import first
+from turnwise.envs.tools import check_format
+from turnwise.envs.verifiers.episode import VerifiersEpisode
+from turnwise.envs.verifiers.package import load, rows
+from turnwise.errors import InputError
+from turnwise.types import Task, Trajectory
+
+_PASS = 0.5  # the library's own default
+
+
+class VerifiersEnv(ReplayedEnv):
+    """An environment of the library. See ``turnwise.envs.environment.Environment``.
+
+    Args:
+        id: of the installed module, as ``verifiers.load_environment`` takes it.
+        args: arguments of its ``load_environment``.
+        horizon: turns of an episode, given to the environment as its ``max_turns``; None is the environment's own.
+        format: how the policy writes calls of tools.
+        threshold: the reward from which an episode is won; None is the environment's ``pass_threshold``.
+        expert: a column of the rows that holds the right reply, or the replies of all turns; None: there are no experts.
+        timeout: seconds for one answer of the environment.
+
+    Raises:
+        ValueError: a number is too small, or the format is unknown.
+        InputError: the environment cannot be loaded, or sets no limit of turns.
+    """
+
+    name = "verifiers"
+    waits = True
+
+    def __init__(
+        self,
+        id: str | None = None,  # noqa: A002 - the library's word
+        args: Mapping[str, Any] | None = None,
+        horizon: int | None = None,
+        format: str = "hermes",  # noqa: A002 - the configuration's word
+        threshold: float | None = None,
+        expert: str | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        if timeout <= 0:
+            raise ValueError(f"timeout is {timeout} s; it must be above 0")
+        self.format = check_format(format)
+        if not id:
+            raise InputError(
+                "env.id: name the environment to play, as env.id=my-environment; its package has to be installed"
+            )
+        self._environment = load(id, args or {})
+        turns = int(self._environment.max_turns) if horizon is None else horizon
+        if horizon is None and turns < 1:
+            raise InputError(f"env.horizon: {id!r} sets no limit of turns; give one")
+        self.horizon = self._environment.max_turns = check_horizon(turns)
+        own = getattr(self._environment, "pass_threshold", _PASS)
+        self.threshold = float(own if threshold is None else threshold)
+        self.id, self.expert, self.timeout = id, expert, timeout
+        self.settings = json.dumps(args or {}, sort_keys=True, default=str)
+        self._rows = cache(self._listed)
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """Returns the first ``count`` rows of a split as tasks (``package.rows``).
+
+        Raises:
+            ValueError: the split is unknown or the count negative.
+            InputError: the data set has fewer.
+        """
+        check_split(split)
+        if count < 0:
+            raise ValueError(f"count: cannot draw {count} tasks")
+        return first(self._rows(split), count, f"split {split} of {self.id}")
+
+    def _listed(self, split: str) -> list[Task]:
+        return [
+            Task(self.name, name, split, row, str(row["task"]) if isinstance(row.get("task"), str) else "")
+            for name, row in rows(self._environment, split)
+        ]
+
+    def reset(self, task: Task) -> ReplayedSession:
+        """Opens a fresh episode.
+
+        Raises:
+            ValueError: the task belongs to another environment.
+            EnvironmentFault: the environment failed.
+        """
+        check_task(task, self.name)
+        return self.begin(task)
+
+    def open_episode(self, task: Task) -> VerifiersEpisode:
+        where = f"env.id={self.id}, task {task.id}"
+        return VerifiersEpisode(self._environment, task.data, self.format, self.threshold, self.timeout, where)
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """Gives the replies of the row's ``expert`` column. A clumsy expert is the same one.
+
+        Raises:
+            ValueError: the quality is neither good nor clumsy.
+            InputError: no column is named, or the row has none of that name.
+        """
+        check_quality(quality)
+        if self.expert is None:
+            raise InputError(
+                f"env.id={self.id}: the library has no experts; name a column of right replies (env.expert=answer), give "
+                "trajectories as data.file, or choose a method that needs none (method=grpo)"
+            )
+        said = task.data.get(self.expert)
+        replies = [said] if isinstance(said, str) else said
+        if not isinstance(replies, list) or not replies or not all(isinstance(reply, str) for reply in replies):
+            raise InputError(
+                f"task {task.id}: its column {self.expert!r} is no text or list of texts; correct env.expert"
+            )
+        turns = iter(replies)
+        return demonstration(self.reset(task), lambda: next(turns, None), quality, seed)
+
+    def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
+        """Whether a reply is the expert's, or wins at once by the environment's own rubric.
+
+        Raises:
+            EnvironmentFault: the environment failed.
+        """
+        return same_text(action, expert) or session.fork().step(action).won
+
+    def same(self, action: str, expert: str) -> bool:
+        return same_text(action, expert)

@@ -1,0 +1,99 @@
+"""Loads an environment of the verifiers library, and reads its rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from turnwise.errors import InputError
+
+INSTALL = (
+    "`make verifiers` installs it (pip install -r requirements-mcp.txt -c requirements.lock datasets, then "
+    "pip install --no-deps -r requirements-verifiers.txt)"
+)
+_FOLD = 10  # rows without an evaluation set: the first of ten is seen, the sixth unseen
+
+
+def load(name: str, arguments: Mapping[str, Any]) -> Any:
+    """Returns ``verifiers.load_environment(name, **arguments)``. This runs the environment's module.
+
+    Raises:
+        InputError: the library or the module is missing or fails, or the environment cannot be played here.
+    """
+    if find_spec("verifiers") is None:
+        raise InputError(f"env=verifiers needs the package verifiers, which is not installed here; {INSTALL}")
+    import verifiers
+
+    try:
+        load_environment = verifiers.load_environment
+    except AttributeError as error:
+        cause = f" ({error.__cause__})" if error.__cause__ else ""
+        raise InputError(
+            f"env=verifiers: this version has no load_environment{cause}; it is in versions 0.2 and 0.3: {INSTALL}"
+        ) from error
+    if "VF_LOG_LEVEL" not in os.environ:
+        verifiers.setup_logging("WARNING")
+    try:
+        with _signals_kept():
+            environment = load_environment(name, **arguments)
+    except Exception as error:  # whatever the module of someone else raises
+        raise InputError(
+            f"env.id: {name!r} cannot be loaded ({error}); install its package, or correct env.args"
+        ) from error
+    if not isinstance(environment, verifiers.MultiTurnEnv):
+        raise InputError(
+            f"env.id: {name!r} is a {type(environment).__name__}; single-turn, multi-turn and tool environments can be played"
+        )
+    if getattr(environment, "requires_group_rollouts", False):
+        raise InputError(
+            f"env.id: the rubric of {name!r} compares the rollouts of a group; only rubrics of one rollout can be used"
+        )
+    return environment
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Keeps this process's handlers: an environment of the library sets its own, which end the process at once."""
+    main = threading.current_thread() is threading.main_thread()
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the id and the content of each row of a split, in the data set's order.
+
+    ``train`` is the training set. The rows of the evaluation set belong to ``seen`` and ``unseen`` in turn. Without one, every
+    tenth row of the training set is ``seen``, every tenth ``unseen``, and neither is for training.
+
+    Raises:
+        InputError: a row has values that JSON cannot hold.
+    """
+    trained, held_out = environment.build_dataset(), environment.build_eval_dataset()
+    if held_out is not None:
+        data, source = (trained, "train") if split == "train" else (held_out, "eval")
+        places: Sequence[int] = range(len(data) if data is not None else 0)
+        chosen: Sequence[int] = places if split == "train" else places[split == "unseen" :: 2]
+    else:
+        data, source = trained, "train"
+        place_of = {"seen": 0, "unseen": _FOLD // 2}
+        chosen = [
+            place
+            for place in range(len(data) if data is not None else 0)
+            if (place % _FOLD == place_of[split] if split in place_of else place % _FOLD not in place_of.values())
+        ]
+    for place in chosen:
+        row = data[place]
+        try:
+            yield f"{source}/{place}", json.loads(json.dumps(row, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"env.id: row {place} of its {source} set is no JSON ({error})") from None

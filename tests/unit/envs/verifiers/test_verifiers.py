@@ -1,0 +1,117 @@
+"""env=verifiers over real environments of the library: the module ``count_on`` beside this file."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verifiers", reason="verifiers is not installed; see requirements-verifiers.txt")
+pytest.importorskip("agents", reason="what verifiers needs is not installed; see requirements-verifiers.txt")
+
+from turnwise.envs.checks.replay import replay
+from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
+from turnwise.envs.verifiers import VerifiersEnv
+from turnwise.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def played(kind: str, **more: Any) -> VerifiersEnv:
+    return VerifiersEnv("count-on", {"kind": kind, "count": 20}, **more)
+
+
+def test_a_single_turn_is_scored_by_the_rubric_and_experts_come_from_a_column() -> None:
+    env = played("single", expert="answer")
+    assert isinstance(env, Environment) and env.horizon == 1
+    check_ready(env)
+    assert env.unforkable() == ""
+    for task in (*env.tasks("train", 5), *env.tasks("unseen", 5)):
+        done = replay(env, task)
+        assert done.won and done.alike and all(done.accepted)
+    session = env.reset(task)
+    number = task.data["info"]["start"]
+    assert session.opening() == [{"role": "user", "content": f"what comes after {number}"}]
+    assert env.accepts(session, f" {number + 1} ", "x") and not env.accepts(session, "0", "x") and not session.done
+    step = session.step("0")
+    assert (step.reward, step.done, step.won, step.info["right"]) == (0.0, True, False, 0.0)
+
+
+def test_turns_forks_and_the_last_answer_of_a_multi_turn_environment() -> None:
+    env = played("multi")
+    task = env.tasks("train", 1)[0]
+    number = task.data["info"]["start"]
+    session = env.reset(task)
+    assert session.step(str(number - 1)).observation == "more"
+    fork = session.fork()
+    won = session.step(str(number))
+    assert (won.observation, won.reward, won.done, won.won, won.info["stopped"]) == (
+        "yes", 0.5, True, True, "has_final_env_response",
+    )  # fmt: skip
+    assert fork.step("?").observation == "say a number"
+    assert fork.step(str(number + 1)).observation == "less"
+    last = fork.step("1")
+    assert (last.done, last.won, last.reward, last.info["stopped"]) == (True, False, 0.0, "max_turns_reached")
+    assert played("multi", horizon=2).horizon == 2 and played("multi", threshold=0.9).threshold == 0.9
+
+
+@pytest.mark.parametrize(
+    ("form", "call"),
+    [
+        ("bfcl_python", "add(a={}, b=7)"),
+        ("hermes", '<tool_call>{{"name": "add", "arguments": {{"a": {}, "b": 7}}}}</tool_call>'),
+    ],
+)
+def test_tools_are_shown_called_and_answered(form: str, call: str) -> None:
+    env = played("tool", format=form)
+    task = env.tasks("seen", 1)[0]
+    number = task.data["info"]["start"]
+    session = env.reset(task)
+    if form == "hermes":
+        assert session.tools[0]["function"]["name"] == "add" and len(session.opening()) == 1
+    else:
+        assert session.tools == () and session.opening()[0]["content"].startswith("add(a, b)")
+    step = session.step(call.format(number))
+    assert step.observation == str(number + 7)
+    assert step.shown[0]["role"] == ("tool" if form == "hermes" else "user")
+    assert session.fork().step("no call").done
+    assert session.step(str(number + 7)).won
+
+
+def test_failures_are_faults() -> None:
+    env = played("multi")
+    task = env.tasks("train", 1)[0]
+    for word, told in (("break", "RuntimeError: broken"), ("fail", "InfraError")):
+        with pytest.raises(EnvironmentFault, match=told):
+            env.reset(task).step(word)
+
+
+def test_rows_are_split_and_repeatable() -> None:
+    env = played("single")
+    assert [task.id for task in env.tasks("seen", 3)] == ["eval/0", "eval/2", "eval/4"]
+    assert [task.id for task in env.tasks("unseen", 2)] == ["eval/1", "eval/3"]
+    with pytest.raises(InputError, match="has 20 tasks, 21 were asked for"):
+        env.tasks("train", 21)
+    alone = VerifiersEnv("count-on", {"count": 20, "held_out": False})
+    ids = {split: [t.id for t in alone.tasks(split, n)] for split, n in (("train", 16), ("seen", 2), ("unseen", 2))}
+    assert ids["seen"] == ["train/0", "train/10"] and ids["unseen"] == ["train/5", "train/15"]
+    assert len({name for found in ids.values() for name in found}) == 20
+
+
+def test_what_cannot_be_played_is_told_and_signals_stay_ours() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    env = played("single")
+    assert signal.getsignal(signal.SIGTERM) is before
+    with pytest.raises(InputError, match="has no experts"):
+        env.demonstrate(env.tasks("train", 1)[0])
+    with pytest.raises(InputError, match="no text or list"):
+        played("single", expert="info").demonstrate(env.tasks("train", 1)[0])
+    with pytest.raises(InputError, match="'no-such-environment' cannot be loaded"):
+        VerifiersEnv("no-such-environment")
+    with pytest.raises(InputError, match="name the environment"):
+        VerifiersEnv()
