@@ -3,7 +3,7 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3 python3.12 python3.13,$(she
 VENV := .venv
 BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-CHECKED := src tests scripts benchmarks recipes notebooks train.py
+CHECKED := src tests scripts benchmarks recipes notebooks docs/site train.py
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations 5
 JOBS ?= logical
 ARGS ?=
@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 reasoning_gym textarena verifiers alfworld test-alfworld test-vllm test-slurm tiny audit clean
+.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 reasoning_gym textarena verifiers alfworld test-alfworld test-vllm test-slurm tiny docs audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -84,6 +84,9 @@ test-slurm: $(VENV)/.dev ## jobs of a Slurm of one node that the test starts (ap
 tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
 	$(BIN)/python -m recipes.tiny $(ARGS)
 
+docs: $(VENV)/.docs ## the documentation as a site in build/site, for a browser without a network; broken links and anchors are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # What pip-audit says where there is no network, and where a mirror of the registry has no advisories
 UNREACHED = ConnectionError|Max retries|timed out|not found on PyPI
 
@@ -120,6 +123,10 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.run
 
 $(VENV)/.reasoning-gym: $(VENV)/.%: requirements-%.txt $(VENV)/.run
 	$(PIP) -r $<
+	@touch $@
+
+$(VENV)/.docs: requirements-docs.txt $(VENV)/.run
+	$(PIP) -r requirements-docs.txt
 	@touch $@
 
 $(VENV)/.bfcl $(VENV)/.tau2 $(VENV)/.textarena: $(VENV)/.%: requirements-%.txt $(VENV)/.run
