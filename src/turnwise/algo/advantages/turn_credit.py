@@ -50,6 +50,9 @@ class TurnCredit:
         beta: how much credit moves between turns; ``to_go`` has none.
         turn_reward: ``reward``: what the environment pays for a turn; for ``smeared`` also a key of what it says of it, such as
             ``admissible``: the action was one that the world could carry out.
+        turn_offset: added to each of these rewards before the last turn (``smeared``). It has to be 0 where they are progress.
+            With ``admissible`` and -1 a turn that could not be carried out costs 1 and any other nothing; with 0 the last turn,
+            which is not paid, would always earn less than those before it, and the policy would learn not to end.
         eps: added to the std.
         tolerance: std at or below which values count as equal.
         zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
@@ -59,6 +62,7 @@ class TurnCredit:
     gamma: float = 0.95
     beta: float = 1.0
     turn_reward: str = PAID
+    turn_offset: float = 0.0
     eps: float = 1e-6
     tolerance: float = 1e-6
     zero_variance: ZeroVariance = "drop"
@@ -70,9 +74,12 @@ class TurnCredit:
             raise ValueError(f"form must be smeared or to_go, got {self.form!r}")
         if not self.beta >= 0:
             raise ValueError(f"beta must be at least 0, got {self.beta}")
-        if self.form == "to_go" and self.turn_reward != PAID:
+        if not math.isfinite(self.turn_offset):
+            raise ValueError(f"turn_offset must be a finite number, got {self.turn_offset}")
+        if self.form == "to_go" and (self.turn_reward != PAID or self.turn_offset):
             raise ValueError(
-                f"turn_reward must be {PAID} with form=to_go, whose payments add up to the run's reward, got {self.turn_reward!r}"
+                f"turn_reward must be {PAID}, without turn_offset, with form=to_go, whose payments add up to the run's reward; "
+                f"got {self.turn_reward!r} and {self.turn_offset}"
             )
 
     @property
@@ -104,7 +111,8 @@ class TurnCredit:
         found = {}
         for leaf, value in total.items():
             level = value - centre if abs(value - centre) > self.tolerance else 0.0
-            credit = smeared([*paid(tree, leaf, self.turn_reward), 0.0], self.gamma)
+            before = [reward + self.turn_offset for reward in paid(tree, leaf, self.turn_reward)]
+            credit = smeared([*before, 0.0], self.gamma)
             tokens = [len(tree.turns[turn].action_ids) for turn in tree.path(leaf)]
             written = sum(tokens)
             c_mean = math.fsum(c * n for c, n in zip(credit, tokens, strict=True)) / written if written else 0.0

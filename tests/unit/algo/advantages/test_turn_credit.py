@@ -47,6 +47,9 @@ def test_the_worlds_verdict_can_be_what_a_turn_is_paid() -> None:
         turn.info["admissible"] = admissible
     out = TurnCredit(gamma=0.0, turn_reward="admissible")(tree, {"total": [1.0]})
     assert out.advantage == pytest.approx([-1 / 3, 2 / 3, -1 / 3])
+    # as a cost: the first turn's 1 is its own, and nothing tells the others apart
+    cost = TurnCredit(gamma=0.0, turn_reward="admissible", turn_offset=-1.0)(tree, {"total": [1.0]})
+    assert cost.advantage == pytest.approx([-2 / 3, 1 / 3, 1 / 3])
     assert isinstance(TurnCredit(), BatchAdvantage)
     told = TurnCredit(turn_reward="admissible").over([tree], [{"total": [1.0]}], {}).metrics
     assert told == {"turns_paid": 1.0}
@@ -142,10 +145,18 @@ def test_smeared_credit_moves_within_a_rollout_alone(payments, gamma, shift) -> 
 
 
 def test_settings_out_of_range_are_named() -> None:
-    wrong = {"eps": -1, "tolerance": math.nan, "zero_variance": "hide", "form": "even", "beta": -1, "gamma": 2}
+    wrong = {
+        "eps": -1,
+        "tolerance": math.nan,
+        "zero_variance": "hide",
+        "form": "even",
+        "beta": -1,
+        "gamma": 2,
+        "turn_offset": math.nan,
+    }
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             TurnCredit(**{name: value})
-    with pytest.raises(ValueError, match="turn_reward must be reward with form=to_go"):
+    with pytest.raises(ValueError, match="turn_reward must be reward, without turn_offset, with form=to_go"):
         TurnCredit(form="to_go", turn_reward="admissible")
     assert TurnCredit(zero_variance="refill").wants_refill and not TurnCredit().wants_refill
