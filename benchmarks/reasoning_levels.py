@@ -26,11 +26,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree import TreeEngine
+from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.reasoning_gym import ReasoningGymEnv
 from turnwise.envs.reasoning_gym.package import REFUSED, package
 from turnwise.errors import InputError
 from turnwise.evaluation.suites import openings, play_tasks
 from turnwise.models.shipped import weights_of
+from turnwise.rollouts.guard import guarded
 from turnwise.rollouts.play import Player
 
 LOW, HIGH = 0.15, 0.85
@@ -45,11 +47,13 @@ def main() -> None:
     left_out: dict[str, str] = {}
     for name in args.sets or sorted(package().DATASETS.keys() - REFUSED.keys()):
         try:
-            found[name] = measured(name, args, players)
-        except InputError as error:
+            with guarded(args.seconds):
+                found[name] = measured(name, args, players)
+        except (InputError, EnvironmentFault) as error:
             left_out[name] = str(error)
+            console.print(f"{name}: left out: {error}", highlight=False)
         else:
-            console.print(name, found[name], highlight=False)
+            console.print(name, json.dumps(found[name]), highlight=False)
     drawn = Table(*("data set", "items", "tokens", "commonest answer", *players))
     for name, row in found.items():
         drawn.add_row(name, *(str(row[key]) for key in ("items", "tokens", "commonest", *players)))
@@ -78,6 +82,12 @@ def options() -> argparse.Namespace:
     add("--items", type=int, default=100, help="questions of each data set, fewer where it has fewer (100)")
     add("--longest", type=int, default=600, help="tokens of a question; longer ones are left out (600)")
     add("--max-tokens", type=int, default=40, help="of an answer (40)")
+    add(
+        "--seconds",
+        type=float,
+        default=300,
+        help="for a data set, after which it is left out: some make items slowly (300)",
+    )
     add("--sets", nargs="*", help="only these data sets")
     add("--json", type=Path, help="also write the last line to this file")
     return parser.parse_args()

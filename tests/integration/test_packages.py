@@ -1,0 +1,28 @@
+"""Environments of other packages from their configuration to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+
+from turnwise.runs.result import read_result
+from turnwise.training.main import run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["reasoning_gym", "textarena"])
+@pytest.mark.parametrize("method", ["sft", "grpo", "pivotrl"])
+def test_each_kind_of_method_runs_to_its_result(
+    env: str,
+    method: str,
+    small: Callable[..., list[str]],
+    composed: Callable[[list[str]], DictConfig],
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip(env, reason=f"env={env} needs make {env}")
+    run(composed(small(method, f"env={env}", "eval.items=0", "data.trajectories=8")))
+    result = read_result(tmp_path / "run")
+    assert (result.env, result.in_domain.tasks) == (env, 4)
