@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 from turnwise.data.thinking import Thinking
 from turnwise.data.toolcalls.formats import Format
@@ -226,9 +227,7 @@ class UpdateSettings:
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be a share in [0, 1], got {self.decay}")
         if self.offload and not self.recompute:
-            raise ValueError(
-                "offload needs recompute: it moves the layer inputs that recompute keeps; set recompute=true"
-            )
+            raise ValueError("offload needs recompute: it moves the layer inputs that recompute keeps; set both true")
         _at_least(
             1, steps=self.steps, max_skips=self.max_skips, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens
         )
@@ -239,12 +238,12 @@ class EvaluationSettings:
     """The evaluation before training, after it and during it.
 
     Attributes:
-        tasks: held-out tasks of the environment. A run on dialogues that belong to no environment is evaluated on this many
-            held-out dialogues instead.
+        tasks: held-out tasks of the environment, or held-out dialogues where a run's dialogues belong to no environment.
         attempts: sampled attempts at each task.
         items: out-of-domain items of each suite.
         every: iterations between two evaluations during training. 0: none during training.
         environment: whether tasks of the environment are also run. None: only if the run's trajectories come from it.
+        suites: further out-of-domain suites: name -> an environment, of which ``items`` held-out tasks are played greedily.
     """
 
     tasks: int
@@ -252,6 +251,7 @@ class EvaluationSettings:
     items: int = 200
     every: int = 0
     environment: bool | None = None
+    suites: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         _at_least(1, tasks=self.tasks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from turnwise.algo.allocators.uniform import Uniform
@@ -15,10 +15,11 @@ from turnwise.envs.environment import tools_of, tried
 from turnwise.evaluation.held_out import Reply
 from turnwise.evaluation.skills import SKILLS, items
 from turnwise.rollouts.guard import guarded
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.play import Player, Tally
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, Task
 
+OnDone = Callable[[int], None] | None
 CHUNK = 64  # episodes that run together, which limits the engine's memory and allows progress to be shown
 
 
@@ -163,6 +164,29 @@ def answer_skills(
             answers.append(Answer(name, f"{name}/{i}", score, question.prompt, text, question.reference))
         if on_done is not None:
             on_done(len(questions))
+    return answers
+
+
+def play_suite(
+    player: Player, chat: Chat, name: str, environment: Any, count: int, on_done: OnDone = None
+) -> list[Answer]:
+    """Returns the outcomes of ``count`` held-out tasks of another environment than the run's, each played greedily once.
+
+    Args:
+        player: of the run; its engine acts, and its settings are left as they are.
+        name: of the suite.
+
+    Raises:
+        InputError: the environment has fewer tasks.
+    """
+    tasks, opening = environment.tasks("seen", count), openings(environment, chat)
+    greedy = Sampling(temperature=0, max_tokens=player.sampling.max_tokens)
+    aside = replace(player, environment=environment, sampling=greedy, max_turns=None, tally=Tally())
+    answers = []
+    for episode in play_tasks(aside, opening, tasks, 1, "greedy", name, on_done):
+        last = next(m["content"] for m in reversed(episode.messages) if m["role"] == "assistant")
+        prompt = str(episode.messages[0]["content"])
+        answers.append(Answer(name, f"{name}/{episode.task}", float(episode.success), prompt, str(last), ""))
     return answers
 
 

@@ -177,7 +177,9 @@ def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
     epochs, every = int(cfg.trainer.max_epochs), int(cfg.eval.every)
     times = 2 + (max(epochs - 1, 0) // every if every else 0)  # the last one is the evaluation after training
     episodes = int(cfg.eval.tasks) * (int(cfg.eval.attempts) + 1)
-    items = len(SKILLS) * int(cfg.eval["items"])
+    items = (len(SKILLS) + len(cfg.eval.suites or {})) * int(
+        cfg.eval["items"]
+    )  # a suite of an environment as a single answer
     turn = lengths.reply + lengths.observation
     history = lengths.opening + lengths.episode * turn
     return Around(

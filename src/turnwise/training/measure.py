@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.engines.engine import Sampling
 from turnwise.evaluation.skills import SKILLS
-from turnwise.evaluation.suites import Evaluation, answer_skills, play_tasks
+from turnwise.evaluation.suites import Evaluation, answer_skills, play_suite, play_tasks
 from turnwise.rollouts.play import Player
 from turnwise.training.candidates import Candidates
 from turnwise.training.collection import Collection
@@ -78,6 +79,9 @@ class Measure:
         if settings.items:
             engine, suites = self.player.engine, self.distributed.share(list(SKILLS))
             answers = answer_skills(engine, self.policy.chat, settings.items, seed=0, suites=suites, on_done=advance)
+            for name in self.distributed.share(list(settings.suites or {})):
+                other = (settings.suites or {})[name]
+                answers += play_suite(self.player, self.policy.chat, name, other, settings.items, on_done=advance)
             found.answers = self.distributed.gather(answers)
         return found
 
@@ -89,7 +93,7 @@ class Measure:
         if before is not None:
             return before
         acted = settings.tasks * self.candidates.plays + (len(held_out.states) if held_out else 0)
-        total = acted * (1 + settings.attempts) + len(SKILLS) * settings.items
+        total = acted * (1 + settings.attempts) + (len(SKILLS) + len(settings.suites or {})) * settings.items
         with self.phases.phase(f"evaluate {name}", total) as advance:
             found = self(lambda done: advance(done * (1 if self.distributed.served else self.distributed.world)))
         if self.distributed.first:
@@ -150,7 +154,8 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
             weights.update(file.read_bytes())
     environment = OmegaConf.to_container(cfg.env, resolve=True)
     acting = {"env": environment, "engine": cfg.engine._target_}  # engines draw differently
-    suites = {name: value for name, value in asdict(settings.eval).items() if name != "every" and value is not None}
+    asked: Any = OmegaConf.to_container(cfg.eval, resolve=True)
+    suites = {name: value for name, value in asked.items() if name != "every" and value is not None}
     sampling = asdict(settings.rollout.sampling)
     named = [*models, str(settings.policy), weights.hexdigest(), acting, suites, sampling, code]
     named += [dialogues] if dialogues else []

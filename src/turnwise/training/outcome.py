@@ -107,7 +107,7 @@ def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, A
 
 def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Compares each suite's score before and after, with the mean change and its interval."""
-    before, since = base.skills(), after.skills()
+    before, since = _both(base.skills(), after.skills())
     if not before:
         return {}
     change = paired_mean_difference(before, since)
@@ -120,6 +120,18 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
         "change_ci95": {suite: found for suite, e in per_suite.items() if (found := _interval(e))},
         "items": {suite: len(items) for suite, items in before.items()},
     }
+
+
+Scores = dict[str, dict[str, list[float]]]
+
+
+def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
+    """Returns the items that both sides have: an environment may have failed in one of the other suites' episodes."""
+    common = {suite: [item for item in items if item in since.get(suite, {})] for suite, items in before.items()}
+    sides = [
+        {s: {item: side[s][item] for item in items} for s, items in common.items() if items} for side in (before, since)
+    ]
+    return sides[0], sides[1]
 
 
 def result_of(
