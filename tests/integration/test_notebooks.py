@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
+import json
 import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +64,12 @@ def executed(name: str, outputs: Path, **variables: str) -> list[str]:
         for output in cell.get("outputs", ()):
             data: Any = output.get("data", {})
             assert output.output_type != "error"
-            shown.append(data.get("text/markdown") or data.get("image/svg+xml", "")[:200] or output.get("text", ""))
+            shown.append(
+                data.get("text/html")
+                or data.get("text/markdown")
+                or data.get("image/svg+xml", "")[:200]
+                or output.get("text", "")
+            )
     return shown
 
 
@@ -107,3 +117,26 @@ def test_rollouts_are_inspected(outputs: Path) -> None:
     text = "\n".join(executed("inspect_rollouts", outputs, TURNWISE_RUN=str(outputs / "pivotrl/tab4/full/seed0")))
     assert "samples, mean reward" in text and "advantage" in text
     assert "before: " in text and "after: " in text
+
+
+def test_the_quickstart_trains_and_shows_the_report_and_a_table(tmp_path: Path) -> None:
+    folder = tmp_path / "seed0"
+    small = [*SMALL, *RUNS["pivotrl/tab4/full"], f"paths.out={folder}", f"paths.cache={tmp_path / 'cache'}"]
+    variables = {"TURNWISE_PYTHON": sys.executable, "TURNWISE_ARGS": shlex.join(small), "TURNWISE_RUN": str(folder)}
+    shown = executed("quickstart", tmp_path, **variables)
+    result = json.loads((folder / "result.json").read_text())["in_domain"]
+    assert f"{result['base']} % before, {result['after']} % after, over {result['tasks']} tasks" in "".join(shown)
+    report, table = (html.unescape(text) for text in shown if text.startswith("<iframe"))
+    assert "Held-out success" in report and "PivotRL" in table and "63.81" in table
+
+
+def test_the_quickstart_runs_the_readmes_commands() -> None:
+    """Without TURNWISE_PYTHON it runs `make train`, which is train.py with the arguments; the table is the README's line."""
+    source = (ROOT / "notebooks" / "quickstart.ipynb").read_text()
+    readme = (ROOT / "README.md").read_text()
+    assert '\\"make\\", \\"train\\"' in source and "make train " in readme
+    assert "scripts/report.py sweep=pivotrl_tab4 --html" in readme and 'sweep=pivotrl_tab4\\", \\"--html' in source
+    told = subprocess.run(
+        ["make", "-n", "train", "ARGS=name=quickstart"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.splitlines()[-1].endswith("/python train.py method=pivotrl name=quickstart")

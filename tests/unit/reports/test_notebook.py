@@ -73,8 +73,15 @@ def test_a_tree_is_a_line_a_turn(make) -> None:
     ]
 
 
-def test_one_notebook_a_paper() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["awpo", "inspect_rollouts", "pivotrl", "selective", "trace"]
+def test_one_notebook_a_paper_and_two_for_runs() -> None:
+    assert [path.stem for path in NOTEBOOKS] == [
+        "awpo",
+        "inspect_rollouts",
+        "pivotrl",
+        "quickstart",
+        "selective",
+        "trace",
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
