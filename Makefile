@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 reasoning_gym textarena verifiers alfworld test-alfworld test-vllm test-slurm tiny docs audit clean
+.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 reasoning_gym textarena verifiers openenv alfworld test-alfworld test-vllm test-slurm tiny docs audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -69,6 +69,8 @@ tau2: $(VENV)/.tau2 ## what env=tau2 needs, without what it would bring
 reasoning_gym: $(VENV)/.reasoning-gym ## what env=reasoning_gym needs (a C compiler too)
 
 textarena: $(VENV)/.textarena ## what env=textarena needs, without what it would bring
+
+openenv: $(VENV)/.openenv ## what env=openenv needs, without what it would bring
 
 verifiers: $(VENV)/.verifiers ## what env=verifiers needs, without what it would bring
 
@@ -135,6 +137,11 @@ $(VENV)/.bfcl $(VENV)/.tau2 $(VENV)/.textarena: $(VENV)/.%: requirements-%.txt $
 
 $(VENV)/.verifiers: requirements-verifiers.txt requirements-mcp.txt $(VENV)/.run
 	$(PIP) -r requirements-mcp.txt -c requirements.lock datasets
+	$(PIP) --no-deps -r $<
+	@touch $@
+
+$(VENV)/.openenv: requirements-openenv.txt requirements-mcp.txt $(VENV)/.run
+	$(PIP) -r requirements-mcp.txt
 	$(PIP) --no-deps -r $<
 	@touch $@
 

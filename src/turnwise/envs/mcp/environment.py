@@ -54,6 +54,7 @@ class McpEnv(ReplayedEnv):
         closing: the expert's last reply where a task has no answer.
         shown: characters of a tool's answer that the policy sees.
         timeout: seconds for a server's start and for each of its answers.
+        together: rollouts that are live at once, each with its servers; None: there is no bound.
         mistakes: probabilities of the clumsy expert's mistakes.
 
     Raises:
@@ -74,6 +75,7 @@ class McpEnv(ReplayedEnv):
         closing: str = "Done.",
         shown: int = 2000,
         timeout: float = 60.0,
+        together: int | None = 64,
         mistakes: Mistakes | None = None,
     ) -> None:
         check_shown(shown)
@@ -82,6 +84,9 @@ class McpEnv(ReplayedEnv):
         named = {name: server_of(name, given) for name, given in servers.items() if given is not None}
         if not named:
             raise ValueError("servers: none is left; add one as +env.servers.mine.command=[python,server.py]")
+        if together is not None and together < 1:
+            raise ValueError(f"together: at least one rollout is live, got {together}")
+        self.together = together
         self.horizon = check_horizon(horizon)
         self.format = check_format(format)
         self.system, self.closing, self.shown = system or "", closing, shown

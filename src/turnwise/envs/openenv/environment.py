@@ -1,0 +1,145 @@
+"""``env=openenv``: an environment behind an OpenEnv server, one session an episode."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnwise.envs.demonstration import check_quality
+from turnwise.envs.environment import SPLITS, Quality, check_horizon, check_split, check_task, same_text
+from turnwise.envs.openenv.episode import ACT, OpenenvEpisode
+from turnwise.envs.openenv.link import Link, action_schema, check_package
+from turnwise.envs.replay import ReplayedEnv, ReplayedSession
+from turnwise.envs.tools import Tools, check_format
+from turnwise.errors import InputError
+from turnwise.types import Task, Trajectory
+
+_SEEDS = 1_000_000  # of a split
+
+
+class OpenenvEnv(ReplayedEnv):
+    """An environment behind a server. See ``turnwise.envs.environment.Environment``.
+
+    Args:
+        url: of the server, http or ws.
+        reset: arguments of each reset, beside its seed.
+        field: the action's field that takes a reply's text; None: the reply is a call of the tool ``act``, whose parameters are
+            those of the server's action.
+        shows: fields of the observation that the policy sees; None: all.
+        horizon: turns of an episode.
+        threshold: the sum of rewards from which an episode is won.
+        format: how calls are written.
+        system: what the policy is told first.
+        timeout: seconds for each answer of the server.
+        together: rollouts that are live at once, each in a session of the server; None: there is no bound.
+        key_variable: the environment variable that holds the server's token; None: none is sent.
+
+    Raises:
+        ValueError: a number is too small, the format is unknown, or the address is none.
+    """
+
+    name = "openenv"
+    waits = True
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8000",
+        reset: Mapping[str, Any] | None = None,
+        field: str | None = None,
+        shows: Sequence[str] | None = None,
+        horizon: int = 10,
+        threshold: float = 1.0,
+        format: str = "hermes",  # noqa: A002 - the configuration's word
+        system: str | None = None,
+        timeout: float = 60.0,
+        together: int | None = 64,
+        key_variable: str | None = None,
+    ) -> None:
+        if not url.startswith(("http://", "https://", "ws://", "wss://")):
+            raise ValueError(f"url: must begin with http://, https://, ws:// or wss://, got {url!r}")
+        if timeout <= 0:
+            raise ValueError(f"timeout is {timeout} s; it must be above 0")
+        self.url, self.field, self.threshold, self.timeout = url, field, threshold, timeout
+        if together is not None and together < 1:
+            raise ValueError(f"together: at least one session is opened, got {together}")
+        self.together = together
+        self.horizon = check_horizon(horizon)
+        self.format = check_format(format)
+        self.system, self.key_variable = system or "", key_variable
+        self.settings = json.dumps([reset or {}, list(shows or ())], sort_keys=True, default=str)
+        self._reset, self._shows = dict(reset or {}), tuple(shows or ())
+        self._tools: Tools | None = () if field is not None else None
+
+    def ready(self) -> None:
+        """Checks that the package is there and that the server answers, and opens a few tasks twice.
+
+        Raises:
+            InputError: the package is missing, or the server does not tell its actions.
+            ReplayDiffersError: a task begins otherwise the second time: the environment does not use the seed.
+        """
+        check_package()
+        self._action_tools()
+        super().ready()
+
+    def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
+        """Returns ``count`` tasks: seeds for the server's reset. Splits share none.
+
+        Raises:
+            ValueError: the split is unknown or the count is no number of seeds.
+        """
+        check_split(split)
+        if not 0 <= count <= _SEEDS:
+            raise ValueError(f"count: cannot draw {count} tasks of {_SEEDS} seeds")
+        first = SPLITS.index(split) * _SEEDS
+        order = random.Random(f"openenv {split} {seed}")
+        numbers: dict[int, None] = {}
+        while len(numbers) < count:
+            numbers.setdefault(first + order.randrange(_SEEDS))
+        return [Task(self.name, f"{split}/{number}", split, {"reset": {"seed": number}}) for number in numbers]
+
+    def reset(self, task: Task) -> ReplayedSession:
+        """Opens a fresh episode.
+
+        Raises:
+            ValueError: the task belongs to another environment.
+            EnvironmentFault: the server failed.
+        """
+        check_task(task, self.name)
+        return self.begin(task)
+
+    def open_episode(self, task: Task) -> OpenenvEpisode:
+        check_package()
+        tools = self._action_tools()
+        link = Link(self.url, {**self._reset, **task.data["reset"]}, self.timeout, self.key_variable)
+        return OpenenvEpisode(
+            link, tools, self.field, self._shows, self.format, self.system, self.horizon, self.threshold
+        )
+
+    def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
+        """There is no expert.
+
+        Raises:
+            ValueError: the quality is neither good nor clumsy.
+            InputError: always.
+        """
+        check_quality(quality)
+        raise InputError(
+            f"env=openenv, {self.url}: a server has no experts, so nothing demonstrates its tasks; give trajectories as "
+            "data.file, or choose a method that needs none (method=grpo)"
+        )
+
+    def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
+        """Whether a reply is the expert's: what else is as good is not known of a server."""
+        return same_text(action, expert)
+
+    def same(self, action: str, expert: str) -> bool:
+        return same_text(action, expert)
+
+    def _action_tools(self) -> Tools:
+        if self._tools is None:
+            schema = action_schema(self.url, self.timeout, self.key_variable)
+            about = {"name": ACT, "description": "Acts in the environment.", "parameters": schema}
+            self._tools = ({"type": "function", "function": about},)
+        return self._tools

@@ -1,0 +1,122 @@
+"""A live episode of an OpenEnv server."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from turnwise.data.tool_schema import check_call
+from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.reply import ToolCallError, split_thinking
+from turnwise.envs.environment import EnvironmentFault, Step
+from turnwise.envs.openenv.link import Link, RefusedActionError
+from turnwise.envs.tools import Tools, answered, signature, templated
+from turnwise.types import Message
+
+ACT = "act"
+HOW = "Write the action as act(parameter=value)."
+_OWN = ("done", "reward", "metadata")  # of the package, beside what an observation says
+_SHOWN = 160  # characters of an error message
+
+
+class OpenenvEpisode:
+    """See ``turnwise.envs.replay.Episode``.
+
+    Args:
+        link: a session, just reset.
+        tools: the action as a tool, where replies are calls; none where ``field`` takes the text.
+        field: of the action, which takes a reply's text; None: replies are calls.
+        shows: fields of the observation that the policy sees; none: all.
+        form: how calls are written.
+        system: what the policy is told first.
+        horizon: turns, after which the episode is judged though the environment would go on.
+        threshold: the sum of rewards from which the episode is won.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        tools: Tools,
+        field: str | None,
+        shows: Sequence[str],
+        form: Format,
+        system: str,
+        horizon: int,
+        threshold: float,
+    ) -> None:
+        self.form, self.field, self.shows, self.system = form, field, tuple(shows), system
+        self.horizon, self.threshold = horizon, threshold
+        self._link, self._tools = link, tools
+        self._turns, self._paid = 0, 0.0
+
+    @property
+    def tools(self) -> Tools:
+        """Returns what the chat template shows; nothing where the opening lists the action."""
+        return self._tools if templated(self.form) else ()
+
+    def opening(self) -> list[Message]:
+        """Returns the system message, if any, and the observation of the reset."""
+        system = [self.system]
+        if self._tools and not templated(self.form):
+            system += ["\n".join(map(signature, self._tools)), HOW]
+        told = "\n\n".join(filter(None, system))
+        user: Message = {"role": "user", "content": self._text(self._link.first.observation)}
+        return [{"role": "system", "content": told}, user] if told else [user]
+
+    def act(self, text: str) -> Step:
+        """Takes the action of a reply. One that cannot be read, or that the server refuses, costs a turn.
+
+        Raises:
+            EnvironmentFault: the server failed.
+        """
+        self._turns += 1
+        try:
+            result = self._link.step(self._action(text))
+        except (ToolCallError, RefusedActionError) as error:
+            return self._step(f"Error: {str(error)[:_SHOWN]}.", 0.0, False, {"admissible": False})
+        reward = float(result.reward or 0.0)
+        if not math.isfinite(reward):
+            raise EnvironmentFault(f"{self._link.url}: the reward is {reward}")
+        return self._step(self._text(result.observation), reward, bool(result.done), {"admissible": True})
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._link.close()
+
+    def _step(self, text: str, reward: float, done: bool, info: dict[str, Any]) -> Step:
+        self._paid += reward
+        done = done or self._turns >= self.horizon
+        won = done and self._paid >= self.threshold
+        return Step(text, reward, done, won, info, answered([text], self.form) if self._tools else ())
+
+    def _action(self, text: str) -> dict[str, Any]:
+        if self.field is not None:
+            said = split_thinking(text)[1]
+            if any("\ud800" <= character <= "\udfff" for character in said):
+                raise ToolCallError("half a surrogate pair in the reply")
+            return {self.field: said}
+        calls = PARSERS[self.form](text, self._tools).calls
+        if len(calls) != 1:
+            raise ToolCallError(f"one call of {ACT} a turn, got {len(calls)}")
+        if problems := check_call({"name": calls[0].name, "arguments": calls[0].arguments}, self._tools):
+            raise ToolCallError("; ".join(problems))
+        return dict(calls[0].arguments)
+
+    def _text(self, observation: Any) -> str:
+        """Returns an observation as text: the fields that are shown, or the only one, or all as JSON."""
+        if not isinstance(observation, dict):
+            return str(observation)
+        said = {name: value for name, value in observation.items() if name not in _OWN}
+        if self.shows:
+            if missing := [name for name in self.shows if name not in said]:
+                raise EnvironmentFault(
+                    f"{self._link.url}: the observation has no field {missing[0]!r}; correct env.shows"
+                )
+            return "\n".join(map(_plain, (said[name] for name in self.shows)))
+        return _plain(next(iter(said.values()))) if len(said) == 1 else json.dumps(said, ensure_ascii=False)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

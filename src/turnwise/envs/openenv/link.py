@@ -1,0 +1,168 @@
+"""A session of an OpenEnv server, over the package's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+
+from turnwise.envs import loop
+from turnwise.envs.environment import EnvironmentFault
+from turnwise.errors import InputError
+
+INSTALL = "`make openenv` installs it (pip install --no-deps -r requirements-openenv.txt after requirements-mcp.txt)"
+_LARGEST = 4  # mebibytes of an answer
+_WAIT = 5.0  # seconds for which a full server is asked again
+_AGAIN = 0.1
+_REFUSED = "(code: VALIDATION_ERROR)"
+_FULL = "(code: CAPACITY_REACHED)"
+
+
+class RefusedActionError(ValueError):
+    """The server says that an action does not fit its schema."""
+
+
+def check_package() -> None:
+    """Raises ``InputError`` where the package is missing."""
+    if find_spec("openenv") is None:
+        raise InputError(f"env=openenv needs the package openenv, which is not installed here; {INSTALL}")
+
+
+def headers(variable: str | None) -> dict[str, str] | None:
+    """Returns the headers with the token that an environment variable holds; None where no variable is named.
+
+    Raises:
+        InputError: the variable is not set.
+    """
+    if variable is None:
+        return None
+    if not os.environ.get(variable):
+        raise InputError(f"env.key_variable: {variable} is not set; put the server's token into it")
+    return {"Authorization": f"Bearer {os.environ[variable]}"}
+
+
+def action_schema(url: str, seconds: float, variable: str | None) -> dict[str, Any]:
+    """Returns the JSON schema of the server's actions, without the package's own ``metadata``.
+
+    Raises:
+        InputError: the server cannot be reached, or does not tell it.
+    """
+    parts = urlsplit(url.rstrip("/"))
+    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+    address = urlunsplit((scheme, parts.netloc, f"{parts.path}/schema", "", ""))
+
+    async def asked() -> Any:
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=headers(variable)) as session,
+            session.get(address, allow_redirects=False) as answer,
+        ):
+            answer.raise_for_status()
+            return json.loads(await answer.content.read(_LARGEST << 20))
+
+    try:
+        schema = dict(loop.run(asked(), seconds + 1, address)["action"])
+    except (EnvironmentFault, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"env.url: {address} does not tell the schema of actions ({type(error).__name__}: {error})"
+        ) from None
+    properties = {name: about for name, about in (schema.get("properties") or {}).items() if name != "metadata"}
+    return {**schema, "type": "object", "properties": properties}
+
+
+class Link:
+    """One session of a server, from its reset on.
+
+    Args:
+        url: of the server, http or ws.
+        reset: arguments of its reset.
+        seconds: time limit of each answer.
+        variable: names the environment variable with the token; None: no token is sent.
+
+    Raises:
+        EnvironmentFault: the server cannot be reached, is full, or fails.
+    """
+
+    def __init__(self, url: str, reset: Mapping[str, Any], seconds: float, variable: str | None) -> None:
+        self.url, self.seconds = url, seconds
+        self._client, self.first = self._run(_opened(url, reset, seconds, headers(variable)), seconds + _WAIT + 1)
+        self._socket = getattr(self._client, "_ws", None)
+
+    def step(self, action: Mapping[str, Any]) -> Any:
+        """Returns the package's result of a step.
+
+        Raises:
+            RefusedActionError: the action does not fit the server's schema.
+            EnvironmentFault: the server failed, or the session was lost.
+        """
+        self._check_session()
+        result = self._run(_stepped(self._client, dict(action)), self.seconds + 1)
+        self._check_session()
+        return result
+
+    def close(self) -> None:
+        """Ends the session."""
+        loop.start(_closed(self._client))
+
+    def _check_session(self) -> None:
+        """Raises where the client has connected again: that session is another one, and was never reset."""
+        if getattr(self._client, "_ws", None) is not self._socket:
+            raise EnvironmentFault(f"{self.url}: the session was lost")
+
+    def _run(self, coroutine: Any, seconds: float) -> Any:
+        try:
+            return loop.run(coroutine, seconds, self.url)
+        except (EnvironmentFault, InputError, RefusedActionError):
+            raise
+        except Exception as error:
+            more = ""
+            if _FULL in str(error):
+                more = "; it needs a session for each rollout at a time: raise its max_concurrent_envs, or lower env.together"
+            raise EnvironmentFault(f"{self.url}: {type(error).__name__}: {error}{more}") from error
+
+
+async def _opened(url: str, reset: Mapping[str, Any], seconds: float, given: dict[str, str] | None) -> tuple[Any, Any]:
+    from openenv.core.generic_client import GenericEnvClient
+
+    deadline = asyncio.get_running_loop().time() + _WAIT
+    while True:
+        client = GenericEnvClient(
+            base_url=url,
+            connect_timeout_s=seconds,
+            message_timeout_s=seconds,
+            max_message_size_mb=_LARGEST,
+            mode="simulation",
+            headers=given,
+        )
+        try:
+            await client.connect()
+            return client, await client.reset(**reset)
+        except RuntimeError as error:
+            await _closed(client)
+            if _FULL not in str(error) or asyncio.get_running_loop().time() > deadline:
+                raise
+            await asyncio.sleep(_AGAIN)  # sessions that were just closed are given back a moment later
+        except BaseException:
+            await _closed(client)
+            raise
+
+
+async def _stepped(client: Any, action: dict[str, Any]) -> Any:
+    try:
+        return await client.step(action)
+    except RuntimeError as error:
+        if _REFUSED in str(error):
+            raise RefusedActionError("the action does not fit the environment's schema") from None
+        raise
+
+
+async def _closed(client: Any) -> None:
+    with suppress(Exception):
+        await client.close()
