@@ -62,7 +62,9 @@ def tools_of(session: Any) -> Sequence[Mapping[str, Any]]:
 
 
 class Session(Protocol):
-    """One live episode. A session may also have ``tools``, definitions for the chat template (:func:`tools_of`)."""
+    """One live episode. A session may also have ``tools``, definitions for the chat template (:func:`tools_of`), and ``close()``,
+    which ends what it holds while another thread waits for its step.
+    """
 
     task: Task
     done: bool
@@ -100,6 +102,8 @@ class Environment(Protocol):
     - ``together``: rollouts that are live at once, where each holds a process or a server of the environment
       (``rollouts.room``); a larger group of rollouts is live alone.
     - ``parts``: the environments, by name, that this one is made of (:func:`environments_of`).
+    - ``prepare(tasks, on_done)``: opens tasks that will be reset, several at once, where that takes long; ``on_done`` is told how
+      many have been opened.
     - ``ready()``: raises an ``InputError`` where a program is missing on this machine.
     - ``unforkable()``: says why an episode cannot be forked in its middle; empty where it can (``envs.replay``).
     """
@@ -158,6 +162,17 @@ def check_forkable(environment: Any, needed: Sequence[str]) -> None:
         unforkable = getattr(part, "unforkable", None)
         if unforkable and (reason := unforkable()):
             raise InputError(f"env={name}: {' and '.join(needed)} cannot be used here. {reason}")
+
+
+def prepare(environment: Any, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda count: None) -> None:
+    """Lets an environment, or its parts, open these tasks together. One that has no ``prepare`` opens each when it is reset.
+
+    Raises:
+        EnvironmentFault: a task cannot be opened.
+    """
+    for name, part in environments_of(environment).items():
+        if act := getattr(part, "prepare", None):
+            act([task for task in tasks if task.env == name], on_done)
 
 
 def environment_of(environment: Environment, task: Task) -> Environment:

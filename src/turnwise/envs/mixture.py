@@ -58,6 +58,8 @@ class Mixture:
         self.weights = {name: float(weights.get(name, 1)) for name in self.parts}
         self.horizon = max(part.horizon for part in self.parts.values())
         self.waits = any(getattr(part, "waits", False) for part in self.parts.values())
+        bounds = [most for part in self.parts.values() if (most := getattr(part, "together", None)) is not None]
+        self.together = min(bounds, default=None)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         """Returns ``count`` tasks of a split; every beginning of the list is as balanced as the whole list.

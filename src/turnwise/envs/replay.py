@@ -59,6 +59,7 @@ class Taken:
 
     action: str
     step: Step
+    tools: tuple[Mapping[str, Any], ...] = ()  # that the policy can call then
 
 
 class _Holder:
@@ -119,6 +120,7 @@ class ReplayedSession:
             known = episode.opening(), tools_of(episode)
             self.form = getattr(episode, "form", self.form)
         self._opening, self.tools = list(known[0]), tuple(known[1])
+        self._first_tools = self.tools
 
     def opening(self) -> list[Message]:
         return list(self._opening)
@@ -132,14 +134,21 @@ class ReplayedSession:
             RuntimeError: the episode is over.
         """
         check_open(self.task, self.done, len(self.taken))
-        holder = self._claimed()
+        holder = self._holder = self._claimed()
         step = self._limited(holder.episode.act(action), len(self.taken) + 1)
-        self.taken += (Taken(action, step),)
+        self.tools = tuple(tools_of(holder.episode))
+        self.taken += (Taken(action, step, self.tools),)
         self.done, self.won = step.done, step.won
-        holder.place, self._holder = self.taken, holder
+        holder.place = self.taken
         if self.done:
             holder.close()
         return step
+
+    def close(self) -> None:
+        """Ends the live episode, also while another thread waits for its answer. A later step repeats the actions so far."""
+        if self._holder is not None:
+            self._holder.claim(self.taken)
+            self._holder.close()
 
     def fork(self) -> ReplayedSession:
         """Returns an independent copy. Nothing is opened or repeated until it acts."""
@@ -176,12 +185,14 @@ class ReplayedSession:
         return holder
 
     def _repeated(self) -> _Holder:
-        holder = self._hold(self._open())  # closes the episode also where this fails
-        if (opening := holder.episode.opening()) != self._opening:
-            self._differs(0, _text(self._opening), _text(opening))
+        holder = self._holder = self._hold(self._open())  # closes the episode also where this fails
+        again = _shown(holder.episode.opening(), tools_of(holder.episode))
+        if (seen := _shown(self._opening, self._first_tools)) != again:
+            self._differs(0, seen, again)
         for turn, taken in enumerate(self.taken, start=1):
             step = self._limited(holder.episode.act(taken.action), turn)
-            if (seen := _answer(taken.step)) != (again := _answer(step)):
+            again = _answer(Taken(taken.action, step, tuple(tools_of(holder.episode))))
+            if (seen := _answer(taken)) != again:
                 self._differs(turn, seen, again)
         return holder
 
@@ -236,7 +247,7 @@ class ReplayedEnv(ABC):
         """
         session = self.session(task)
         known: dict[bytes, str] = self.__dict__.setdefault("_openings", {})
-        text = _text(session.opening())
+        text = _shown(session.opening(), session.tools)
         digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
         if known.setdefault(_key(task), digest) != digest:
             raise ReplayDiffersError(
@@ -280,6 +291,13 @@ def _text(messages: Sequence[Any]) -> str:
     return json.dumps(messages, sort_keys=True, default=str, ensure_ascii=False)
 
 
-def _answer(step: Step) -> str:
+def _shown(messages: Sequence[Any], tools: Sequence[Any]) -> str:
+    """What the policy reads. Tools are told where there are any."""
+    return _text(messages) + (f" tools={_text(tools)}" if tools else "")
+
+
+def _answer(taken: Taken) -> str:
     """What of an answer has to be the same again: all but ``info``."""
-    return f"{_text(step.conversation or step.shown)} reward={float(step.reward)} done={step.done} won={step.won}"
+    step = taken.step
+    shown = _shown(step.conversation or step.shown, () if step.done else taken.tools)
+    return f"{shown} reward={float(step.reward)} done={step.done} won={step.won}"

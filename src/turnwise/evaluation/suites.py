@@ -11,7 +11,7 @@ from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.engines.engine import Engine, Sampling
-from turnwise.envs.environment import tools_of, tried
+from turnwise.envs.environment import prepare, tools_of, tried
 from turnwise.evaluation.held_out import Reply
 from turnwise.evaluation.skills import SKILLS, items
 from turnwise.rollouts.guard import guarded
@@ -110,6 +110,7 @@ def play_tasks(
     step = max(1, CHUNK // attempts)
     for start in range(0, len(tasks), step):
         part = tasks[start : start + step]
+        prepare(player.environment, part)
         states = task_starts(part, lambda task: opening(task)[1])
         for tree, task in zip(player.play(states, Uniform(attempts), Never(), key), part, strict=True):
             episodes += _episodes(tree, task, mode, list(opening(task)[0]))

@@ -19,6 +19,7 @@ from turnwise.rollouts.guard import guarded
 class Begun:
     """A step that was handed to the threads. ``since``: when one of them began it, on the monotonic clock; None: not yet."""
 
+    session: Session
     step: Future[Step] | None = None
     since: float | None = None
 
@@ -33,11 +34,13 @@ class Answers:
         self.threads, self.seconds = threads, seconds
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="environment") if threads else None
         self._moved = time.monotonic()  # when a thread last began or ended a step
+        self._under_way: set[Begun] = set()
 
     def begin(self, session: Session, text: str) -> Begun:
         """Hands a step to the threads, and returns at once."""
         assert self._pool is not None
-        begun = Begun()
+        begun = Begun(session)
+        self._under_way.add(begun)
         begun.step = self._pool.submit(self._run, begun, session, text)
         return begun
 
@@ -67,12 +70,15 @@ class Answers:
                 return step.result()
             if self.seconds is not None and (begun.since or max(asked, self._moved)) == since:
                 step.cancel()
+                _close(begun.session)
                 raise EnvironmentFault(f"no answer within {self.seconds:g} s")
 
     def close(self) -> None:
-        """Cancels the steps that have not begun."""
+        """Cancels the steps that have not begun, and ends the episodes whose steps are under way, where they can be ended."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+        for begun in list(self._under_way):
+            _close(begun.session)
 
     def _run(self, begun: Begun, session: Session, text: str) -> Step:
         begun.since = self._moved = time.monotonic()
@@ -80,3 +86,10 @@ class Answers:
             return self.take(session, text)
         finally:
             self._moved = time.monotonic()
+            self._under_way.discard(begun)
+
+
+def _close(session: Session) -> None:
+    """Ends an episode. One without ``close`` ends its step by a time limit of its own."""
+    if close := getattr(session, "close", None):
+        close()

@@ -139,8 +139,8 @@ class Live:
             turn.info["role"] = step.messages[-1]["role"]
         if step.done or (player.max_turns is not None and branch.depth >= player.max_turns):
             return False
-        turn.anew = bool(step.conversation)
-        if turn.anew:
+        anew = bool(step.conversation)
+        if anew:
             seen = player.chat.prompt(step.conversation, tools_of(session))
             branch.length = len(seen)
         else:
@@ -148,8 +148,8 @@ class Live:
             branch.length += len(turn.action_ids) + len(seen)
         if branch.length + player.sampling.max_tokens > player.max_length:
             return False
-        turn.observation_ids = seen
-        if turn.anew:
+        turn.observation_ids, turn.anew = seen, anew
+        if anew:
             self._close(branch.node)
             branch.node = self._open(self.engine.open(seen, near=branch.tree.state.task.id))
         else:

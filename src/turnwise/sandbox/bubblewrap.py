@@ -132,7 +132,7 @@ class Bubblewrap:
     def _start(self, command: str, stack: ExitStack, passage: Passage | None) -> tuple[subprocess.Popen[bytes], int]:
         """Start a bash that waits for the end of its input before it runs the command; the pipe gives bwrap's reports."""
         limits = self.limits
-        bounds = {
+        bounds: dict[str, int | str] = {
             "c": 0,
             "n": 256,
             "f": limits.file_mib * 1024,
@@ -140,6 +140,8 @@ class Bubblewrap:
             "u": limits.processes,
             "t": math.ceil(limits.seconds) + 1,
         }
+        if passage:  # an agent: few sockets, and a runtime that may reserve addresses that it never uses
+            bounds |= {"n": 64, "v": "unlimited"}
         script = (
             "echo; read -r _; exec < /dev/null\n"
             + (passage.prelude if passage else "")
@@ -198,13 +200,14 @@ class _Running:
 
     def kill(self) -> None:
         """Kill process 1. The outer process ends by itself when no process is left inside."""
+        if self.process.poll() is not None:  # its number may be another's by now
+            return
         for child in children(self.pid) or [self.pid]:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
 
     def end(self) -> None:
-        if self.process.poll() is None:
-            self.kill()
+        self.kill()
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:

@@ -43,7 +43,8 @@ _OF_ITSELF = {  # call -> its argument that names a process, which has to be 0, 
 _FCNTL = (0, 1, 2, 3, 1030)  # duplicate a descriptor, read and set its flags, and read the flags of its open file
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # whether it is a terminal, its size, bytes that wait, close on exec
 
-_FAMILIES = (1, 2)  # AF_UNIX and AF_INET
+_INTERNET, _TCP = 2, 6  # AF_INET, IPPROTO_TCP
+_SOL_SOCKET, _BUFFERS = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and the same by force
 
 _SPACES = 0x7E020000  # the CLONE_NEW* flags, which make new namespaces
 _SHARING = 0x80040E00  # flags by which a new process shares its folder, open files, signal handlers, semaphores or I/O
@@ -76,16 +77,20 @@ def broker() -> bytes:
 
 
 def connected() -> bytes:
-    """Returns the filter of a command with a door (``door.py``): it may have Internet and Unix sockets, in its own network.
+    """Returns the filter of a command with a door (``door.py``): TCP sockets in its own network, and pairs of sockets.
 
-    Their buffers count towards no memory limit; the limits of processes and open files bound them.
+    Their buffers count towards no memory limit of the sandbox. A command cannot make them larger, so that the limits of processes
+    and open files bound those of pairs; the kernel bounds the memory of TCP as a whole.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
     """
     _, numbers = calls()
     rules = _walls([name for name in _REFUSED if name not in ("socket", "socketpair")])
-    return _program([*rules, *_on(numbers["socket"], _only(0, _FAMILIES))])
+    rules += _on(numbers["socket"], [*_only(0, (_INTERNET,)), *_only(2, (0, _TCP))])
+    larger = [rule for option in _BUFFERS for rule in ((_EQUAL, option, 0, 1), _error(errno.EPERM))]
+    rules += _on(numbers["setsockopt"], [_first(1), (_EQUAL, _SOL_SOCKET, 0, 1 + len(larger)), _first(2), *larger])
+    return _program(rules)
 
 
 def alone() -> bytes:

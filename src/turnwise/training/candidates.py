@@ -11,6 +11,7 @@ from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import TurnInContext
 from turnwise.data.trajectories import BadTrajectory
+from turnwise.envs.environment import environments_of, prepare
 from turnwise.evaluation.suites import Opening, openings
 from turnwise.training.call_format import check_readable
 from turnwise.training.held_out import HeldOut
@@ -77,6 +78,9 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
     """
     rule, data, opening = parts.states, settings.data, openings(parts.env, chat)
     if rule.source == "tasks":
+        if any(hasattr(part, "prepare") for part in environments_of(parts.env).values()):
+            with phases.phase("read", rule.count) as advance:
+                prepare(parts.env, parts.env.tasks("train", rule.count, settings.seed), advance)
         return Candidates(starts_of(parts.env, rule.count, settings.seed, lambda task: opening(task)[1]), opening)
     with phases.phase("read", data.trajectories) as advance:
         experts = read_experts(

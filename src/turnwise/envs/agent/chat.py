@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from turnwise.data.tool_schema import arguments_of
+from turnwise.data.tool_schema import arguments_of, check_tool
 from turnwise.envs.agent.conversation import Conversation, RequestError
 from turnwise.types import Message
 
@@ -111,4 +111,6 @@ def _call(call: Any, where: str) -> dict[str, Any]:
 def _tool(tool: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
         raise RequestError(f"{where} must be a function; the policy has no tools of its own")
+    if problem := check_tool(tool):
+        raise RequestError(f"{where}: {problem}")
     return tool

@@ -70,7 +70,9 @@ def _same(one: Message, other: Message) -> bool:
 
 
 def _said(message: Message) -> tuple[Any, ...]:
-    """What counts of a message. Clients leave out ids and empty texts, or add empty fields."""
+    """What counts of a message. Clients repeat a reply without outer spaces and empty fields, and all else exactly."""
+    content = str(message.get("content") or "")
+    if message["role"] != "assistant":
+        return message["role"], content, message.get("tool_call_id")
     calls = [function_of(call) for call in message.get("tool_calls") or ()]
-    named = [(call.get("name"), arguments_of(call)) for call in calls]
-    return message["role"], str(message.get("content") or "").strip(), named
+    return "assistant", content.strip(), [(call.get("name"), arguments_of(call)) for call in calls]

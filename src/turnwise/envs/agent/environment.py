@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from turnwise.envs.agent.episode import AgentEpisode, Scoring
 from turnwise.envs.agent.gateway import Gateway
-from turnwise.envs.agent.program import Program
+from turnwise.envs.agent.program import Program, with_variables
 from turnwise.envs.agent.tasks import folder_of, hidden_of, read_tasks
 from turnwise.envs.boxed import Box
 from turnwise.envs.environment import (
     EnvironmentFault,
     Quality,
-    Step,
     check_horizon,
     check_split,
     check_task,
     same_text,
-    tools_of,
+    tried,
 )
 from turnwise.envs.replay import Opening, ReplayedEnv, ReplayedSession
 from turnwise.envs.tools import check_format, read_calls
 from turnwise.errors import InputError
 from turnwise.sandbox.tree import Tree, laid_over, read_folder
 from turnwise.types import Task, Trajectory
-
-
-class AgentSession(ReplayedSession):
-    """A session whose program starts with the first action, where the task's first request is known.
-
-    Attributes:
-        tools: of the request that waits.
-    """
-
-    def step(self, action: str) -> Step:
-        step = super().step(action)
-        if self._holder is not None and not self.done:
-            self.tools = tuple(tools_of(self._holder.episode))
-        return step
 
 
 class AgentEnv(ReplayedEnv):
@@ -54,7 +40,8 @@ class AgentEnv(ReplayedEnv):
         command: a line of bash that runs the agent.
         code: a folder whose files lie in the agent's folder; None: there are none.
         tasks_file: of JSON lines (``envs.agent.tasks.Row``).
-        score: a line of bash that runs in the folder that the agent left; its last line of output is the reward.
+        score: a line of bash that runs in the folder that the agent left, where ``code`` and the task's hidden files are as they
+            were; its last line of output is the reward. An agent that fails and leaves nothing to score has reward 0.
         threshold: reward from which an episode is won.
         horizon: turns of an episode.
         format: how the policy writes calls, and the gateway reads them.
@@ -115,13 +102,13 @@ class AgentEnv(ReplayedEnv):
         random.Random(f"{split} {seed}").shuffle(found)
         return found[:count]
 
-    def reset(self, task: Task) -> AgentSession:
+    def reset(self, task: Task) -> ReplayedSession:
         """Opens a session. The program of a task that was opened before starts with its first action."""
         check_task(task, self.name)
         return self.begin(task)
 
-    def begin(self, task: Task) -> AgentSession:
-        session = AgentSession(task, partial(self.open_episode, task), self.horizon, self._first.get(task.id))
+    def begin(self, task: Task) -> ReplayedSession:
+        session = ReplayedSession(task, partial(self.open_episode, task), self.horizon, self._first.get(task.id))
         self._first.setdefault(task.id, (session.opening(), session.tools))
         session.form = self.format
         return session
@@ -130,8 +117,20 @@ class AgentEnv(ReplayedEnv):
         sandbox = self._box.open()
         folder = laid_over(self._code, folder_of(task))
         program = Program(self._gateway, sandbox, self.command, folder, self.variables)
-        scoring = Scoring(self.score, hidden_of(task), self.threshold)
+        files = laid_over(self._code, hidden_of(task))
+        scoring = Scoring(with_variables(self.score, self.variables), files, self.threshold)
         return AgentEpisode(program, sandbox, scoring, self.format, f"env=agent, task {task.id}")
+
+    def prepare(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
+        """Starts the agent on tasks whose first requests are not known yet, several at once.
+
+        Raises:
+            EnvironmentFault: it ends before it asks for a reply.
+        """
+        new = [task for task in tasks if task.id not in self._first]
+        with ThreadPoolExecutor(max(1, min(self.together, len(new))), thread_name_prefix="openings") as pool:
+            for _ in pool.map(lambda task: tried(lambda: self.begin(task)).close(), new):
+                on_done(1)
 
     def ready(self) -> None:
         """Starts the agent on a task, twice.
@@ -154,7 +153,7 @@ class AgentEnv(ReplayedEnv):
             "episodes of a better model with data.file"
         )
 
-    def accepts(self, session: AgentSession, action: str, expert: str) -> bool:
+    def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
         """Whether both make the same calls or, where the expert makes none, say the same."""
         calls = read_calls(expert, self.format, session.tools)
         return read_calls(action, self.format, session.tools) == calls if calls else same_text(action, expert)

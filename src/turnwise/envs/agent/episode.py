@@ -25,13 +25,13 @@ class Scoring:
     """How an episode is paid.
 
     Attributes:
-        command: a line of bash that runs in the folder that the agent left; its last line of output is the reward.
-        hidden: files that are put into the folder first, in the place of what the agent may have written there.
+        command: bash that runs in the folder that the agent left; its last line of output is the reward.
+        files: what is put into the folder first, in the place of what the agent may have written there.
         threshold: reward from which an episode is won.
     """
 
     command: str
-    hidden: Tree
+    files: Tree
     threshold: float
 
 
@@ -73,19 +73,23 @@ class AgentEpisode:
         """Answers the request that waits, and returns what the next one adds to it, or the score at the end of the program.
 
         Raises:
-            EnvironmentFault: the sandbox failed.
-            InputError: the score cannot be read.
+            EnvironmentFault: the sandbox failed, or the program ended while the policy wrote.
+            InputError: a program that ended well has no score.
         """
         self.opening()
         asked = self._waiting()
         before = asked.conversation
         reply = spoken(text, before.tools, self.form, self.number)
         self.number += 1
-        asked.answer(reply)
-        self._asked = self.program.desk.next()
-        if self._asked is None:
-            return self._scored()
-        return _step(before, reply, self._asked.conversation)
+        taken = asked.answer(reply)
+        following = self.program.desk.next()
+        while not taken and following is not None and following.conversation == before:
+            taken = following.answer(reply)  # the agent hung up and asks again: it gets the reply that is its due
+            following = self.program.desk.next()
+        if not taken and following is None:
+            raise EnvironmentFault(f"{self.place}: the agent ended before its reply was sampled: {self._output()}")
+        self._asked = following
+        return self._scored() if following is None else _step(before, reply, following.conversation)
 
     def close(self) -> None:
         """Ends the program."""
@@ -108,27 +112,31 @@ class AgentEpisode:
 
     def _scored(self) -> Step:
         outcome, tree = self._ended()
-        info = {"status": outcome.status, "stopped": outcome.stopped}
+        info: dict[str, Any] = {"status": outcome.status, "stopped": outcome.stopped}
         try:
-            scored, _ = self.sandbox.shell(self.scoring.command, laid_over(tree, self.scoring.hidden))
+            scored, _ = self.sandbox.shell(self.scoring.command, laid_over(tree, self.scoring.files))
         except SandboxFault as error:
             raise EnvironmentFault(f"sandbox: {error}") from error
-        reward = _number(scored.output)
-        if reward is None:
+        reward = _number(scored.output) if scored.ok else None
+        if reward is None and outcome.ok:
             raise InputError(
-                f"env.score: {self.place}: the last line of output of {self.scoring.command!r} must be a number, got "
-                f"{scored.output.strip()[-_SHOWN:]!r}; the agent ended with {self._output()}"
+                f"env.score: {self.place}: {self.scoring.command.splitlines()[-1]!r} must end well, and the last line "
+                f"of its output must be a number, got {scored.output.strip()[-_SHOWN:]!r}; the agent ended with {self._output()}"
             )
+        if reward is None:  # the agent failed before it could leave what is scored
+            info["unscored"], reward = True, 0.0
         return Step("", reward, True, reward >= self.scoring.threshold, info)
 
 
 def _step(before: Conversation, reply: Message, after: Conversation) -> Step:
     added = continuation(before, reply, after)
-    shown = added if added is not None else after.messages[-1:]
+    shown = added if added is not None else after.messages
     text = "\n".join(str(message["content"]) for message in shown)
-    if added is None:
-        return Step(text, conversation=after.messages, info={"anew": True})
-    return Step(text, messages=added)
+    return (
+        Step(text, messages=added)
+        if added is not None
+        else Step(text, conversation=after.messages, info={"anew": True})
+    )
 
 
 def _number(output: str) -> float | None:

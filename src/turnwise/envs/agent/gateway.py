@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import queue
 import secrets
 import socket
@@ -28,7 +29,9 @@ from turnwise.envs.agent.conversation import Conversation, RequestError
 from turnwise.text import parse_json
 from turnwise.types import Message
 
-BODY = 64 << 20  # bytes of a request
+BODY = 16 << 20  # bytes of a request
+WAITING = 64  # requests of an episode
+REFUSED = 1000  # requests of an episode, after which it is over
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 
 
@@ -39,10 +42,12 @@ class Asked:
     conversation: Conversation
     reply: Future[Message] = field(default_factory=Future)
 
-    def answer(self, reply: Message) -> None:
-        """Lets the gateway send the reply. Nothing happens where the agent has hung up."""
-        if self.reply.set_running_or_notify_cancel():
+    def answer(self, reply: Message) -> bool:
+        """Lets the gateway send the reply; false where the agent has hung up, or has ended."""
+        taken = self.reply.set_running_or_notify_cancel()
+        if taken:
             self.reply.set_result(reply)
+        return taken
 
 
 @dataclass(slots=True, eq=False)
@@ -52,18 +57,26 @@ class Desk:
     Attributes:
         token: without which no request is accepted.
         earlier: the messages up to each answer of the Responses API, by the answer's id.
+        refused: requests so far that were refused.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     earlier: dict[str, list[Message]] = field(default_factory=dict)
+    refused: int = 0
     _waiting: queue.SimpleQueue[Asked | None] = field(default_factory=queue.SimpleQueue)
     _open: set[Asked] = field(default_factory=set)
     _ended: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, asked: Asked) -> bool:
-        """Adds a request; false where the episode is over."""
+        """Adds a request; false where the episode is over.
+
+        Raises:
+            RequestError: too many wait.
+        """
         with self._lock:
+            if len(self._open) >= WAITING:
+                raise RequestError(f"{WAITING} requests of this episode wait already")
             if not self._ended:
                 self._open.add(asked)
                 self._waiting.put(asked)
@@ -75,8 +88,10 @@ class Desk:
             self._open.discard(asked)
 
     def next(self) -> Asked | None:
-        """Waits for the next request; None where the episode has ended."""
-        return self._waiting.get()
+        """Waits for the next request that is still wanted; None where the episode has ended."""
+        while (asked := self._waiting.get()) is not None and asked.reply.cancelled():
+            pass
+        return asked
 
     def end(self) -> None:
         """Ends the episode: requests that wait are refused."""
@@ -134,31 +149,45 @@ async def _runner(listener: socket.socket, desk: Desk) -> web.AppRunner:
     app.router.add_post(CHAT, _chat)
     app.router.add_post(RESPONSES, _responses)
     app.router.add_get("/v1/models", _models)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+    # A client that hangs up takes its request back; what it does wrong is its own matter and stands in no log of the run.
+    runner = web.AppRunner(app, access_log=None, logger=_SILENT, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
     return runner
 
 
 _DESK = web.AppKey("desk", Desk)
+_SILENT = logging.getLogger("turnwise.gateway")
+_SILENT.disabled = True
 
 
 @web.middleware
 async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
     """Checks the token, and answers what cannot be served with a message in OpenAI's form."""
+    desk = request.app[_DESK]
     given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if not hmac.compare_digest(given.encode(), request.app[_DESK].token.encode()):
-        return _refused(401, "the token is not that of this episode: send OPENAI_API_KEY")
+    if not hmac.compare_digest(given.encode(errors="replace"), desk.token.encode()):
+        return _refused(desk, 401, "the token is not that of this episode: send OPENAI_API_KEY")
     try:
         answer: web.StreamResponse = await handler(request)
         return answer
     except RequestError as error:
-        return _refused(400, str(error))
+        return _refused(desk, 400, str(error))
+    except (
+        TypeError,
+        AttributeError,
+        KeyError,
+        ValueError,
+    ) as error:  # a field of another type than the interface says
+        return _refused(desk, 400, f"the request cannot be read: {type(error).__name__}: {error}"[:500])
     except web.HTTPException as error:
-        return _refused(error.status, error.text or error.reason)
+        return _refused(desk, error.status, error.text or error.reason)
 
 
-def _refused(status: int, message: str) -> web.Response:
+def _refused(desk: Desk, status: int, message: str) -> web.Response:
+    desk.refused += 1
+    if desk.refused == REFUSED:
+        desk.end()
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return web.json_response({"error": error}, status=status)
 

@@ -16,6 +16,11 @@ from turnwise.sandbox.tree import Tree
 PORT = 8000  # inside, where nothing else listens
 
 
+def with_variables(command: str, variables: Mapping[str, str]) -> str:
+    """Returns a command that finds these environment variables."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()) + command
+
+
 class Program:
     """Starts a command that finds the gateway in ``OPENAI_BASE_URL`` and its token in ``OPENAI_API_KEY``.
 
@@ -34,7 +39,7 @@ class Program:
         self._closed = False
         self._lock = threading.Lock()
         told = {"OPENAI_BASE_URL": f"http://{HOST}:{PORT}/v1", "OPENAI_API_KEY": self.desk.token, **variables}
-        script = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in told.items()) + command
+        script = with_variables(command, told)
         threading.Thread(target=self._run, args=(sandbox, script, tree), name="agent", daemon=True).start()
 
     def close(self) -> None:

@@ -23,10 +23,14 @@ class Translation:
     def __call__(self, tree: RolloutTree) -> RolloutTree:
         """The same tree, state and turns each tokenised anew. What they share in text they share in tokens."""
         state = replace(tree.state, ids=self._ids(tree.state.ids))
-        turns = [
-            Turn(turn.parent, list(self._ids((*turn.action_ids, *turn.observation_ids))), []) for turn in tree.turns
-        ]
-        return replace(tree, state=state, turns=turns)
+        return replace(tree, state=state, turns=[self._turn(turn) for turn in tree.turns])
+
+    def _turn(self, turn: Turn) -> Turn:
+        """An action and its observation are tokenised together, unless the observation is a conversation of its own."""
+        if turn.anew:
+            said, seen = self._ids(tuple(turn.action_ids)), self._ids(tuple(turn.observation_ids))
+            return Turn(turn.parent, list(said), [], observation_ids=list(seen), anew=True)
+        return Turn(turn.parent, list(self._ids((*turn.action_ids, *turn.observation_ids))), [])
 
     def _ids(self, ids: Sequence[int]) -> tuple[int, ...]:
         return _retokenised(self.policy, self.critic, tuple(ids))

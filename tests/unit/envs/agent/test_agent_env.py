@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import json
 import socket
@@ -17,6 +19,7 @@ from turnwise.envs.boxed import Box
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.replay import ReplayDiffersError
 from turnwise.errors import InputError
+from turnwise.rollouts.answers import Answers
 from turnwise.sandbox.sandbox import Limits
 from turnwise.types import Task
 
@@ -63,7 +66,7 @@ def test_a_program_that_goes_its_own_way_cannot_be_forked(agent: Make) -> None:
     session = env.reset(env.tasks("train", 1)[0])
     session.step("x")
     fork = session.fork()
-    with pytest.raises(InputError):  # no score was written
+    with pytest.raises(InputError):  # it ended well, but left no score
         session.step("y")
     with pytest.raises(ReplayDiffersError):
         fork.step("y")
@@ -175,6 +178,39 @@ ask([{"role": "user", "content": " ".join(found)}])
     assert not {"reached", "made"} & set(said)
 
 
+def test_sockets_of_an_agent_cannot_hold_more_than_they_are_given(agent: Make) -> None:
+    """Buffers of sockets are memory that no limit of the sandbox counts."""
+    env = agent("""
+import socket
+found = []
+for level, option in ((socket.SOL_SOCKET, socket.SO_SNDBUF), (socket.SOL_SOCKET, socket.SO_RCVBUF), (socket.SOL_SOCKET, 32)):
+    for one in socket.socketpair()[0], socket.socket():
+        try:
+            one.setsockopt(level, option, 1 << 22)
+            found.append("set")
+        except PermissionError:
+            found.append("refused")
+socket.socket().setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+socket.socket().setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+for protocol in (136, 262):
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
+        found.append("made")
+    except OSError:
+        found.append("refused")
+kept = []
+try:
+    while len(kept) < 200:
+        kept.append(socket.socket())
+except OSError:
+    del kept[-8:]
+found.append("few" if len(kept) < 64 else "many")
+ask([{"role": "user", "content": " ".join(found)}])
+""")
+    (opening,) = env.reset(env.tasks("train", 1)[0]).opening()
+    assert opening["content"] == " ".join(["refused"] * 8 + ["few"])
+
+
 def test_a_dropped_session_ends_its_program(agent: Make) -> None:
     env = agent("ask([{'role': 'user', 'content': 'a'}])")
     before = threading.active_count()
@@ -207,6 +243,80 @@ def test_an_agent_that_dies_in_the_middle_is_scored(agent: Make) -> None:
     env = agent("ask([{'role': 'user', 'content': 'a'}])\nraise SystemExit(3)", score="echo broken; echo 0.25")
     step = env.reset(env.tasks("train", 1)[0]).step("x")
     assert (step.done, step.won, step.reward, step.info["status"]) == (True, False, 0.25, 3)
+
+
+@pytest.mark.parametrize(
+    ("end", "stopped"), [("raise SystemExit(3)", ""), ("import time; time.sleep(60)", "time")], ids=["crash", "limit"]
+)
+def test_an_agent_that_fails_before_it_is_scored_earns_nothing(agent: Make, end: str, stopped: str) -> None:
+    env = agent(f"ask([{{'role': 'user', 'content': 'a'}}])\n{end}", box=Box(limits=Limits(seconds=2, memory_mib=256)))
+    step = env.reset(env.tasks("train", 1)[0]).step("x")
+    assert (step.done, step.won, step.reward, step.info["stopped"]) == (True, False, 0.0, stopped)
+    assert step.info["unscored"]
+
+
+def test_an_agent_that_ends_while_the_policy_writes_is_a_fault_and_is_repeated(agent: Make) -> None:
+    """Its time ran out through no fault of the action, so the same session can take it again."""
+    env = agent(COUNTS, box=Box(limits=Limits(seconds=2, memory_mib=256)))
+    session = env.reset(env.tasks("train", 1)[0])
+    session.step("1")
+    time.sleep(3)
+    with pytest.raises(EnvironmentFault):
+        session.step("2")
+    assert session.step("2").observation == "yes"
+
+
+def test_a_client_that_hangs_up_and_asks_again_gets_the_reply_that_is_its_due(agent: Make) -> None:
+    env = agent("""
+import socket
+def late(messages):
+    try:
+        return ask(messages)
+    except (TimeoutError, OSError):
+        socket.setdefaulttimeout(None)
+        return ask(messages)
+socket.setdefaulttimeout(0.5)
+first = [{"role": "user", "content": "a"}]
+reply = late(first)
+ask([*first, reply, {"role": "user", "content": "b"}])
+open("score.txt", "w").write("1")
+""")
+    session = env.reset(env.tasks("train", 1)[0])
+    time.sleep(1.5)  # the policy is slow
+    step = session.step("x")
+    assert (step.observation, step.conversation) == ("b", ())
+    assert session.step("y").won
+
+
+def test_a_program_that_waits_is_ended_with_its_step(agent: Make) -> None:
+    env = agent("ask([{'role': 'user', 'content': 'a'}])\nimport time; time.sleep(60)")
+    session = env.reset(env.tasks("train", 1)[0])
+    answers = Answers(2, 1.0)
+    begun = answers.begin(session, "x")
+    began = time.monotonic()
+    with pytest.raises(EnvironmentFault):
+        asyncio.run(answers.wait(begun))
+    other = env.reset(env.tasks("train", 1)[0])
+    under_way = answers.begin(other, "x")
+    time.sleep(0.5)
+    answers.close()
+    for each in (begun, under_way):
+        assert each.step is not None
+        with contextlib.suppress(Exception):
+            each.step.result(20)
+    assert time.monotonic() - began < 20
+
+
+def test_what_scores_is_as_it_was(agent: Make, tmp_path: Path) -> None:
+    """An agent that writes over the grader in its folder, and a module that the grader imports."""
+    program = """
+ask([{"role": "user", "content": "a"}])
+open("grade.py", "w").write("print(1.0)")
+"""
+    agent(program)
+    (tmp_path / "code" / "grade.py").write_text("print(0.25)")
+    env = agent(program, score="python3 -I grade.py")
+    assert env.reset(env.tasks("train", 1)[0]).step("x").reward == 0.25
 
 
 def test_a_score_that_is_no_number_names_the_key(agent: Make) -> None:

@@ -23,12 +23,15 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.schedule import Named
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.agent import AgentEnv
+from turnwise.envs.agent.program import with_variables
 from turnwise.envs.boxed import Box
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.play import Player
+from turnwise.rollouts.predictors.rows import branchable
+from turnwise.rollouts.predictors.vocabulary import Translation
 from turnwise.sandbox.sandbox import Limits
 from turnwise.types import RolloutTree, State, Task
 
@@ -105,6 +108,36 @@ def test_the_tree_holds_the_tokens_of_the_native_environment(policy: Any, playin
     assert through.tally.tokens == native.tally.tokens > 100
 
 
+@pytest.mark.slow
+def test_sixteen_programs_around_the_client_of_openai_side_by_side(policy: Any, box: Box, tmp_path: Path) -> None:
+    """The example of the docs, unchanged: every token, reward and end is that of the native environment."""
+    openai = Path(pytest.importorskip("openai").__file__).parent.parent
+    reads = [str(SOURCE), *{str(openai), str(Path(torch.__file__).parent.parent)}]
+    paths = {"PYTHONPATH": ":".join(reads)}
+    limits = Limits(seconds=200, memory_mib=2048, processes=16)
+    probe = Box(limits=limits, reads=reads).open().shell(with_variables("python3 -c 'import openai'", paths), {})[0]
+    if not probe.ok:
+        pytest.skip(f"the interpreter inside the sandbox cannot import openai: {probe.output.strip()[-200:]}")
+    chores = HouseholdEnv(horizon=30).tasks("train", 2, seed=5)
+    rows = [json.dumps({"id": str(n), "chore": dataclasses.asdict(chore)}) for n, chore in enumerate(chores)]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(rows) + "\n")
+    env = AgentEnv(
+        "python3 agent.py",
+        str(tmp_path / "tasks.jsonl"),
+        "cat score.txt",
+        code=str(SOURCE.parent / "recipes" / "agent"),
+        variables=paths,
+        box=Box(limits=limits, reads=reads),
+    )
+    native, through = player_of(policy, HouseholdEnv(horizon=30)), player_of(policy, env)
+    through.environment_threads = 16
+    tasks = sorted(env.tasks("train", 2), key=lambda task: task.id)
+    expected = native.play(states_of(native, list(chores)), Uniform(8), Never(), "k")
+    found = through.play(states_of(through, tasks), Uniform(8), Never(), "k")
+    assert [rollouts(tree) for tree in expected] == [rollouts(tree) for tree in found]
+    assert through.tally.tokens == native.tally.tokens > 1000
+
+
 @pytest.mark.parametrize("schedule", ["rounds", "free"])
 def test_a_shortened_history_is_what_the_policy_sees(policy: Any, playing: Any, schedule: Named) -> None:
     """An agent that shows the chore and the last answer alone: each turn's log-probs are those of the prompt that it sent."""
@@ -120,9 +153,13 @@ def test_a_shortened_history_is_what_the_policy_sees(policy: Any, playing: Any, 
         if turn.parent >= 0:
             above = tree.turns[turn.parent]
             assert above.anew
-            seen = [*opening, {"role": "user", "content": above.observation}]
+            last = above.observation.removeprefix(f"{opening[0]['content']}\n")
+            seen = [*opening, {"role": "user", "content": last}]
             assert history == above.observation_ids == player.chat.prompt(seen)  # type: ignore[attr-defined]
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([history + turn.action_ids])).logits[0, len(history) - 1 : -1]
         plain = logits.log_softmax(-1).gather(1, torch.tensor(turn.action_ids)[:, None])[:, 0]
         assert turn.logprobs == pytest.approx(plain.tolist(), abs=1e-4)
+    critics = Translation(policy[1], policy[1])(tree)  # as a predictor of another vocabulary reads it
+    for number in branchable(tree):
+        assert policy[1].decode(critics.history(number)) == policy[1].decode(tree.history(number))

@@ -140,8 +140,11 @@ def test_a_call_that_cannot_be_read_is_text(served: tuple[Desk, str], client: Op
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]},
         {"messages": [{"role": "nobody", "content": "x"}]},
         {"messages": []},
+        {"tools": 5},
+        {"tools": [{"type": "function", "function": {}}]},
+        {"messages": [{"role": "assistant", "tool_calls": 5}]},
     ],
-    ids=["n", "logprobs", "format", "tool", "image", "role", "empty"],
+    ids=["n", "logprobs", "format", "tool", "image", "role", "empty", "tools", "no name", "calls"],
 )
 def test_what_the_policy_cannot_give_is_refused(client: OpenAI, more: dict[str, Any]) -> None:
     with pytest.raises(openai.BadRequestError):
@@ -156,8 +159,11 @@ def test_what_the_policy_cannot_give_is_refused(client: OpenAI, more: dict[str, 
         {"text": {"format": {"type": "json_object"}}},
         {"input": [{"type": "item_reference", "id": "x"}]},
         {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "[1]"}]},
+        {"text": "abc"},
+        {"tools": 5},
+        {"previous_response_id": ["a"]},
     ],
-    ids=["previous", "tool", "format", "item", "arguments"],
+    ids=["previous", "tool", "format", "item", "arguments", "text", "tools", "odd previous"],
 )
 def test_responses_refuse_as_well(client: OpenAI, more: dict[str, Any]) -> None:
     with pytest.raises(openai.BadRequestError):
