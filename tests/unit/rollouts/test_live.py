@@ -236,63 +236,6 @@ def test_a_stopped_group_whose_rollouts_wait_for_their_environment_has_rewards(
         assert len(Outcome()(tree)["total"]) == len(tree.leaves())
 
 
-class Counted(HouseholdEnv):
-    """The household, which counts the episodes that have begun to act and have not ended."""
-
-    def __init__(self, together: int | None) -> None:
-        super().__init__(horizon=HORIZON)
-        self.together = together
-        self.live = self.most = 0
-
-    def reset(self, task: Any) -> Any:
-        return Observed(self, super().reset(task))
-
-
-class Observed:
-    """An episode of :class:`Counted`."""
-
-    def __init__(self, env: Counted, session: Any, acted: bool = False) -> None:
-        self.env, self.session, self.acted = env, session, acted
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
-
-    def fork(self) -> Observed:
-        return Observed(self.env, self.session.fork())
-
-    def step(self, action: str) -> Any:
-        self.env.live += not self.acted
-        self.env.most = max(self.env.most, self.env.live)
-        self.acted = True
-        step = self.session.step(action)
-        self.env.live -= step.done
-        return step
-
-
-@pytest.mark.parametrize("schedule", ["rounds", "free"])
-@pytest.mark.parametrize(
-    ("allocator", "gate"),
-    [(Uniform(3), Never()), (Uniform(3), Divergence(k=2, threshold=0.5)), (TreePO(roots=3, branches=1), Never())],
-    ids=["groups", "a gate", "branches"],
-)
-def test_a_bound_on_live_rollouts_changes_no_draw(
-    policy: Any, player: Player, states: list[State], schedule: Any, allocator: Any, gate: Gate
-) -> None:
-    """Groups of three with room for seven: two groups are live at once. Without a bound all four are."""
-    found, most = [], []
-    for together in (None, 7, 1):
-        engine = TreeEngine(player.chat.stop_ids, schedule=schedule)  # type: ignore[attr-defined]
-        engine.load_weights(policy[0], 3)
-        env = Counted(together)
-        trees = replace(player, engine=engine, environment=env).play(states, allocator, gate, "k")
-        found.append([(tree.stopped, rollouts(tree)) for tree in trees])
-        most.append(env.most)
-    parted = [one != other for bounded in found[1:] for one, other in zip(found[0], bounded, strict=True)]
-    assert sum(parted) <= 1
-    if isinstance(allocator, Uniform) and isinstance(gate, Never):  # other episodes are left in the middle
-        assert most[0] > 7 >= most[1] > 3 == most[2]
-
-
 @pytest.mark.parametrize("schedule", ["rounds", "free"])
 def test_an_allocator_that_fails_ends_everything(
     policy: Any, player: Player, states: list[State], schedule: Any

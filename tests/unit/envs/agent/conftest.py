@@ -29,6 +29,19 @@ task = json.load(open("task.json"))
 
 
 @pytest.fixture
+def counting() -> str:
+    """An agent that asks three times, and scores the share of right answers."""
+    return """
+messages = [{"role": "user", "content": "count to 3"}]
+for _ in range(3):
+    reply = ask(messages)
+    messages += [reply, {"role": "user", "content": "yes" if reply["content"] == str(len(messages) // 2 + 1) else "no"}]
+answers = [message["content"] for message in messages[2::2]]
+open("score.txt", "w").write(str(answers.count("yes") / 3))
+"""
+
+
+@pytest.fixture
 def served() -> Iterator[tuple[Desk, str]]:
     """A desk, and the address at which its gateway answers."""
     gateway, desk = Gateway(), Desk()

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gc
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from turnwise.envs.agent import AgentEnv
-from turnwise.envs.boxed import Box
-from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.replay import ReplayDiffersError
 from turnwise.errors import InputError
-from turnwise.rollouts.answers import Answers
-from turnwise.sandbox.sandbox import Limits
-from turnwise.types import Task
 
 Make = Callable[..., AgentEnv]
-COUNTS = """
-messages = [{"role": "user", "content": "count to 3"}]
-for _ in range(3):
-    reply = ask(messages)
-    messages += [reply, {"role": "user", "content": "yes" if reply["content"] == str(len(messages) // 2 + 1) else "no"}]
-answers = [message["content"] for message in messages[2::2]]
-open("score.txt", "w").write(str(answers.count("yes") / 3))
-"""
 
 
-def test_requests_are_turns_and_the_score_is_paid_at_the_end(agent: Make) -> None:
-    env = agent(COUNTS)
+def test_requests_are_turns_and_the_score_is_paid_at_the_end(agent: Make, counting: str) -> None:
+    env = agent(counting)
     (task,) = env.tasks("train", 1)
     session = env.reset(task)
     assert session.opening() == [{"role": "user", "content": "count to 3"}]
@@ -48,8 +32,8 @@ def test_requests_are_turns_and_the_score_is_paid_at_the_end(agent: Make) -> Non
     assert [won.step(text).won for text in "123"] == [False, False, True]
 
 
-def test_a_fork_repeats_the_prefix_in_a_program_of_its_own(agent: Make) -> None:
-    env = agent(COUNTS)
+def test_a_fork_repeats_the_prefix_in_a_program_of_its_own(agent: Make, counting: str) -> None:
+    env = agent(counting)
     session = env.reset(env.tasks("train", 1)[0])
     session.step("1")
     fork = session.fork()
@@ -223,129 +207,3 @@ def test_a_dropped_session_ends_its_program(agent: Make) -> None:
     while any(thread.name == "agent" for thread in threading.enumerate()):
         assert time.monotonic() < end, "the program still runs"
         time.sleep(0.05)
-
-
-@pytest.mark.parametrize(
-    ("program", "says"),
-    [
-        ("raise SystemExit('no key')", "no key"),
-        ("import time; time.sleep(60)", "time"),
-        ("import nothing_like_it", "nothing_like_it"),
-    ],
-)
-def test_an_agent_that_asks_nothing_is_refused_before_the_run(agent: Make, program: str, says: str) -> None:
-    env = agent(program, box=Box(limits=Limits(seconds=3, memory_mib=256)))
-    with pytest.raises(InputError, match=says):
-        env.ready()
-
-
-def test_an_agent_that_dies_in_the_middle_is_scored(agent: Make) -> None:
-    env = agent("ask([{'role': 'user', 'content': 'a'}])\nraise SystemExit(3)", score="echo broken; echo 0.25")
-    step = env.reset(env.tasks("train", 1)[0]).step("x")
-    assert (step.done, step.won, step.reward, step.info["status"]) == (True, False, 0.25, 3)
-
-
-@pytest.mark.parametrize(
-    ("end", "stopped"), [("raise SystemExit(3)", ""), ("import time; time.sleep(60)", "time")], ids=["crash", "limit"]
-)
-def test_an_agent_that_fails_before_it_is_scored_earns_nothing(agent: Make, end: str, stopped: str) -> None:
-    env = agent(f"ask([{{'role': 'user', 'content': 'a'}}])\n{end}", box=Box(limits=Limits(seconds=2, memory_mib=256)))
-    step = env.reset(env.tasks("train", 1)[0]).step("x")
-    assert (step.done, step.won, step.reward, step.info["stopped"]) == (True, False, 0.0, stopped)
-    assert step.info["unscored"]
-
-
-def test_an_agent_that_ends_while_the_policy_writes_is_a_fault_and_is_repeated(agent: Make) -> None:
-    """Its time ran out through no fault of the action, so the same session can take it again."""
-    env = agent(COUNTS, box=Box(limits=Limits(seconds=2, memory_mib=256)))
-    session = env.reset(env.tasks("train", 1)[0])
-    session.step("1")
-    time.sleep(3)
-    with pytest.raises(EnvironmentFault):
-        session.step("2")
-    assert session.step("2").observation == "yes"
-
-
-def test_a_client_that_hangs_up_and_asks_again_gets_the_reply_that_is_its_due(agent: Make) -> None:
-    env = agent("""
-import socket
-def late(messages):
-    try:
-        return ask(messages)
-    except (TimeoutError, OSError):
-        socket.setdefaulttimeout(None)
-        return ask(messages)
-socket.setdefaulttimeout(0.5)
-first = [{"role": "user", "content": "a"}]
-reply = late(first)
-ask([*first, reply, {"role": "user", "content": "b"}])
-open("score.txt", "w").write("1")
-""")
-    session = env.reset(env.tasks("train", 1)[0])
-    time.sleep(1.5)  # the policy is slow
-    step = session.step("x")
-    assert (step.observation, step.conversation) == ("b", ())
-    assert session.step("y").won
-
-
-def test_a_program_that_waits_is_ended_with_its_step(agent: Make) -> None:
-    env = agent("ask([{'role': 'user', 'content': 'a'}])\nimport time; time.sleep(60)")
-    session = env.reset(env.tasks("train", 1)[0])
-    answers = Answers(2, 1.0)
-    begun = answers.begin(session, "x")
-    began = time.monotonic()
-    with pytest.raises(EnvironmentFault):
-        asyncio.run(answers.wait(begun))
-    other = env.reset(env.tasks("train", 1)[0])
-    under_way = answers.begin(other, "x")
-    time.sleep(0.5)
-    answers.close()
-    for each in (begun, under_way):
-        assert each.step is not None
-        with contextlib.suppress(Exception):
-            each.step.result(20)
-    assert time.monotonic() - began < 20
-
-
-def test_what_scores_is_as_it_was(agent: Make, tmp_path: Path) -> None:
-    """An agent that writes over the grader in its folder, and a module that the grader imports."""
-    program = """
-ask([{"role": "user", "content": "a"}])
-open("grade.py", "w").write("print(1.0)")
-"""
-    agent(program)
-    (tmp_path / "code" / "grade.py").write_text("print(0.25)")
-    env = agent(program, score="python3 -I grade.py")
-    assert env.reset(env.tasks("train", 1)[0]).step("x").reward == 0.25
-
-
-def test_a_score_that_is_no_number_names_the_key(agent: Make) -> None:
-    env = agent("ask([{'role': 'user', 'content': 'a'}])", score="echo nan")
-    with pytest.raises(InputError, match=r"env\.score"):
-        env.reset(env.tasks("train", 1)[0]).step("x")
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["", "[]", '{"id": ""}', '{"id": 1}', '{"id": "a", "split": "dev"}', '{"id": "a", "files": {"../x": "1"}}', "{"],
-)
-def test_a_file_of_tasks_that_cannot_be_used_names_the_place(agent: Make, line: str) -> None:
-    with pytest.raises(InputError, match=r"env\.tasks_file"):
-        agent("", line + "\n")
-    with pytest.raises(InputError, match=r"env\.tasks_file.*second"):
-        agent("", '{"id": "a"}\n{"id": "a"}\n')
-    with pytest.raises(InputError, match=r"env\.tasks_file"):
-        agent("", '{"id": "a"}\n').tasks("train", 2)
-
-
-def test_no_expert_and_bad_settings_are_said(agent: Make, tmp_path: Path) -> None:
-    env = agent("")
-    with pytest.raises(InputError, match="no expert"):
-        env.demonstrate(env.tasks("train", 1)[0])
-    for more, key in (({"command": " "}, r"env\.command"), ({"code": str(tmp_path / "none")}, r"env\.code")):
-        with pytest.raises(InputError, match=key):
-            agent("", **more)
-    with pytest.raises(ValueError, match="made for env"):
-        env.reset(Task("other", "a", "train"))
-    with pytest.raises(EnvironmentFault):
-        agent("import sys; sys.exit(1)").reset(env.tasks("train", 1)[0])
