@@ -5,8 +5,8 @@ python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl              s
 python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl --public --license apache-2.0
 
 Sent are the files of the run's adapter/, or of its model/ if all weights were trained, and the card as README.md. Paths of
-this machine are shortened to their last name. Sending needs a token that may write (`hf auth login`, or HF_TOKEN); without
-one the program does what --dry-run does. HF_ENDPOINT names another Hub.
+this machine are shortened to their last name, and secrets are masked. Sending needs a token that may write (`hf auth login`, or
+HF_TOKEN); without one the program does what --dry-run does. HF_ENDPOINT names another Hub.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ def show(ready: Parcel, public: bool) -> None:
     print(f"Repository: {ready.repository} ({'public' if public else 'private'} if it is new)")
     for name, size in ready.sizes.items():
         print(f"  {name}  {size:,} bytes")
+    if ready.kept:
+        print(f"Not sent: {plain(', '.join(ready.kept))}")
     print(f"{len(ready.files)} files, {sum(ready.sizes.values()):,} bytes\n\n{plain(ready.card, most=10**6)}")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.constants import HF_HUB_CACHE
 
 from turnwise.reports.headline import (
     held_out_sentence,
@@ -23,6 +24,7 @@ from turnwise.reports.headline import (
     signed,
 )
 from turnwise.reports.markdown import cell, facts, table
+from turnwise.reports.portable import Cleaner, cleaner
 from turnwise.reports.views import domain_rows, reply_rows
 from turnwise.runs.record import read_record
 from turnwise.runs.result import Comparison, Result, read_result
@@ -39,7 +41,6 @@ PAPERS = {
     "toolrl": "2504.13958",
 }
 """Method -> arXiv number of the paper that it follows."""
-_PATH = re.compile(r"(?<![\w./:])~?(?:/[\w.+@~-]+){2,}/?")  # an absolute path, not the path of an address
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +48,28 @@ class Base:
     """The base model of a run, as another machine can name it.
 
     Attributes:
-        name: an id on the Hub, or the name of a shipped base or of a folder without the path to it.
+        name: an id on the Hub, the name of a shipped base, or what the run was given, without the path to a local folder.
         shipped: it comes with the package.
         on_hub: ``name`` is an id on the Hub.
+        local: it is a folder. A name that is none of the three may be a folder of another machine, or an id.
     """
 
     name: str
-    shipped: bool
-    on_hub: bool
+    shipped: bool = False
+    on_hub: bool = False
+    local: bool = False
 
 
 def base_of(settings: Mapping[str, Any]) -> Base:
-    """Returns the base model of the recorded ``settings``. ``owner/name`` is an id if this machine has no such folder."""
+    """Returns the base model of the recorded ``settings``. A name is an id if the Hub's cache on this machine has the model."""
     model = str(settings.get("policy.model") or "unknown")
-    shipped = "/" not in model and files("turnwise").joinpath("assets", model).is_dir()
-    on_hub = bool(re.fullmatch(r"[\w.-]+/[\w.-]+", model)) and not Path(model).exists()
-    return Base(model if on_hub else Path(model).name, shipped, on_hub)
-
-
-def portable(text: str) -> str:
-    """Returns ``text`` with the last name of each absolute path in its place: folders of one machine say nothing elsewhere."""
-    return _PATH.sub(lambda found: Path(found[0]).name, text)
+    if "/" not in model and not model.startswith((".", "~")) and files("turnwise").joinpath("assets", model).is_dir():
+        return Base(model, shipped=True)
+    if model.startswith((".", "/", "~", "file:")) or Path(model).exists():
+        return Base(Path(model).name or model, local=True)
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
+        return Base(Path(model).name)
+    return Base(model, on_hub=Path(HF_HUB_CACHE, f"models--{model.replace('/', '--')}").is_dir())
 
 
 def model_card(folder: Path, part: str, repository: str, licence: str | None = None, project: str | None = None) -> str:
@@ -84,7 +86,7 @@ def model_card(folder: Path, part: str, repository: str, licence: str | None = N
         InputError: ``result.json`` or ``config.yaml`` is missing or damaged.
     """
     result, settings = read_result(folder), read_record(folder)
-    base = base_of(settings)
+    base, clean = base_of(settings), cleaner(folder)
     licence = licence or ("apache-2.0" if base.shipped else None)
     data = ModelCardData(
         base_model=base.name if base.on_hub else None,
@@ -98,12 +100,13 @@ def model_card(folder: Path, part: str, repository: str, licence: str | None = N
     text = f"---\n{data.to_yaml()}\n---\n\n# {repository.rpartition('/')[2]}\n\n" + "\n".join(
         (
             _opening(result, base, part),
-            "## Origin\n\n" + facts(_origin(result, settings, base, licence, project)),
+            "## Origin\n\n" + facts(_origin(result, settings, base, clean, licence, project)),
             "## Measured before and after training\n\n" + _measured(result),
             "## Use\n\n" + _use(base, part, repository),
-            "## Settings\n\n" + _settings(settings),
+            "## Settings\n\n" + _settings(clean.value(settings)),
         )
     )
+    text = clean.text(text)
     ModelCard(text)  # raises where the metadata cannot be read back
     return text
 
@@ -139,27 +142,32 @@ def _opening(result: Result, base: Base, part: str) -> str:
 def _base_text(base: Base) -> str:
     if base.on_hub:
         return f"[{base.name}](https://huggingface.co/{base.name})"
-    return f"`{base.name}`, a base that ships with Turnwise" if base.shipped else f"`{base.name}`, a local model"
+    return f"`{base.name}`" + (", a base that ships with Turnwise" if base.shipped else ", a local folder" * base.local)
 
 
 def _origin(
-    result: Result, settings: Mapping[str, Any], base: Base, licence: str | None, project: str | None
+    result: Result,
+    settings: Mapping[str, Any],
+    base: Base,
+    clean: Cleaner,
+    licence: str | None,
+    project: str | None,
 ) -> dict[str, str]:
     data = {key: value for key, value in settings.items() if key in ("data.file", "data.trajectories", "env.files")}
     rows = {
         "base model": _base_text(base),
         "method": f"`{result.method}`",
-        "starts from": f"the policy of {portable(str(start))}" if (start := settings.get("policy.start")) else "",
-        "data": f"environment `{result.env}`" + "".join(f", `{k}={portable(str(v))}`" for k, v in data.items()),
+        "starts from": f"the policy of {clean.value(str(start))}" if (start := settings.get("policy.start")) else "",
+        "data": f"environment `{result.env}`" + "".join(f", `{k}={clean.value(v)}`" for k, v in data.items()),
         "scale, seed": f"{result.scale}, {result.seed}",
-        "command": f"`{portable(result.command)}`" if result.command else "",
+        "command": f"`{clean.command(result.command)}`" if result.command else "",
         "configuration hash": f"`{result.config_hash}`" if result.config_hash else "",
         "code": f"Turnwise at commit `{result.commit}`" if result.commit else "Turnwise",
         "versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()),
         "machine": result.machine or "",
         "finished": result.finished if isinstance(result.finished, str) else "",
         "turns and tokens sampled for training": f"{result.rollout_turns:,} and {result.rollout_tokens:,}",
-        "licence": licence or "not stated; the licence of the base model applies to it",
+        "licence": licence or "not stated",
         "project": f"[{project}]({project})" if project else "",
     }
     return {name: cell(text) for name, text in rows.items() if text}
@@ -218,6 +226,5 @@ def _use(base: Base, part: str, repository: str) -> str:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    shown = {key: portable(value) if isinstance(value, str) else value for key, value in settings.items()}
-    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).replace("```", "'''")
+    text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True).replace("```", "'''")
     return f"What decides what the run computes:\n\n```yaml\n{text}```\n"

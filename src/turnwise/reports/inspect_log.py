@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turnwise.errors import InputError
-from turnwise.reports.card import base_of, portable
+from turnwise.reports.card import base_of
+from turnwise.reports.portable import cleaner
 from turnwise.runs.lines import checked_lines
 from turnwise.runs.record import read_record
 from turnwise.runs.result import ResultError, read_result
@@ -210,7 +211,7 @@ def _log(name: str, rollouts: Sequence[Rollout], folder: Path, settings: Mapping
     about = {
         "method": str(settings.get("method")),
         "seed": settings.get("seed"),
-        "command": portable(result.command or "") if result else "",
+        "command": cleaner(folder).command(result.command or "") if result else "",
         "config_hash": result.config_hash if result else "",
     }
     return EvalLog(

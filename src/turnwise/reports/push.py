@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars
 
 from turnwise.errors import InputError
-from turnwise.reports.card import base_of, model_card, portable
+from turnwise.reports.card import base_of, model_card
+from turnwise.reports.portable import Cleaner, cleaner
 from turnwise.runs.record import read_record
 from turnwise.text import parse_json, said
 
@@ -22,7 +22,11 @@ CARD = "README.md"
 PARTS = {"adapter": "adapter_config.json", "model": "config.json"}
 """Folders of a run that hold its policy -> the file without which they are not whole."""
 _NAMED = {"adapter_config.json": "base_model_name_or_path", "base.json": "base"}  # file -> its key for the base model
-_CONFIGS = {*_NAMED, "config.json", "tokenizer_config.json", "generation_config.json"}
+_CONFIGS = {*_NAMED, "config.json", "tokenizer_config.json", "generation_config.json"}  # cleaned of paths and secrets
+_SENT = re.compile(
+    r"[\w-]+\.safetensors(\.index\.json)?|chat_template\.jinja|merges\.txt|vocab\.(json|txt)|added_tokens\.json"
+    r"|special_tokens_map\.json|tokenizer\.(json|model)|spiece\.model"
+)
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -34,11 +38,13 @@ class Parcel:
         repository: ``owner/name``.
         files: name in the repository -> a file of the run, or the bytes that stand in its place.
         card: the text of its ``README.md``.
+        kept: names of files of the run's folder that are not sent, because a policy has no such files.
     """
 
     repository: str
     files: Mapping[str, Path | bytes]
     card: str
+    kept: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -50,7 +56,8 @@ def parcel(folder: Path, repository: str, licence: str | None = None, project: s
     """Returns what :func:`push` sends of a finished run; nothing is read but the run's folder.
 
     Raises:
-        InputError: the repository has no such name, the folder holds no finished run, or the run has left no policy.
+        InputError: the repository has no such name, the folder holds no finished run, the run has left no policy,
+            or a file of it is a link, which could lead to any file of this machine.
     """
     if not _REPOSITORY.fullmatch(repository):
         raise InputError(f"{repository}: a repository of the Hub is owner/name, such as me/household-pivotrl")
@@ -62,14 +69,18 @@ def parcel(folder: Path, repository: str, licence: str | None = None, project: s
             f"{folder}: holds neither adapter/ nor model/, which a finished run leaves; start the run again to finish it"
         )
     card = model_card(folder, part, repository, licence, project)
-    base = base_of(read_record(folder)).name
-    found = sorted(path for path in (folder / part).iterdir() if path.is_file() and path.name != CARD)
-    files = {path.name: _content(path, base) for path in found if not path.name.startswith(".")}
-    return Parcel(repository, {**files, CARD: card.encode()}, card)
+    base, clean = base_of(read_record(folder)).name, cleaner(folder)
+    found = sorted(path for path in (folder / part).iterdir() if path.name != CARD)
+    known = [path for path in found if path.name in _CONFIGS or _SENT.fullmatch(path.name)]
+    for path in (folder / part, *known):
+        if path.is_symlink() or (path != folder / part and not path.is_file()):
+            raise InputError(f"{path}: is a link or no regular file; put a copy of the file in its place")
+    files = {path.name: _content(path, base, clean) for path in known}
+    return Parcel(repository, {**files, CARD: card.encode()}, card, tuple(it.name for it in found if it not in known))
 
 
-def _content(path: Path, base: str) -> Path | bytes:
-    """A file, or its bytes without paths of this machine."""
+def _content(path: Path, base: str, clean: Cleaner) -> Path | bytes:
+    """A file, or its bytes without paths of this machine and secrets."""
     if path.name not in _CONFIGS:
         return path
     try:
@@ -79,12 +90,8 @@ def _content(path: Path, base: str) -> Path | bytes:
     if not isinstance(settings, dict):
         raise InputError(f"{path}: not a JSON object; start the run again to write it")
     named = _NAMED.get(path.name)
-    clean = {key: base if key == named else _clean(value) for key, value in settings.items()}
-    return path if clean == settings else (json.dumps(clean, indent=2) + "\n").encode()
-
-
-def _clean(value: Any) -> Any:
-    return portable(value) if isinstance(value, str) else value
+    cleaned = {key: base if key == named else value for key, value in clean.value(settings).items()}
+    return path if cleaned == settings else (json.dumps(cleaned, indent=2) + "\n").encode()
 
 
 def token() -> str | None:

@@ -89,6 +89,12 @@ def _record(cfg: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in record.items()}
 
 
+def shown_only(key: str) -> bool:
+    """Returns whether an override of this key only names, places or displays a run. Hydra's ``+``, ``~``, ``/`` may be in it."""
+    plain = key.lstrip("+~").partition("@")[0].replace("/", ".")
+    return any(plain == name or plain.startswith(f"{name}.") for name in _SHOWN_ONLY)
+
+
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
     """Returns the leaves of a tree by dotted key. Empty mappings and null have no leaves: they are unused parts."""
     if isinstance(node, Mapping):

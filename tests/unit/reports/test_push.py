@@ -18,7 +18,7 @@ from tests.unit.reports.conftest import write_run
 from tests.unit.reports.hub_service import LARGE, Hub, serving
 
 from turnwise.errors import InputError
-from turnwise.reports.card import model_card, portable
+from turnwise.reports.card import base_of, model_card
 from turnwise.reports.push import parcel, push
 
 ROOT = Path(__file__).parents[3]
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Path:
     settings |= {"policy": {"model": f"{HERE}/my_model", "start": None}, "data": {"file": f"{HERE}/talks.jsonl"}}
     (folder / "config.yaml").write_text(yaml.safe_dump(settings))
     result = json.loads((folder / "result.json").read_text())
-    result["command"] = f"python train.py policy.model={HERE}/my_model name=a|b"
+    result["command"] = f"python train.py policy.model={HERE}/my_model 'states.keep=a|b'"
     (folder / "result.json").write_text(json.dumps(result))
     adapter = folder / "adapter"
     adapter.mkdir()
@@ -97,11 +97,15 @@ def test_the_card_says_what_the_run_measured(run: Path) -> None:
         "192",
     ]
     assert result["config_hash"] in text and result["commit"] in text and "talks.jsonl" in text
-    assert "policy.model=my_model name=a\\|b" in text and "arxiv.org/abs/2603.21383" in text
+    assert "policy.model=my_model 'states.keep=a\\|b'" in text and "arxiv.org/abs/2603.21383" in text
     assert "(https://example.org/code)" in text and "loss.kl: 0.01" in text and "| out of domain, algebra |" in text
 
 
-def test_a_base_of_the_hub_and_a_shipped_one_are_named_as_such(run: Path) -> None:
+def test_a_base_of_the_hub_and_a_shipped_one_are_named_as_such(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache" / "models--Qwen--Qwen3-0.6B").mkdir(parents=True)
+    monkeypatch.setattr("turnwise.reports.card.HF_HUB_CACHE", str(tmp_path / "cache"))
     settings = yaml.safe_load((run / "config.yaml").read_text())
     for model, base, licence, load in (
         ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B", None, 'from_pretrained("Qwen/Qwen3-0.6B")'),
@@ -171,6 +175,60 @@ def test_what_cannot_be_sent_is_refused(run: Path, break_it: str, repository: st
         parcel(run, repository)
 
 
-def test_addresses_keep_their_paths() -> None:
-    assert portable("policy.model=/a/b/c data.file=rel/x.jsonl") == "policy.model=c data.file=rel/x.jsonl"
-    assert portable("judge.client.url=https://host/v1/chat") == "judge.client.url=https://host/v1/chat"
+def test_nothing_secret_and_no_place_of_the_machine_is_sent(run: Path) -> None:
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    server = {"command": ["serve", "--token", "t0psecret", f"{HERE}/db"]}
+    settings["env"] = {
+        "servers": {"db": server},
+        "files": [f"{HERE}/my talks/a.jsonl"],
+        "variables": {"API_KEY": "t0psecret"},
+    }
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    result = json.loads((run / "result.json").read_text())
+    urls = "judge.client.url=http://user:t0psecret@host/v1 logger.wandb.entity=ourteam"
+    result["command"] = f"python train.py {urls} 'env.files=[{HERE}/my talks/a.jsonl]' env.password=t0psecret"
+    result["warnings"] = [f"{HERE}/run is full; http://user:t0psecret@host said token=t0psecret"]
+    (run / "result.json").write_text(json.dumps(result))
+    nested = {"base_model_name_or_path": f"{HERE}/m", "auto_mapping": {"from": [f"{HERE}/lib"], "key": "t0psecret"}}
+    (run / "adapter" / "adapter_config.json").write_text(json.dumps(nested))
+    (run / "adapter" / "notes.txt").write_text("t0psecret")
+    (run / "adapter" / "optimizer.pt").symlink_to("/etc/hostname")
+    ready = parcel(run, "me/agent")
+    for name, content in ready.files.items():
+        data = content if isinstance(content, bytes) else content.read_bytes()
+        for word in (b"t0psecret", b"somebody", b"my talks", b"ourteam"):
+            assert word not in data, (name, word)
+    assert "a.jsonl" in ready.card and set(ready.kept) == {"notes.txt", "optimizer.pt"}
+    content = ready.files["adapter_config.json"]
+    assert isinstance(content, bytes) and json.loads(content)["auto_mapping"] == {"from": ["lib"], "key": "[masked]"}
+
+
+@pytest.mark.parametrize("linked", ["adapter/tokenizer.json", "adapter"])
+def test_a_link_is_not_followed(run: Path, tmp_path: Path, linked: str) -> None:
+    place = run / linked
+    if place.is_dir():
+        place.rename(tmp_path / "elsewhere")
+    else:
+        (tmp_path / "elsewhere").write_text("{}")
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="link"):
+        parcel(run, "me/agent")
+
+
+@pytest.mark.parametrize(
+    "model", ["./llama", "../llama", "~/llama", "/models/llama", "here/llama", "models/llama", "llama"]
+)
+def test_a_name_is_an_id_only_where_that_is_known(run: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    monkeypatch.chdir(run)
+    (run / "here" / "llama").mkdir(parents=True)
+    local = model not in ("models/llama", "llama")
+    base = base_of({"policy.model": model})
+    assert (base.shipped, base.on_hub, base.local) == (False, False, local) and base.name == (
+        "llama" if local else model
+    )
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings["policy"]["model"] = model
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    text = model_card(run, "adapter", "me/agent")
+    assert "huggingface.co" not in text and ModelCard(text).data.base_model is None
+    assert ("a local folder" in text) == local and "| licence | not stated |" in text

@@ -1,0 +1,137 @@
+"""Takes the secrets and the paths of one machine out of what a run recorded, before it is published."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from turnwise.runs.identity import shown_only
+from turnwise.runs.record import RECORD
+
+MASK = "[masked]"
+_SECRET = r"(?:token|key|secret|passwo?rd|passwd|credentials?|authorization|cookie)"
+_VALUE = r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&|)\]}]+\]?)"
+_NAMED = re.compile(  # token=..., "api_key": "..."; an authorization has a word before its value
+    rf"((?<![a-z])(?:api|access|auth)?{_SECRET}[\"']?\s*[:=]\s*(?:(?:bearer|basic|token)\s+)?){_VALUE}", re.IGNORECASE
+)
+_OPTION = re.compile(rf"((?<!\S)--?(?:[\w.-]+[-_.])?{_SECRET}\s+){_VALUE}", re.IGNORECASE)
+_BEARER = re.compile(r"(\bbearer\s+)([\w.~+/=-]+)", re.IGNORECASE)
+_KEYS = re.compile(r"()\b((?:sk-|pk-|hf_|ghp_|gho_|github_pat_|xox[a-z]-)[\w-]{10,})")
+_USER = re.compile(r"(?<=://)[^\s/?#\"'<>]*@")
+_SECRET_KEY = re.compile(rf"(?:^|[^a-z])(?:api|access|auth)?{_SECRET}$", re.IGNORECASE)
+_SPECIAL_KEY = re.compile(r"^(?:bos|eos|pad|unk|sep|cls|mask)_token$")  # of a tokenizer
+_SPECIAL = re.compile(r"[<\[].*[>\]]", re.DOTALL)  # other marks of a tokenizer, such as image_token
+_ASKS_SECRET = re.compile(rf"--?(?:[\w.-]+[-_.])?{_SECRET}", re.IGNORECASE)
+_TEMPLATE = "chat_template"  # code that the model needs as it is
+
+_NAME = r"[^\s/\"'`<>|,;:()\[\]{}]+"
+_WHOLE = re.compile(r"(?:file:/|[a-z][a-z\d+.-]*:///|~[\w.-]*/|\.\./|//|/[^/]+/)[^\n]*", re.IGNORECASE)
+_PLACES = (
+    r"(?:[a-z][a-z\d+.-]*://)?(?:KNOWN)(?![\w-])(?:/NAME)*/?",
+    r"(?:file:(?://[\w.-]*)?|[a-z][a-z\d+.-]*://)(?=/)(?:/+NAME)+/?",  # an address of a file
+    r"(?P<address>[a-z][a-z\d+.-]*://[^\s\"'`<>,]*)",
+    r"(?<![\w.@+/~-])~[\w.-]*(?:/NAME)+/?",
+    r"(?<![\w.@+/~-])(?:\.\./)+(?:NAME/)*NAME/?",
+    r"(?:(?<![\w.@+/~)-])|(?<=(?<!\w)-[A-Za-z]))/{1,2}NAME(?:/NAME)+/?",  # -I/home/me/x too
+)
+
+
+class Cleaner:
+    """Takes secrets and paths out of texts, commands and trees of values.
+
+    Args:
+        known: absolute folders whose names are recognised wherever they stand, also with spaces in them.
+    """
+
+    def __init__(self, known: Sequence[str] = ()) -> None:
+        folders = sorted({folder.rstrip("/") for folder in known if folder.rstrip("/")[1:]}, key=len, reverse=True)
+        literal = "|".join(map(re.escape, folders)) or r"(?!)"
+        self._path = re.compile(
+            "|".join(_PLACES).replace("NAME", _NAME).replace("KNOWN", literal.replace("NAME", "N[A]ME")), re.IGNORECASE
+        )
+
+    def text(self, text: str) -> str:
+        """Returns a sentence or a page with masked secrets, and with the last name of each path in the path's place."""
+        text = _USER.sub("", text)
+        for pattern in (_OPTION, _NAMED, _BEARER, _KEYS):
+            text = pattern.sub(_masked, text)
+        return self._path.sub(_last, text)
+
+    def value(self, value: Any, key: str = "") -> Any:
+        """Returns a tree of JSON with every text in it cleaned. A text that begins as a path does is one path.
+
+        Args:
+            key: the name of the value, which may say that it is secret.
+        """
+        if isinstance(value, Mapping):
+            return {
+                self.text(name) if isinstance(name, str) else name: self.value(it, str(name))
+                for name, it in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [
+                MASK if place and _asks(value[place - 1]) and isinstance(it, str) else self.value(it, key)
+                for place, it in enumerate(value)
+            ]
+        if _secret(key, value):
+            return MASK
+        if not isinstance(value, str) or key == _TEMPLATE:
+            return value
+        text = self.text(value) if "://" in value and not _WHOLE.match(value) else value
+        return self.text(Path(text.rstrip("/")).name if _WHOLE.fullmatch(text) else text)
+
+    def command(self, command: str) -> str:
+        """Returns a command line without the overrides that only name, place or display a run; each value is one path."""
+        try:
+            words = shlex.split(command)
+        except ValueError:
+            return self.text(command)
+        kept = [word for word in words if "=" not in word or not shown_only(word.partition("=")[0])]
+        cleaned = [MASK if place and _asks(kept[place - 1]) else self._word(word) for place, word in enumerate(kept)]
+        return shlex.join(cleaned)
+
+    def _word(self, word: str) -> str:
+        key, equals, value = word.partition("=")
+        if not equals:
+            return str(self.value(word))
+        if value[:1] == "[" and value[-1:] == "]" and not set("[]{}") & set(value[1:-1]):
+            items = [item.strip().strip("\"'") for item in value[1:-1].split(",")]
+            return f"{self.text(key)}=[{','.join(map(str, self.value(items, key)))}]"
+        return f"{self.text(key)}={self.value(value, key)}"
+
+
+def cleaner(folder: Path) -> Cleaner:
+    """Returns the cleaner of a run's files, which knows the home, the working folder, the run's folder and its ``paths``."""
+    loaded = yaml.safe_load((folder / RECORD).read_text(encoding="utf-8")) if (folder / RECORD).is_file() else {}
+    paths = loaded.get("paths") if isinstance(loaded, dict) else None
+    places = [it for it in paths.values() if isinstance(it, str)] if isinstance(paths, dict) else []
+    known = [str(Path.home()), str(Path.cwd()), str(folder.absolute()), str(folder.resolve()), *places]
+    return Cleaner([place for place in known if place.startswith("/")])
+
+
+def _secret(key: str, value: Any) -> bool:
+    if value is None or isinstance(value, bool) or not _SECRET_KEY.search(key):
+        return False
+    if _SPECIAL_KEY.match(key.rpartition(".")[2]):
+        return False
+    return not (isinstance(value, str) and _SPECIAL.fullmatch(value))
+
+
+def _asks(word: Any) -> bool:
+    return isinstance(word, str) and bool(_ASKS_SECRET.fullmatch(word))
+
+
+def _masked(found: re.Match[str]) -> str:
+    quote = found[2][0] if found[2][0] in "\"'" else ""
+    return f"{found[1]}{quote}{MASK}{quote}"
+
+
+def _last(found: re.Match[str]) -> str:
+    if found["address"]:
+        return found[0]
+    return Path(found[0].removeprefix("file:").rstrip("/")).name
