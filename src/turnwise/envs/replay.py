@@ -10,14 +10,14 @@ import copy
 import hashlib
 import json
 import random
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
-from turnwise.envs.environment import Step, check_open, tools_of
+from turnwise.envs.environment import EnvironmentFault, Step, check_open, tools_of
+from turnwise.envs.live import Episode, Live
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 
@@ -33,26 +33,6 @@ class ReplayDiffersError(InputError):
     """A task opened again begins otherwise, or the same actions see something else: its episodes cannot be forked."""
 
 
-class Episode(Protocol):
-    """A live episode of the package.
-
-    It may have ``admissible() -> list[str]``, ``close()``, which may be called twice, ``tools``, definitions for the chat
-    template, and ``form``, the format of its calls.
-    """
-
-    def opening(self) -> list[Message]:
-        """Returns the messages before the first action."""
-        ...
-
-    def act(self, text: str) -> Step:
-        """Applies the policy's text; one that does not parse is a no-op. It need not count turns.
-
-        Raises:
-            EnvironmentFault: the package failed, and not the action.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Taken:
     """An action, and the answer that it got."""
@@ -60,31 +40,6 @@ class Taken:
     action: str
     step: Step
     tools: tuple[Mapping[str, Any], ...] = ()  # that the policy can call then
-
-
-class _Holder:
-    """An episode and the place where it stands. Forks share it until one of them acts."""
-
-    def __init__(self, episode: Episode) -> None:
-        self.episode = episode
-        self.place: object = None  # the ``taken`` of the sessions that it may serve; None while one of them uses it
-        self._lock = threading.Lock()
-
-    def claim(self, place: object) -> bool:
-        """Takes the episode for a session at ``place``; false where it stands elsewhere or is in use."""
-        with self._lock:
-            if self.place is not place:
-                return False
-            self.place = None
-            return True
-
-    def close(self) -> None:
-        """Closes the episode, where it can be closed."""
-        if close := getattr(self.episode, "close", None):
-            close()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class ReplayedSession:
@@ -113,7 +68,8 @@ class ReplayedSession:
         self.done = self.won = False
         self._open = open_episode
         self.form: str = "hermes"
-        self._holder: _Holder | None = None
+        self._me = object()  # the live episode knows by it which session uses it
+        self._holder: Live | None = None
         if known is None:
             self._holder = self._hold(open_episode())
             episode = self._holder.episode
@@ -139,20 +95,28 @@ class ReplayedSession:
         self.tools = tuple(tools_of(holder.episode))
         self.taken += (Taken(action, step, self.tools),)
         self.done, self.won = step.done, step.won
-        holder.place = self.taken
+        holder.leave(self.taken)
         if self.done:
             holder.close()
         return step
 
     def close(self) -> None:
-        """Ends the live episode, also while another thread waits for its answer. A later step repeats the actions so far."""
-        if self._holder is not None:
-            self._holder.claim(self.taken)
-            self._holder.close()
+        """Ends the live episode, also while another thread waits for its answer. A later step repeats the actions so far.
+
+        An episode that another session went on with is left alone.
+        """
+        if (holder := self._holder) is not None and (holder.used_by(self._me) or holder.claim(self.taken, self._me)):
+            holder.close()
+
+    def release(self) -> None:
+        """Lets go of the live episode, which ends unless a fork still shares it. A later step repeats the actions so far."""
+        self._holder = None
 
     def fork(self) -> ReplayedSession:
         """Returns an independent copy. Nothing is opened or repeated until it acts."""
-        return copy.copy(self)
+        fork = copy.copy(self)
+        fork._me = object()
+        return fork
 
     def admissible(self) -> list[str]:
         """Returns what the package lists; empty where it lists nothing. A fork may have to repeat its actions for it.
@@ -162,9 +126,9 @@ class ReplayedSession:
         """
         if self.done:
             return []
-        holder = self._claimed()
+        holder = self._holder = self._claimed()
         listed: list[str] = list(getattr(holder.episode, "admissible", list)())
-        holder.place, self._holder = self.taken, holder
+        holder.leave(self.taken)
         return listed
 
     def repeat(self) -> None:
@@ -176,15 +140,16 @@ class ReplayedSession:
         """
         self._holder = self._repeated()
 
-    def _claimed(self) -> _Holder:
+    def _claimed(self) -> Live:
         """Returns an episode that stands here and that no other session uses. An action that fails leaves it in use for good."""
         holder = self._holder
-        if holder is None or not holder.claim(self.taken):
+        if holder is None or not holder.claim(self.taken, self._me):
             holder = self._repeated()
-            holder.claim(self.taken)
+            if not holder.claim(self.taken, self._me):
+                raise EnvironmentFault(f"task {self.task.id}: its episode was closed")
         return holder
 
-    def _repeated(self) -> _Holder:
+    def _repeated(self) -> Live:
         holder = self._holder = self._hold(self._open())  # closes the episode also where this fails
         again = _shown(holder.episode.opening(), tools_of(holder.episode))
         if (seen := _shown(self._opening, self._first_tools)) != again:
@@ -196,10 +161,8 @@ class ReplayedSession:
                 self._differs(turn, seen, again)
         return holder
 
-    def _hold(self, episode: Episode) -> _Holder:
-        holder = _Holder(episode)
-        holder.place = self.taken
-        return holder
+    def _hold(self, episode: Episode) -> Live:
+        return Live(episode, self.taken)
 
     def _limited(self, step: Step, turn: int) -> Step:
         return replace(step, done=True) if turn >= self.horizon and not step.done else step

@@ -16,6 +16,7 @@ class Episodes:
     environment: Environment
     seconds: float | None = None  # time limit of one call of the environment; see ``rollouts.guard``
     kept: dict[tuple[str, str, tuple[str, ...]], Session] = field(default_factory=dict)
+    _last: Session | None = None  # the only cached one that may hold a live episode, such as a server process
 
     def after(self, task: Task, actions: tuple[str, ...]) -> Session:
         """Returns the episode after these actions, for one rollout. Cached episodes that fail are dropped.
@@ -42,12 +43,22 @@ class Episodes:
             session = self.kept.get((task.env, task.id, actions[:done]))
             if session is not None:
                 break
+        if session is not self._last:
+            _release(self._last)
         if session is None:
             with guarded(self.seconds, passing=(ValueError,)):
                 session, done = self.environment.reset(task), 0
         for place in range(done, len(actions)):
-            session = self._forked(session)
+            earlier, session = session, self._forked(session)
+            _release(earlier)
             with guarded(self.seconds):
                 session.step(actions[place])
             self.kept[task.env, task.id, actions[: place + 1]] = session
+        self._last = session
         return session
+
+
+def _release(session: Session | None) -> None:
+    """Has a session let go of its live episode, where it has one. Its forks keep it, and it can be repeated."""
+    if release := getattr(session, "release", None):
+        release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import random
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -149,6 +150,52 @@ def test_episodes_are_closed_at_their_end_and_where_nobody_holds_them() -> None:
     del ended, dropped
     gc.collect()
     assert env.opened[1].closed == [3]
+
+
+def test_closing_a_session_leaves_the_episode_of_its_fork_alone() -> None:
+    env = Sums()
+    parent = begun(env, "1")
+    fork = parent.fork()
+    fork.step("2")
+    parent.close()
+    assert not env.opened[0].closed and fork.step("3").observation == "6"
+    fork.close()
+    assert env.opened[0].closed == [6]
+    assert fork.step("1").observation == "7" and parent.step("1").observation == "2" and len(env.opened) == 3
+
+
+def test_a_step_under_way_is_ended_and_the_next_one_repeats() -> None:
+    env = Sums()
+    session = begun(env, "1")
+    waiting, ended = threading.Event(), threading.Event()
+
+    def late(text: str) -> Step:
+        waiting.set()
+        assert ended.wait(20)
+        return Step("late")
+
+    env.opened[0].act = late  # type: ignore[method-assign]
+    env.opened[0].close = ended.set  # type: ignore[method-assign]
+    step = threading.Thread(target=session.step, args=("2",))
+    step.start()
+    assert waiting.wait(20)
+    session.close()
+    step.join(20)
+    assert not step.is_alive() and len(session.taken) == 2
+
+
+def test_cached_episodes_hold_at_most_one_that_is_live() -> None:
+    env: Any = Sums()
+    episodes = Episodes(env)
+    for task in env.tasks("train", 3):
+        episodes.after(task, ("1", "1")).step("1")
+    gc.collect()
+    assert [bool(each.closed) for each in env.opened] == [True, True, False]
+    first = env.tasks("train", 1)[0]
+    for actions in (("1", "1"), ("1", "1", "1"), ("1", "1", "1", "1")):
+        episodes.after(first, actions)  # is only looked at, so that the next place continues it
+    gc.collect()
+    assert [bool(each.closed) for each in env.opened] == [True, True, True, False]
 
 
 def test_what_can_be_done_is_listed_where_the_fork_stands() -> None:
