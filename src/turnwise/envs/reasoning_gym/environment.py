@@ -72,6 +72,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         self._datasets: dict[str, Dataset] = {}
         self._train = [self._dataset(name, given or {}, "tasks") for name, given in tasks.items()]
         self._unseen = [self._dataset(name, given or {}, "unseen") for name, given in (unseen or tasks).items()]
+        self._own = frozenset(self._datasets)
         self._items = LastTasks(self._item, kept)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
@@ -113,7 +114,17 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return ReasoningSession(task, self._of(task), item, self.horizon, self.threshold, self.form)
 
     def _of(self, task: Task) -> Dataset:
-        return self._dataset(str(task.data.get("dataset")), task.data.get("settings") or {}, f"task {task.id}")
+        """Returns the data set of a task, which is one of this environment's.
+
+        Raises:
+            InputError: the task, which a file may hold, names another data set or other settings.
+        """
+        name, settings = task.data.get("dataset"), task.data.get("settings") or {}
+        if (place := _place(name, settings)) not in self._own:
+            raise InputError(
+                f"task {task.id}: {place} is none of this run's data sets and settings; add it to env.tasks or env.unseen"
+            )
+        return self._datasets[place]
 
     def _item(self, task: Task) -> Item:
         number = task.data.get("number")
@@ -125,7 +136,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return item
 
     def _dataset(self, name: str, settings: Mapping[str, Any], key: str) -> Dataset:
-        place = json.dumps([name, dict(settings)], sort_keys=True)
+        place = _place(name, dict(settings))
         if place not in self._datasets:
             self._datasets[place] = Dataset(name, settings, key)
         return self._datasets[place]
@@ -139,6 +150,11 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
     def accepts(self, session: ReasoningSession, action: str, expert: str) -> bool:
         """Whether the package's score of the answer reaches the threshold; the expert's action does not count."""
         return session.score(action) >= self.threshold
+
+
+def _place(name: Any, settings: Any) -> str:
+    """Returns a data set's name and settings as one text."""
+    return json.dumps([name, settings], sort_keys=True, default=str)
 
 
 def split_of(question: str) -> str:

@@ -1,8 +1,8 @@
 """Reads from the installed reasoning-gym: data sets by name and settings, items by number, scores of answers.
 
-Some of its scorers evaluate the answer as Python (``eval``, sympy's ``parse_expr``), and a policy wrote that answer. Those of
-``PLAIN`` are given only answers of a few harmless characters; the others of that kind are refused, and so are data sets whose
-scorer accepts nearly anything, and those whose items cannot be made again from a number (as of reasoning-gym 0.1.25).
+Some of its scorers evaluate the answer as Python (``eval``, sympy's ``parse_expr``), and a policy wrote that answer. None of
+these is ever called: ``OWN_SCORES`` stand in for some, and the other data sets of that kind are refused. So are data sets whose
+scorer accepts nearly anything or works without a bound, and those whose items cannot be made again (as of reasoning-gym 0.1.25).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import copy
 import difflib
 import inspect
 import io
-import math
 import re
 import warnings
 from collections.abc import Mapping
@@ -20,12 +19,14 @@ from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from typing import Any
 
+from turnwise.envs.reasoning_gym.own_scores import OWN_SCORES
 from turnwise.errors import InputError
 
 INSTALL = "`make reasoning_gym` installs it (pip install -r requirements-reasoning-gym.txt)"
 NUMBERS = 2**31 - 1  # items of a data set have numbers below this
 LONGEST = 10_000  # characters of an answer that is scored
 _EVALUATES = "its scorer evaluates the answer as Python"
+_UNBOUNDED = "its scorer repeats a move as often as the answer says, without a bound"
 _AGAIN = "its items cannot be made again one by one"
 REFUSED: Mapping[str, str] = {
     "simple_integration": _EVALUATES,
@@ -34,23 +35,19 @@ REFUSED: Mapping[str, str] = {
     "puzzle24": "its scorer does not look at the numbers of the question, so that one answer wins everywhere",
     "game_of_life_halting": "its scorer accepts any answer",
     "coin_flip": "its scorer accepts 0 nearly everywhere",
+    "propositional_logic": "its scorer accepts a premise of the question as the conclusion",
+    "rubiks_cube": _UNBOUNDED,
+    "rush_hour": _UNBOUNDED,
     "acre": _AGAIN,
     "codeio": _AGAIN,
     "list_functions": _AGAIN,
     "composite": "it is a mixture; name its data sets in env.tasks",
 }
 """Data sets that cannot be played, and why."""
-_LISTS = re.compile(r"[\d\s,\[\]-]*")
-PLAIN: Mapping[str, re.Pattern[str]] = {
-    "countdown": re.compile(r"(?!.*\*\*)[\d\s+\-*/()]{1,200}"),  # sums and products of numbers, and no powers
-    "binary_matrix": _LISTS,
-    "spiral_matrix": _LISTS,
-    "string_insertion": re.compile(r"[A-Z\s,\[\]'\"]*"),
-    "n_queens": re.compile(r"[Q_\s,\[\]'\"]*"),
-}
-"""Data sets whose scorer evaluates the answer -> the answers that it is given; others score 0."""
-OWN_TEXT = ("basic_arithmetic", "bitwise_arithmetic", "number_sorting", "propositional_logic")
-"""Data sets whose modules evaluate the package's own text alone, or have a parser of their own."""
+LETTERS = ("spell_backward", "figlet_font")
+"""Data sets whose scorer counts letters in their places; what follows them costs nothing there, and scores 0 here."""
+OWN_TEXT = ("basic_arithmetic", "bitwise_arithmetic", "number_sorting")
+"""Data sets whose modules evaluate the package's own text alone."""
 _EVALUATING = re.compile(r"(?<![\w.])(eval|exec)\(|\b(parse_expr|sympify)\(")
 
 
@@ -143,22 +140,26 @@ class Dataset:
         return Item(str(entry["question"]), None if answer is None else str(answer), entry)
 
     def score(self, item: Item, answer: str) -> float:
-        """Returns the package's score of an answer, in [0, 1]. An answer at which the scorer fails gets 0."""
-        plain = PLAIN.get(self.name)
-        if len(answer) > LONGEST or (plain is not None and not plain.fullmatch(answer)):
+        """Returns the score of an answer, in [0, 1]: the package's, or that of ``OWN_SCORES``.
+
+        An answer at which the scorer fails gets 0, and so does one that is scored above 1: some scorers add up by mistake.
+        """
+        if len(answer) > LONGEST or (self.name in LETTERS and len("".join(answer.split())) > len(item.answer or "")):
             return 0.0
+        if self.name in OWN_SCORES:
+            return OWN_SCORES[self.name](answer, item.entry)
         try:
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 score = float(self._made.score_answer(answer, copy.deepcopy(item.entry)))  # some scorers write into it
         except Exception:  # it could not read the answer
             return 0.0
-        return min(1.0, max(0.0, score)) if math.isfinite(score) else 0.0
+        return max(0.0, score) if score <= 1 else 0.0  # a score that is no number is not below 1
 
 
 def _evaluates(name: str, made_by: type) -> str:
     """Says that the module of a data set evaluates text and nobody has looked at whose; empty where it is known or does not."""
-    if name in PLAIN or name in OWN_TEXT:
+    if name in OWN_SCORES or name in OWN_TEXT:
         return ""
     source = inspect.getsource(inspect.getmodule(made_by) or made_by)
     return f"{_EVALUATES}, as far as its source tells" if _EVALUATING.search(source) else ""

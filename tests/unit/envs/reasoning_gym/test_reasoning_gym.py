@@ -9,7 +9,8 @@ import pytest
 
 from turnwise.envs.environment import Environment
 from turnwise.envs.reasoning_gym import Mistakes, ReasoningGymEnv, package
-from turnwise.envs.reasoning_gym.package import OWN_TEXT, PLAIN, REFUSED, Dataset, Item
+from turnwise.envs.reasoning_gym.own_scores import OWN_SCORES, calculated
+from turnwise.envs.reasoning_gym.package import LETTERS, OWN_TEXT, REFUSED, Dataset, Item
 from turnwise.errors import InputError
 from turnwise.types import Task
 
@@ -30,6 +31,37 @@ def test_without_the_package_the_message_says_how_to_install_it(monkeypatch: pyt
     monkeypatch.setattr(package, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"make reasoning_gym.*requirements-reasoning-gym\.txt"):
         ReasoningGymEnv(SUMS)
+
+
+class TestOwnScores:
+    @pytest.mark.parametrize(
+        ("text", "value", "used"),
+        [
+            ("81 + 75\n- 9", 147, [9, 75, 81]),
+            ("-(2 - 3*4)/5", 2, [2, 3, 4, 5]),
+            ("((7))", 7, [7]),
+            ("1/3*3", 1, [1, 3, 3]),
+        ],
+    )
+    def test_sums_and_products_are_calculated_exactly(self, text: str, value: int, used: list[int]) -> None:
+        found, numbers = calculated(text)
+        assert found == value and sorted(numbers) == used
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "2**3", "(81\n+2**3)", "(9* *9* *6)", "9*\n*9", "(2*\\\n*3)", "2//1", "2%1", "1<<9", "~1", "+1", "True", "1.0", "1e9",
+            "int(1)", "x", "[1]", "1,2", "", "(", "1)+(1", "'1'", "1 if 1 else 1", "1_0+", "9" * 10, "9" * 5000, "(" * 150,
+            "-" * 199 + "x", "1 # 2",
+        ],
+    )  # fmt: skip
+    def test_nothing_else_is(self, text: str) -> None:
+        with pytest.raises(ValueError, match=r"."):
+            calculated(text)
+
+    def test_division_by_zero_scores_nothing(self) -> None:
+        entry = {"metadata": {"numbers": [1, 0], "target": 1}}
+        assert OWN_SCORES["countdown"]("1/0", entry) == 0 and OWN_SCORES["countdown"]("1+0", entry) == 1
 
 
 @pytest.mark.usefixtures("installed")
@@ -105,17 +137,48 @@ class TestScores:
     def test_answers_that_would_be_evaluated_never_reach_the_scorer(self, tmp_path: Path) -> None:
         canary = tmp_path / "canary"
         code = f"__import__('pathlib').Path({str(canary)!r}).write_text('x')"
-        for name in PLAIN:
+        for name in OWN_SCORES:
             dataset, item = made(name)
             assert dataset.score(item, str(item.answer)) == 1
-            for text in (code, f"[{code}]", "9**9**9**9", "[i for i in ()]", "(lambda: 1)()"):
+            dataset._made.score_answer = None  # whoever calls the package's scorer fails
+            for text in (
+                code,
+                f"[{code}]",
+                "(9**9)",
+                "(81\n+2**3)",
+                "(9* *9* *6)",
+                "9*\n*9*\n*9",
+                "9\r**\t9",
+                "9" * 5000,
+                "9**9**9**9",
+                "[i for i in ()]",
+                "(lambda: 1)()",
+            ):
                 assert dataset.score(item, text) == 0, (name, text)
         assert not canary.exists()
 
-    def test_countdown_is_scored_by_its_value(self) -> None:
+    def test_countdown_is_scored_by_its_value_and_numbers(self) -> None:
         dataset, item = made("countdown")
         assert item.answer is not None and dataset.score(item, f"({item.answer})") == 1
-        assert dataset.score(item, "1 + 1") < 1
+        assert dataset.score(item, "1 + 1") == 0 == dataset.score(item, str(item.entry["metadata"]["target"]))
+
+    @pytest.mark.parametrize("name", ["propositional_logic", "rubiks_cube", "rush_hour"])
+    def test_scorers_without_a_bound_and_those_that_pay_a_premise_are_refused(self, name: str) -> None:
+        with pytest.raises(InputError, match=rf"tasks\.{name}: cannot be played"):
+            Dataset(name, {})
+
+    @pytest.mark.parametrize("name", LETTERS)
+    def test_letters_after_the_answer_do_not_win(self, name: str) -> None:
+        dataset = Dataset(name, {"min_word_len": 9, "max_word_len": 9} if name == "spell_backward" else {})
+        for item in map(dataset.item, range(10)):
+            assert dataset.score(item, f"{item.answer}zzz") == 0 and dataset.score(item, str(item.answer)) == 1
+
+    def test_a_task_of_a_file_cannot_bring_its_own_data_set_or_settings(self) -> None:
+        env = ReasoningGymEnv(SUMS)
+        (task,) = env.tasks("train", 1)
+        for data in ({"dataset": "gcd"}, {"settings": {"min_terms": 2}}, {"settings": None}, {"settings": [1]}):
+            with pytest.raises(InputError, match="none of this run's data sets"):
+                env.reset(Task(task.env, task.id, task.split, {**task.data, **data}))
 
     def test_every_module_that_evaluates_text_is_known(self) -> None:
         """A later version of the package may evaluate more: what nobody has looked at is refused."""
@@ -123,7 +186,7 @@ class TestScores:
         for name, (made_by, _) in package.package().DATASETS.items():
             if package._EVALUATING.search(inspect.getsource(inspect.getmodule(made_by))):  # type: ignore[arg-type]
                 evaluating.add(name)
-        assert evaluating <= {*PLAIN, *OWN_TEXT, *REFUSED}
+        assert evaluating <= {*OWN_SCORES, *OWN_TEXT, *REFUSED}
 
     def test_a_scorer_that_fails_pays_nothing(self) -> None:
         dataset, item = made("prime_factorization")
@@ -175,6 +238,6 @@ class TestEpisodes:
         assert max(turns) == 3
 
     def test_what_has_no_answer_cannot_be_demonstrated(self) -> None:
-        env = ReasoningGymEnv({"propositional_logic": {}})
+        env = ReasoningGymEnv({"graph_color": {}})
         with pytest.raises(InputError, match="method=grpo"):
             env.demonstrate(env.tasks("train", 1)[0])

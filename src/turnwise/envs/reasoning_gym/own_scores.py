@@ -1,0 +1,77 @@
+"""Scores of data sets whose own scorer would evaluate the answer as Python. A policy wrote the answer: it is only parsed here."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+LONGEST = 200  # characters of an expression
+_BELOW = 10**9  # of each number in it
+_SIGNS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def countdown(answer: str, entry: Mapping[str, Any]) -> float:
+    """Returns 1 where the answer is an expression of each of the question's numbers once, with its target as value; else 0."""
+    try:
+        value, used = calculated(answer)
+    except (ValueError, ZeroDivisionError):
+        return 0.0
+    asked = entry["metadata"]
+    return float(sorted(used) == sorted(asked["numbers"]) and value == asked["target"])
+
+
+def same(answer: str, entry: Mapping[str, Any]) -> float:
+    """Returns 1 where the answer is the package's, else 0."""
+    return float(answer.strip() == entry["answer"].strip())
+
+
+def n_queens(answer: str, entry: Mapping[str, Any]) -> float:
+    """Returns 1 where the answer is one of the boards that solve the question, else 0."""
+    return float(answer.strip() in {board.strip() for board in entry["metadata"]["valid_answers"]})
+
+
+def calculated(text: str) -> tuple[Fraction, list[int]]:
+    """Returns the value of a sum, difference, product or quotient of whole numbers, and these numbers.
+
+    Raises:
+        ValueError: the text is anything else, a power among it, is longer than ``LONGEST``, or has a number that is too large.
+        ZeroDivisionError: it divides by zero.
+    """
+    if len(text) > LONGEST or "#" in text:
+        raise ValueError(f"an expression has at most {LONGEST} characters and no comment")
+    try:
+        tree = ast.parse(" ".join(text.split()), mode="eval")
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise ValueError(f"no expression: {error}") from error
+    used: list[int] = []
+    return _value(tree.body, used), used
+
+
+def _value(node: ast.expr, used: list[int]) -> Fraction:
+    match node:
+        case ast.Constant(value=int() as number) if not isinstance(number, bool) and number < _BELOW:
+            used.append(number)
+            return Fraction(number)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_value(inner, used)
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _SIGNS:
+            return _SIGNS[type(sign)](_value(left, used), _value(right, used))
+    raise ValueError("only + - * / of whole numbers can be calculated")
+
+
+OWN_SCORES: Mapping[str, Callable[[str, Mapping[str, Any]], float]] = {
+    "countdown": countdown,
+    "n_queens": n_queens,
+    "binary_matrix": same,
+    "spiral_matrix": same,
+    "string_insertion": same,
+}
+"""Name of a data set -> its score of an answer to an entry."""
