@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from turnwise.sandbox.sandbox import Sandbox, SandboxFault
 from turnwise.sandbox.tree import Tree, laid_over
 from turnwise.types import Message
 
+SECONDS = 120  # of a score
 _SHOWN = 600  # characters of a program's output in a message
 
 
@@ -114,7 +116,8 @@ class AgentEpisode:
         outcome, tree = self._ended()
         info: dict[str, Any] = {"status": outcome.status, "stopped": outcome.stopped}
         try:
-            scored, _ = self.sandbox.shell(self.scoring.command, laid_over(tree, self.scoring.files))
+            limited = f"timeout -k 1 {SECONDS} bash -c {shlex.quote(self.scoring.command)}"
+            scored, _ = self.sandbox.shell(limited, laid_over(tree, self.scoring.files))
         except SandboxFault as error:
             raise EnvironmentFault(f"sandbox: {error}") from error
         reward = _number(scored.output) if scored.ok else None
