@@ -137,6 +137,10 @@ def test_the_quickstart_runs_the_readmes_commands() -> None:
     assert '\\"make\\", \\"train\\"' in source and "make train " in readme
     assert "scripts/report.py sweep=pivotrl_tab4 --html" in readme and 'sweep=pivotrl_tab4\\", \\"--html' in source
     told = subprocess.run(
-        ["make", "-n", "train", "ARGS=name=quickstart"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "-n", "train", "ARGS=name=quickstart"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert told.stdout.splitlines()[-1].endswith("/python train.py method=pivotrl name=quickstart")
