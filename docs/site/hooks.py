@@ -14,15 +14,23 @@ LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)(?P<target>[^)\s#]+)(?=[)#])")
 PICTURE = re.compile(r"!\[(?P<alt>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 ROLE = re.compile(r":(?:func|class|meth|mod|attr|data|exc):<code>~?")
+
+
+def listed(package: str, first: str) -> list[str]:
+    """All modules of a package's folder, the one with its interface first."""
+    names = {path.stem for path in (ROOT / "src" / "turnwise" / package.replace(".", "/")).glob("*.py")} - {"__init__"}
+    return [f"{package}.{name}" for name in (first, *sorted(names - {first}))]
+
+
 REFERENCE = {
     "types": ["types"],
     "environments": ["envs.environment", "envs.scripted", "envs.tool_env", "envs.tool_session"],
-    "rewards": ["algo.rewards.reward", "algo.rewards.exact", "algo.rewards.functional", "algo.rewards.graded"],
-    "states": ["algo.states.rule", "algo.states.task_starts", "algo.states.expert_turns", "algo.states.pivots"],
-    "allocators": ["algo.allocators.allocator", "algo.allocators.uniform", "algo.allocators.trace"],
-    "gates": ["algo.gates.gate", "algo.gates.divergence", "algo.gates.sequential"],
-    "advantages": ["algo.advantages.credit", "algo.advantages.group", "algo.advantages.awpo"],
-    "losses": ["algo.losses.loss", "algo.losses.clipped", "algo.losses.nll"],
+    "rewards": listed("algo.rewards", "reward"),
+    "states": listed("algo.states", "rule"),
+    "allocators": listed("algo.allocators", "allocator"),
+    "gates": listed("algo.gates", "gate"),
+    "advantages": listed("algo.advantages", "credit"),
+    "losses": listed("algo.losses", "loss"),
     "engines": ["engines.engine"],
     "judges": ["judges.judge"],
     "settings": ["config.settings"],

@@ -134,7 +134,7 @@ def evaluations(path: Path) -> dict[str, list[Rollout]]:
 
 
 def write_logs(folder: Path, to: Path, kind: Literal["eval", "json"] = "eval") -> list[Path]:
-    """Writes the logs of a run to the folder ``to`` and returns their paths; the same run gets the same names again.
+    """Writes the logs of a run to the folder ``to`` and returns their paths; earlier logs of the run there are replaced.
 
     Raises:
         InputError: inspect-ai is missing, or the folder holds no rollouts with their texts.
@@ -164,6 +164,9 @@ def write_logs(folder: Path, to: Path, kind: Literal["eval", "json"] = "eval") -
         at = datetime.fromisoformat(log.eval.created).strftime("%Y-%m-%dT%H-%M-%S")
         path = to / f"{at}_{name}_{log.eval.task_id}.{kind}"
         write_eval_log(log, path, format=kind)
+        for earlier in (*to.glob(f"*_{name}_{log.eval.task_id}.eval"), *to.glob(f"*_{name}_{log.eval.task_id}.json")):
+            if earlier != path:
+                earlier.unlink()
         written.append(path)
     return written
 
@@ -215,7 +218,7 @@ def _log(name: str, rollouts: Sequence[Rollout], folder: Path, settings: Mapping
         "config_hash": result.config_hash if result else "",
     }
     return EvalLog(
-        status="success",
+        status="success" if result else "started",
         eval=EvalSpec(
             created=created,
             eval_id=digest,
@@ -230,7 +233,7 @@ def _log(name: str, rollouts: Sequence[Rollout], folder: Path, settings: Mapping
             metadata=about,
         ),
         results=EvalResults(total_samples=len(samples), completed_samples=len(samples), scores=means),
-        stats=EvalStats(started_at=created, completed_at=created, model_usage=usage),
+        stats=EvalStats(started_at=created, completed_at=created if result else "", model_usage=usage),
         samples=samples,
     )
 

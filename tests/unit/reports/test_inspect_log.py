@@ -96,9 +96,15 @@ def test_inspect_reads_them_back(run: Path, tmp_path: Path) -> None:
 
 def test_an_unfinished_run_has_logs_too(run: Path, tmp_path: Path) -> None:
     log_module = pytest.importorskip("inspect_ai.log")
-    (run / "result.json").unlink()
-    paths = write_logs(run, tmp_path / "logs")
-    assert log_module.read_eval_log(str(paths[0])).eval.task == "rollouts"
+    finished = write_logs(run, tmp_path / "logs")
+    (run / "result.json").rename(tmp_path / "result.json")
+    paths = write_logs(run, tmp_path / "logs", "json")
+    log = log_module.read_eval_log(str(paths[0]))
+    assert (log.eval.task, log.status, log.stats.completed_at) == ("rollouts", "started", "")
+    assert sorted((tmp_path / "logs").iterdir()) == sorted(paths)  # in place of the earlier ones
+    (tmp_path / "result.json").rename(run / "result.json")
+    assert write_logs(run, tmp_path / "logs") == finished and sorted((tmp_path / "logs").iterdir()) == sorted(finished)
+    assert log_module.read_eval_log(str(finished[0])).status == "success"
 
 
 @pytest.mark.slow
