@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import os
 import sys
 import tempfile
+import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -18,6 +21,9 @@ from turnwise.envs.environment import EnvironmentFault
 
 _SLACK = 10.0  # seconds beyond the client's own limit, after which a call is given up here
 _PAGES = 100  # of a list of tools
+_END = (
+    8.0  # seconds at the end of the program; the package waits 2 s for a server, ends it, and kills it after 2 s more
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,8 @@ class Link:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the server)
         held = _Held()
         self._held = held
-        self._over = loop.start(_hold(held, command, url, folder, variables, seconds, self._log.fileno()))
+        _open.add(held)
+        loop.start(_hold(held, command, url, folder, variables, seconds, self._log.fileno()))
         self._close = weakref.finalize(self, _stop, held, os.getpid())
         try:
             held.up.result(seconds + _SLACK)
@@ -92,6 +99,9 @@ class Link:
             return Answer(str(error), True)
         except Exception as error:
             raise self._failed(f"failed at {tool} ({_told(error)})") from None
+        except BaseException:  # an interrupt: the call may still be under way at the server
+            self.close()
+            raise
         return Answer(text_of(result), bool(result.is_error))
 
     def close(self) -> None:
@@ -118,6 +128,8 @@ class _Held:
         self.up: Future[None] = Future()
         self.client: Any = None
         self.stop: asyncio.Event | None = None
+        self.over = threading.Event()
+        self.owner = os.getpid()
 
 
 async def _hold(
@@ -151,6 +163,23 @@ async def _hold(
         except Exception as error:
             if not held.up.done():
                 held.up.set_exception(error)
+        finally:
+            _open.discard(held)
+            held.over.set()
+
+
+_open: set[_Held] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Ends every server of this process and waits for it: a server that ignores the end of its input would go on alone."""
+    ending = [held for held in list(_open) if held.owner == os.getpid()]
+    for held in ending:
+        _stop(held, held.owner)
+    deadline = time.monotonic() + _END
+    for held in ending:
+        held.over.wait(max(0.0, deadline - time.monotonic()))
 
 
 async def _listed(client: Any) -> list[dict[str, Any]]:

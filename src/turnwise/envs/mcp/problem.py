@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from turnwise.envs.search.records import read_records
 from turnwise.envs.search.scoring import normalise
 from turnwise.errors import InputError
 from turnwise.types import Task, ToolCall
+
+_NUMBER = re.compile(r"([-+\u2212]?)[$\u20ac\u00a3]?((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)\s*(%?)", re.ASCII)
+_AROUND = " \t\r\n*_`'\"()[]!?:;,"  # what may stand around a number
 
 
 class Call(BaseModel):
@@ -35,7 +40,7 @@ class Check(Call):
     def holds(self, text: str) -> bool:
         """Whether a text is the result: the same JSON value where both are JSON, else the same words."""
         try:
-            return bool(json.loads(text) == json.loads(self.result))
+            return _alike(json.loads(text), json.loads(self.result))
         except (ValueError, RecursionError):
             return text.split() == self.result.split()
 
@@ -64,8 +69,36 @@ class Problem(BaseModel):
         return () if self.answer is None else (self.answer,) if isinstance(self.answer, str) else self.answer
 
     def answered(self, text: str) -> bool:
-        """Whether a reply gives the answer, after case, punctuation, articles and whitespace are normalised as in SQuAD."""
-        return not self.answers or normalise(text) in {normalise(answer) for answer in self.answers}
+        """Whether a reply gives the answer.
+
+        An answer that is a number is compared as one, with its sign and percent sign. Other texts are compared after case,
+        punctuation, articles and whitespace are normalised as in SQuAD.
+        """
+        return not self.answers or any(_says(text, answer) for answer in self.answers)
+
+
+def _says(text: str, answer: str) -> bool:
+    expected = _number(answer)
+    return normalise(text) == normalise(answer) if expected is None else _number(text) == expected
+
+
+def _number(text: str) -> tuple[Decimal, str] | None:
+    """Returns the number that a text is, and its percent sign; None where it is no number."""
+    found = _NUMBER.fullmatch(text.strip(_AROUND).removesuffix(".").strip(_AROUND))
+    if found is None:
+        return None
+    sign, digits, unit = found.groups()
+    value = Decimal(digits.replace(",", ""))
+    return (value if sign in ("", "+") else -value), unit
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same; ``true`` is no 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def problem_of(data: Mapping[str, Any], where: str) -> Problem:
@@ -83,6 +116,8 @@ def problem_of(data: Mapping[str, Any], where: str) -> Problem:
         ) from None
     if not problem.answers and problem.check is None:
         raise InputError(f"{where}: neither answer nor check, so that nothing says whether the task is solved; add one")
+    if empty := [answer for answer in problem.answers if not normalise(answer)]:
+        raise InputError(f"{where}: answer: {empty[0]!r} has no word or number that a reply could give; correct it")
     return problem
 
 

@@ -87,10 +87,6 @@ class Servers:
         self._lock = threading.Lock()
         self._tools: dict[str, Tools] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process starts servers of its own."""
-        return Servers, (self.servers, self.seconds)
-
     def ready(self) -> None:
         """Checks that the package and the commands are there.
 
@@ -180,10 +176,14 @@ class Servers:
                 return link
         return self._open(name)
 
-    def give(self, name: str, link: Link) -> None:
-        """Takes a connection back. A server that can be reset waits for the next episode, and another one is ended."""
+    def give(self, name: str, link: Link, busy: bool = False) -> None:
+        """Takes a connection back. A server that can be reset waits for the next episode, and another one is ended.
+
+        Args:
+            busy: a call may be under way, so that the server is ended: it would change the next episode.
+        """
         server = self.servers[name]
-        if server.reset and not link.fault:
+        if server.reset and not link.fault and not busy:
             self._idle[name].append(link)
         elif not server.shared:
             link.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwise.data.tool_schema import check_call
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import Reply, ToolCallError
-from turnwise.envs.environment import Step
+from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.mcp.link import Answer, Link
 from turnwise.envs.mcp.problem import Problem
 from turnwise.envs.mcp.servers import Servers
@@ -55,6 +56,8 @@ class McpEpisode:
         self._tools = tools
         self._links: dict[str, Link] = {}
         self._set_up = not problem.setup
+        self._acting = self._closed = False
+        self._lock = threading.Lock()
 
     @property
     def tools(self) -> Tools:
@@ -74,9 +77,27 @@ class McpEpisode:
         """Makes the calls of a reply one after the other, or judges the episode where it has none.
 
         Raises:
-            EnvironmentFault: a server failed.
+            EnvironmentFault: a server failed, or the episode was closed.
             InputError: the servers refuse the task's own ``setup`` or ``check``.
         """
+        with self._lock:
+            self._check_open()
+            self._acting = True
+        try:
+            return self._acted(text)
+        finally:
+            self._acting = False
+
+    def close(self) -> None:
+        """Gives the servers back, and ends those of a call that is under way. The episode cannot act any more."""
+        with self._lock:
+            self._closed = True
+            links, self._links = self._links, {}
+            busy = self._acting
+        for name, link in links.items():
+            self.servers.give(name, link, busy)
+
+    def _acted(self, text: str) -> Step:
         try:
             reply = read_reply(text, self.form, self._tools)
         except ToolCallError as error:
@@ -86,12 +107,6 @@ class McpEpisode:
         said = self.problem.answered(reply.content)
         won = said and self._checked()
         return Step("", float(won), True, won, {"admissible": True, "answered": said})
-
-    def close(self) -> None:
-        """Gives the servers back."""
-        while self._links:
-            name, link = self._links.popitem()
-            self.servers.give(name, link)
 
     def _told(self, results: list[str], admissible: bool) -> Step:
         return Step("\n".join(results), info={"admissible": admissible}, messages=answered(results, self.form))
@@ -114,9 +129,20 @@ class McpEpisode:
             for each in self.problem.setup:
                 self._own(each.made(), "setup")
         name = self.servers.holder(call.name)
-        if name not in self._links:
-            self._links[name] = self.servers.take(name)
-        return self._links[name].call(call.name, call.arguments)
+        link = self._links.get(name)
+        if link is None:
+            link = self.servers.take(name)
+            with self._lock:
+                if not self._closed:
+                    self._links[name] = link
+        if self._closed:
+            self.servers.give(name, link)
+            self._check_open()
+        return link.call(call.name, call.arguments)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EnvironmentFault(f"{self.where}: the episode was closed")
 
     def _own(self, call: ToolCall, key: str) -> Answer:
         answer = self._live(call)

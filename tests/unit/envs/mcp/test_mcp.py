@@ -6,6 +6,8 @@ import gc
 import socket
 import subprocess
 import sys
+import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +61,24 @@ def odd(what: str):
     raise ValueError(what)
 if __name__ == "__main__":
     server.run(*sys.argv[1:2], **({"port": int(sys.argv[2])} if sys.argv[2:] else {}))
+"""
+
+
+SLOW = """
+import asyncio
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("slow", log_level="CRITICAL")
+box = []
+@server.tool(structured_output=False)
+async def put(thing: str, wait: float = 0):
+    await asyncio.sleep(wait)
+    box.append(thing)
+    return str(box)
+@server.tool(structured_output=False)
+def empty():
+    box.clear()
+    return "ok"
+server.run()
 """
 
 
@@ -124,6 +144,51 @@ def test_forks_are_independent_and_a_reused_server_begins_anew(boxes: McpEnv) ->
     assert stray.step(call("put", box="red", thing="cup")).observation.endswith("the red box is full")
     assert stray.step("The key.").won and parent.step("cup").done and not parent.won
     assert boxes.reset(task(answer="nothing")).step(call("look", box="red")).observation == "nothing"
+
+
+def test_a_closed_parent_and_a_call_under_way_change_no_other_episode(tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    env = McpEnv({"slow": {"command": ["python", str(script)], "reset": "empty"}}, format="bfcl_python", timeout=60)
+    parent = env.reset(task())
+    parent.step(call("put", thing="a"))
+    fork = parent.fork()
+    fork.step(call("put", thing="b"))
+    parent.close()
+    assert fork.step(call("put", thing="c")).observation == "['a', 'b', 'c']"
+    failed: list[BaseException] = []
+
+    def step() -> None:
+        try:
+            fork.step(call("put", thing="late", wait=30))
+        except EnvironmentFault as error:
+            failed.append(error)
+
+    late = threading.Thread(target=step)
+    late.start()
+    time.sleep(0.3)
+    fork.close()
+    late.join(20)
+    assert not late.is_alive() and failed
+    assert env.reset(task()).step(call("put", thing="new")).observation == "['new']"
+    env.close()
+
+
+@pytest.mark.slow
+def test_a_server_that_ignores_the_end_of_its_input_ends_with_the_program(script: Path) -> None:
+    program = f"""
+        from turnwise.envs.mcp import McpEnv
+        from turnwise.types import Task
+        shell = "'{sys.executable}' '{script}'; exec -a '{script}-orphan' sleep 120"
+        env = McpEnv({{"s": {{"command": ["bash", "-c", shell]}}}}, format="bfcl_python")
+        session = env.reset(Task("mcp", "train/x", "train", {{"prompt": "p", "answer": "3"}}))
+        print(session.step("add()").observation)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, check=True, timeout=90
+    )
+    assert done.stdout.strip() == b"1"
+    assert not _running(Path(f"{script}-orphan"))
 
 
 def test_the_servers_own_tools_are_hidden_but_serve_the_check(boxes: McpEnv) -> None:

@@ -38,6 +38,7 @@ def test_a_file_gives_its_tasks_by_split_in_its_order(tmp_path: Path) -> None:
     [
         {"prompt": None},
         {"answer": None},
+        {"answer": ["yes", "the"]},
         {"id": ""},
         {"id": 3},
         {"split": "test"},
@@ -59,15 +60,31 @@ def test_an_id_that_occurs_twice_is_told(tmp_path: Path) -> None:
 
 def test_answers_are_normalised_and_one_of_several_suffices() -> None:
     problem = problem_of({"prompt": "?", "answer": ["key", "7.5"]}, "here")
-    texts = ("The key.", "75", "keys", "", "key 7.5")
-    assert [problem.answered(text) for text in texts] == [True, True, False, False, False]
+    texts = ("The key.", "7.50", "keys", "", "key 7.5", "75", "-7.5", "7.5%")
+    assert [problem.answered(text) for text in texts] == [True, True, *[False] * 6]
     anything = problem_of({"prompt": "?", "check": {"name": "c", "result": "1"}}, "here")
     assert anything.answered("whatever")
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"),
+    [
+        ("3", ["3.", "**3**", " +3.0 ", "$3"], ["-3", "33", "3%", "three", "3 3"]),
+        ("-0.5", ["-.5", "(-0.50)"], ["0.5", "5", "-5"]),
+        ("1,200", ["1200", "1200.0"], ["1.2", "1,2,00"]),
+        ("10%", ["10 %"], ["10", "-10%"]),
+        ("3 boxes", ["3 boxes!"], ["3"]),
+    ],
+)
+def test_numbers_are_compared_as_numbers(answer: str, right: list[str], wrong: list[str]) -> None:
+    problem = problem_of({"prompt": "?", "answer": answer}, "here")
+    assert all(map(problem.answered, right)) and not any(map(problem.answered, wrong))
 
 
 def test_a_check_compares_json_values_or_words() -> None:
     check = Check(name="c", result='{"a": 1, "b": [2]}')
     assert check.holds('{"b":[2],"a":1.0}') and not check.holds('{"a": 1}') and not check.holds("a 1 b 2")
+    assert not Check(name="c", result='{"a": [1]}').holds('{"a": [true]}')
     assert Check(name="c", result="two  words").holds(" two words\n")
     assert not Check(name="c", result="x").holds("[" * 9999)
 
