@@ -38,6 +38,7 @@ REFUSED: Mapping[str, str] = {
     "propositional_logic": "its scorer accepts a premise of the question as the conclusion",
     "rubiks_cube": _UNBOUNDED,
     "rush_hour": _UNBOUNDED,
+    "gsm_symbolic": "it prepares all of its items when it is opened, which takes the memory of this machine",
     "acre": _AGAIN,
     "codeio": _AGAIN,
     "list_functions": _AGAIN,

@@ -128,7 +128,11 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
         data = task.data
         if not isinstance(data.get("seed"), int) or not isinstance(settings := data.get("settings", {}), Mapping):
             raise ValueError(f"task {task.id}: no game of textarena")
-        return GameEpisode(check_game(str(data.get("game"))), settings, data["seed"])
+        if data.get("game") != self.id or dict(settings) != self.settings:
+            raise InputError(
+                f"task {task.id}: {data.get('game')} with {dict(settings)} is not this run's game; set env.id and env.settings"
+            )
+        return self._deal(data["seed"])
 
     def session(self, task: Task) -> GameSession:
         return GameSession(task, partial(self.open_episode, task), self.horizon)
@@ -137,14 +141,16 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
         return "" if _base(session.task) in SOLVERS else f"there is no expert of {session.task.data['game']}"
 
     def accepts(self, session: GameSession, action: str, expert: str) -> bool:
-        """Whether the action is one of the solver's good moves; without a solver, whether it is the expert's.
+        """Whether the action is one of the solver's good moves or wins at once; without a solver, whether it is the expert's.
 
         A first invalid move in a row costs a turn and a second one the game, so that neither is accepted.
         """
         if _base(session.task) not in SOLVERS:
             return self.same(action, expert)
         solver = solver_of(session.task)
-        return not session.done and solver.read(action) in solver.moves(session.texts()).good
+        if session.done:
+            return False
+        return solver.read(action) in solver.moves(session.texts()).good or session.fork().step(action).won
 
     def trial(self, session: Any, rng: random.Random) -> str:
         if samples := SAMPLES.get(_base(session.task)):

@@ -73,7 +73,10 @@ class GameEpisode:
         return [{"role": "user", "content": self._opening}]
 
     def act(self, text: str) -> Step:
-        """Gives a reply to the game, which ends at a second invalid move in a row, and at a reply that it fails to read."""
+        """Gives a reply to the game, which ends at a second invalid move in a row, and at a reply that it fails to read.
+
+        Both ends pay at most 0: some games pay there what was reached so far, so that a policy would gain by giving up.
+        """
         state = self._game.state
         try:
             with self._own_draws():
@@ -85,6 +88,8 @@ class GameEpisode:
         if not done:
             return Step(shown, info=info)
         reward = float((state.rewards or {}).get(0, 0.0))
+        if state.game_info[0]["invalid_move"]:
+            reward = min(0.0, reward)
         reason = str(state.game_info[0].get("reason") or "")
         return Step("\n".join(filter(None, (shown, reason))), reward, True, reward >= 1, info)
 

@@ -73,27 +73,40 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the id and the content of each row of a split, in the data set's order.
 
     ``train`` is the training set. The rows of the evaluation set belong to ``seen`` and ``unseen`` in turn. Without one, every
-    tenth row of the training set is ``seen``, every tenth ``unseen``, and neither is for training.
+    tenth row of the training set is ``seen``, every tenth ``unseen``, and neither is for training. Held-out rows whose prompt and
+    answer are those of a training row are left out.
 
     Raises:
-        InputError: a row has values that JSON cannot hold.
+        InputError: a row has values that JSON cannot hold, or no held-out row is left.
     """
     trained, held_out = environment.build_dataset(), environment.build_eval_dataset()
+    every = range(len(trained) if trained is not None else 0)
     if held_out is not None:
-        data, source = (trained, "train") if split == "train" else (held_out, "eval")
-        places: Sequence[int] = range(len(data) if data is not None else 0)
-        chosen: Sequence[int] = places if split == "train" else places[split == "unseen" :: 2]
+        parts: Mapping[str, Sequence[int]] = {
+            "train": every,
+            "seen": range(0, len(held_out), 2),
+            "unseen": range(1, len(held_out), 2),
+        }
     else:
-        data, source = trained, "train"
-        place_of = {"seen": 0, "unseen": _FOLD // 2}
-        chosen = [
-            place
-            for place in range(len(data) if data is not None else 0)
-            if (place % _FOLD == place_of[split] if split in place_of else place % _FOLD not in place_of.values())
-        ]
+        parts = {"seen": every[::_FOLD], "unseen": every[_FOLD // 2 :: _FOLD]}
+        parts = {**parts, "train": sorted(set(every).difference(*parts.values()))}
+    data, source = (trained, "train") if split == "train" or held_out is None else (held_out, "eval")
+    chosen = parts[split]
+    if split != "train":
+        learned = {_question(trained[place]) for place in parts["train"]}
+        chosen = [place for place in parts[split] if _question(data[place]) not in learned]
+        if parts[split] and not chosen:
+            raise InputError(
+                f"env.id: every row of the split {split} is a training row too; nothing is held out to evaluate"
+            )
     for place in chosen:
         row = data[place]
         try:
             yield f"{source}/{place}", json.loads(json.dumps(row, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise InputError(f"env.id: row {place} of its {source} set is no JSON ({error})") from None
+
+
+def _question(row: Mapping[str, Any]) -> str:
+    """Returns what makes a row another task than another row."""
+    return json.dumps([row.get("prompt"), row.get("question"), row.get("answer")], sort_keys=True, default=str)

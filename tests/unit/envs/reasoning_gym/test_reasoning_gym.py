@@ -98,7 +98,7 @@ class TestTasks:
             ({"chain_sum": {"min_termz": 1}}, r"tasks\.chain_sum\.min_termz: no such setting; .*min_terms"),
             ({"chain_sum": {"min_terms": 0}}, r"tasks\.chain_sum: min_terms must be positive"),
             ({"chain_sum": {"level": -1}}, r"tasks\.chain_sum\.level: a whole number"),
-            ({"gsm_symbolic": {"level": 1}}, r"tasks\.gsm_symbolic\.level: reasoning-gym has no levels"),
+            ({"gsm_symbolic": {}}, r"tasks\.gsm_symbolic: cannot be played: it prepares all"),
             ({"puzzle24": {}}, r"tasks\.puzzle24: cannot be played: "),
         ],
     )

@@ -13,6 +13,7 @@ from turnwise.envs.textarena import GameSession, Mistakes, TextArenaEnv, episode
 from turnwise.envs.textarena.environment import SAMPLES
 from turnwise.envs.textarena.solvers import SOLVERS, GuessTheNumber, TowerOfHanoi, _pegs
 from turnwise.errors import InputError
+from turnwise.types import Task
 
 GAMES = {**dict.fromkeys(SOLVERS, ""), **dict.fromkeys(SAMPLES, ""), "2048": "-ultra-easy"}
 IDS = [f"{game}-v0{level}" for game, level in GAMES.items()]
@@ -109,6 +110,29 @@ class TestGames:
         assert isinstance(session, GameSession)
         assert not session.step("up").done and session.warned
         assert session.step("up").done and not session.won
+
+    def test_giving_up_by_invalid_moves_pays_nothing(self) -> None:
+        """The package pays the share of disks in their places, at an end by invalid moves too."""
+        env = TextArenaEnv("TowerOfHanoi-v0")
+        session = env.reset(env.tasks("train", 1)[0])
+        for move in ("[A C]", "[A B]", "[C B]", "[A C]", "x"):  # the largest disk stands where it belongs
+            assert not session.step(move).done
+        last = session.step("x")
+        assert (last.done, last.won, last.reward) == (True, False, 0.0)
+
+    def test_a_reply_that_wins_at_once_is_accepted(self) -> None:
+        env = TextArenaEnv("TowerOfHanoi-v0")
+        session = env.reset(env.tasks("train", 1)[0])
+        whole = "[A C] [A B] [C B] [A C] [B A] [B C] [A C]"
+        assert env.accepts(session, whole, "[A C]") and not env.accepts(session, whole[:-5], "[A C]")
+        assert not session.taken and session.step(whole).won
+
+    def test_a_task_of_a_file_cannot_bring_its_own_game_or_settings(self) -> None:
+        env = TextArenaEnv("FrozenLake-v0")
+        (task,) = env.tasks("train", 1)
+        for data in ({"game": "LightsOut-v0"}, {"settings": {"size": 10**6}}):
+            with pytest.raises(InputError, match="not this run's game"):
+                env.reset(Task(task.env, task.id, task.split, {**task.data, **data})).step("[up]")
 
     def test_a_game_without_an_expert_names_the_methods_that_play_it(self) -> None:
         env = TextArenaEnv("LightsOut-v0")

@@ -9,17 +9,20 @@ import verifiers as vf
 from datasets import Dataset
 
 
-def load_environment(kind: str = "single", count: int = 200, held_out: bool = True) -> Any:
-    """``single``: say the next number; ``multi``: guess a number in four turns; ``tool``: add with a tool, then answer."""
+def load_environment(kind: str = "single", count: int = 200, held_out: bool = True, shared: int = 0) -> Any:
+    """``single``: say the next number; ``multi``: guess a number in four turns; ``tool``: add with a tool, then answer.
+
+    Three quarters of the numbers are for training, the others are held out, but for ``shared`` rows of the evaluation set.
+    """
     made = {"single": _single, "multi": _multi, "tool": _tool}[kind]
-    rng = random.Random(0)
-    rows = [_row(kind, rng.randrange(10, 90)) for _ in range(count)]
-    more = (
-        {"eval_dataset": Dataset.from_list([_row(kind, rng.randrange(10, 90)) for _ in range(count)])}
-        if held_out
-        else {}
-    )
-    return made(dataset=Dataset.from_list(rows), **more)
+    numbers = random.Random(0).sample(range(10, 90), 80)
+    train, other = (numbers[:60], numbers[60:]) if held_out else (numbers, [])
+    more = {"eval_dataset": _rows(kind, train[:shared] + other, count)} if held_out else {}
+    return made(dataset=_rows(kind, train, count), **more)
+
+
+def _rows(kind: str, numbers: list[int], count: int) -> Dataset:
+    return Dataset.from_list([_row(kind, numbers[place % len(numbers)]) for place in range(count)])
 
 
 def _row(kind: str, number: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ pytest.importorskip("agents", reason="what verifiers needs is not installed; see
 from turnwise.envs.checks.replay import replay
 from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
 from turnwise.envs.verifiers import VerifiersEnv
+from turnwise.envs.verifiers.package import rows
 from turnwise.errors import InputError
 
 
@@ -101,6 +102,20 @@ def test_rows_are_split_and_repeatable() -> None:
     ids = {split: [t.id for t in alone.tasks(split, n)] for split, n in (("train", 16), ("seen", 2), ("unseen", 2))}
     assert ids["seen"] == ["train/0", "train/10"] and ids["unseen"] == ["train/5", "train/15"]
     assert len({name for found in ids.values() for name in found}) == 20
+
+
+def test_no_held_out_row_is_a_training_row() -> None:
+    for more in ({}, {"shared": 6}, {"held_out": False, "count": 200}):
+        env = VerifiersEnv("count-on", {"kind": "multi", "count": 80, **more})
+        counted = {split: sum(1 for _ in rows(env._environment, split)) for split in ("train", "seen", "unseen")}
+        starts = {
+            split: {row["info"]["start"] for _, row in rows(env._environment, split)}
+            for split in counted
+            if counted[split]
+        }
+        assert counted["seen"] and not starts["train"] & (starts["seen"] | starts.get("unseen", set()))
+    with pytest.raises(InputError, match="nothing is held out"):
+        VerifiersEnv("count-on", {"count": 6, "shared": 6}).tasks("seen", 1)
 
 
 def test_what_cannot_be_played_is_told_and_signals_stay_ours() -> None:
