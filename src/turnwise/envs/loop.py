@@ -13,6 +13,8 @@ from turnwise.envs.environment import EnvironmentFault
 
 T = TypeVar("T")
 
+_ALIVE = 1.0  # second, in which a loop that is not blocked answers
+
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a forked copy has no thread that runs the parent's loop
 
@@ -46,7 +48,8 @@ def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
         what: names it in the message.
 
     Raises:
-        EnvironmentFault: it took longer. What the coroutine raises is raised unchanged.
+        EnvironmentFault: it took longer; the message says where a synchronous call blocks the loop, and with it every episode.
+            What the coroutine raises is raised unchanged.
     """
     future = start(coroutine)
     try:
@@ -55,4 +58,14 @@ def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
         if future.done():  # the coroutine's own
             raise
         future.cancel()
-        raise EnvironmentFault(f"{what}: no answer within {seconds:g} s") from None
+        why = "" if _turns() else "; a synchronous call blocks the loop of all episodes: make that tool asynchronous"
+        raise EnvironmentFault(f"{what}: no answer within {seconds:g} s{why}") from None
+    except BaseException:  # also an interrupt or the alarm of a guard, which leave the coroutine at work
+        future.cancel()
+        raise
+
+
+def _turns() -> bool:
+    turned = threading.Event()
+    soon(turned.set)
+    return turned.wait(_ALIVE)

@@ -92,6 +92,7 @@ class Link:
 
     def __init__(self, url: str, reset: Mapping[str, Any], seconds: float, variable: str | None) -> None:
         self.url, self.seconds = url, seconds
+        self._owner = os.getpid()
         self._client, self.first = self._run(_opened(url, reset, seconds, headers(variable)), seconds + _WAIT + 1)
         self._socket = getattr(self._client, "_ws", None)
 
@@ -108,8 +109,9 @@ class Link:
         return result
 
     def close(self) -> None:
-        """Ends the session."""
-        loop.start(_closed(self._client))
+        """Ends the session. A forked process leaves it to its parent."""
+        if os.getpid() == self._owner:
+            loop.start(_closed(self._client))
 
     def _check_session(self) -> None:
         """Raises where the client has connected again: that session is another one, and was never reset."""

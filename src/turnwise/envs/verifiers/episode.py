@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -99,8 +100,13 @@ class VerifiersEpisode:
         self, environment: Any, row: Mapping[str, Any], form: Format, threshold: float, seconds: float, where: str
     ) -> None:
         self.form, self.threshold, self.seconds, self.where = form, threshold, seconds, where
+        self._owner = os.getpid()
         self._asked = loop.run(_start(environment, row), seconds, where)
-        asked = self._wait()
+        try:
+            asked = self._wait()
+        except BaseException:
+            self.close()
+            raise
         if asked is None:
             raise EnvironmentFault(f"{where}: the rollout ended before it asked for a reply")
         self._prompt, tools = asked
@@ -146,8 +152,8 @@ class VerifiersEpisode:
         return self._shown(self._plain(prompt[before + 1 :]))
 
     def close(self) -> None:
-        """Ends the rollout. The library then cleans up what it opened."""
-        if (rollout := self._asked.rollout) is not None:
+        """Ends the rollout. The library then cleans up what it opened. A forked process leaves it to its parent."""
+        if (rollout := self._asked.rollout) is not None and os.getpid() == self._owner:
             loop.soon(rollout.cancel)
 
     def _wait(self) -> tuple[Sequence[Any], Sequence[Any]] | None:

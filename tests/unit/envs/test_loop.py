@@ -1,0 +1,43 @@
+"""Coroutines that ordinary threads wait for: a late one is cancelled, and so is one whose caller is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from turnwise.envs import loop
+from turnwise.envs.environment import EnvironmentFault
+from turnwise.rollouts.guard import guarded
+
+
+async def late(cancelled: threading.Event) -> None:
+    try:
+        await asyncio.sleep(60)
+    finally:
+        cancelled.set()
+
+
+async def blocking(until: threading.Event) -> None:
+    until.wait(20)
+
+
+def test_a_late_coroutine_and_one_whose_guard_rings_are_cancelled() -> None:
+    for seconds, guard in ((0.1, None), (60.0, 0.2)):
+        cancelled = threading.Event()
+        began = time.monotonic()
+        with pytest.raises(EnvironmentFault), guarded(guard):
+            loop.run(late(cancelled), seconds, "here")
+        assert cancelled.wait(20) and time.monotonic() - began < 40
+
+
+def test_the_message_tells_a_loop_that_is_blocked() -> None:
+    until = threading.Event()
+    try:
+        with pytest.raises(EnvironmentFault, match="synchronous"):
+            loop.run(blocking(until), 0.1, "here")
+    finally:
+        until.set()
+    assert loop.run(asyncio.sleep(0, 3), 20, "here") == 3
