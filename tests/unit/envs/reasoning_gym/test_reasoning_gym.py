@@ -16,6 +16,8 @@ from turnwise.types import Task
 
 SUMS = {"chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2}}
 
+SLOW_OR_SMALL = {"arc_agi", "futoshiki", "word_ladder"}  # word_ladder has fewer items than are numbered
+
 
 @pytest.fixture
 def installed() -> None:
@@ -202,6 +204,25 @@ class TestScores:
         dataset = made_by(configured_by(seed=0))
         won = [any(dataset.score_answer(a, dataset[n]) >= 1 for a in answers) for n in range(4)]
         assert sum(won) >= 3 and name in REFUSED
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_no_answer_wins_nearly_everywhere() -> None:
+    """Constants and lines of the question, over every data set that can be played. A yes or no may win more than half."""
+    constants = ["", "{}", "[]", "()", "0", "1", "2", "-1", "x", "?", "No", "Yes", "True", "False", "None"]
+    won: dict[tuple[str, str], float] = {}
+    for name in sorted(package.package().DATASETS.keys() - REFUSED.keys() - SLOW_OR_SMALL):
+        dataset = Dataset(name, {})
+        items = [dataset.item(number) for number in range(24)]
+        shares = {text: sum(dataset.score(item, text) >= 1 for item in items) / len(items) for text in constants}
+        for place in (0, -1):
+            lines = [item.question.strip().splitlines()[place] for item in items]
+            shares[f"line {place}"] = sum(
+                dataset.score(item, line) >= 1 for item, line in zip(items, lines, strict=True)
+            ) / len(items)
+        won |= {(name, text): share for text, share in shares.items() if share >= 0.8}
+    assert not won
 
 
 @pytest.mark.usefixtures("installed")
