@@ -122,7 +122,7 @@ def test_rollouts_are_inspected(outputs: Path) -> None:
 def test_the_quickstart_trains_and_shows_the_report_and_a_table(tmp_path: Path) -> None:
     folder = tmp_path / "seed0"
     small = [*SMALL, *RUNS["pivotrl/tab4/full"], f"paths.out={folder}", f"paths.cache={tmp_path / 'cache'}"]
-    variables = {"TURNWISE_PYTHON": sys.executable, "TURNWISE_ARGS": shlex.join(small), "TURNWISE_RUN": str(folder)}
+    variables = {"TURNWISE_PYTHON": sys.executable, "TURNWISE_ARGS": shlex.join(small)}
     shown = executed("quickstart", tmp_path, **variables)
     result = json.loads((folder / "result.json").read_text())["in_domain"]
     assert f"{result['base']} % before, {result['after']} % after, over {result['tasks']} tasks" in "".join(shown)
