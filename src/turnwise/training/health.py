@@ -88,8 +88,9 @@ class Health(Callback):
             "rollout.sampling.max_tokens",
             "unpaid": f"iteration {iteration}: in the last {IN_A_ROW} iterations no turn before the last of its rollout was "
             "paid, and this advantage, which credits turns by what they were paid, had the outcome alone; set "
-            "advantage.turn_reward=admissible, or another key of what the environment says of a turn, or choose an advantage "
-            "that needs no rewards of turns, such as gigpo or monte_carlo (docs/methods/credit.md)",
+            "advantage.turn_reward to a key of what the environment says of a turn, such as admissible (where all turns are "
+            "alike in it, there is nothing to tell), or choose an advantage that needs no rewards of turns, such as gigpo or "
+            "monte_carlo (docs/methods/credit.md)",
         }
         for kind, text in texts.items():
             if kind not in self.told and self.in_a_row[kind] >= (1 if kind == "empty" else IN_A_ROW):

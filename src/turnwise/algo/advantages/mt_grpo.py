@@ -28,7 +28,9 @@ class MTGRPO:
     ``unbiased`` is ours, derived for this reason: A_k = G_k - b_k with G_k = r_k + ... + r_(K-1) + lambda R, what the rollout
     still earns. b_k is the mean over the other rollouts, each at its turn k, or, if it has ended by then, at its last turn. No
     rollout is in its own baseline or decides how many terms it has, and nothing is divided by a std, so the baseline changes
-    no expectation. Rollouts that share a turn with each other are left out of each other's baseline there; a turn that all
+    no expectation where rollouts are independent and the loss sums over turns (``loss.aggregation=constant``,
+    ``zero_variance=keep``). A mean over the tokens of each rollout weighs short and long rollouts differently, and brings a bias
+    back. Rollouts that share a turn with each other are left out of each other's baseline there; a turn that all
     share has no advantage. Without rewards of turns it is lambda times the leave-one-out group advantage.
 
     Rewards of turns are those before a rollout's last one; what the last came to is the outcome. Where none is paid, ``naive``
@@ -74,7 +76,7 @@ class MTGRPO:
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
         """Credit of each tree by itself, and the share of rollouts whose turns were paid."""
-        return credit_and_tell(self, self.turn_reward, trees, rewards, memory)
+        return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Credit of every turn of ``tree``.

@@ -89,7 +89,7 @@ class TurnCredit:
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
         """Credit of each tree by itself, and the share of rollouts whose turns were paid."""
-        return credit_and_tell(self, self.turn_reward, trees, rewards, memory)
+        return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Credit of every turn of ``tree``.

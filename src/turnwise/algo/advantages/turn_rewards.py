@@ -50,14 +50,17 @@ def credit_and_tell(
     trees: Sequence[RolloutTree],
     rewards: Sequence[Rewards],
     memory: Mapping[str, float],
+    offset: float,
 ) -> Credited:
     """Credit of each tree by itself, and how many turns were paid: ``turns_paid`` is the share of valid rollouts in which a turn
-    before the last was paid other than 0. At 0 nothing but the outcome was credited."""
+    before the last was paid other than 0, ``offset`` included. At 0 nothing but the outcome was credited."""
     credits = [rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
     leaves = [(tree, leaf) for tree in trees if not tree.stopped for leaf in tree.leaves() if leaf not in tree.invalid]
     if not leaves:
         return Credited(credits, memory)
-    return Credited(credits, memory, {METRIC: mean([float(any(paid(tree, leaf, of))) for tree, leaf in leaves])})
+    return Credited(
+        credits, memory, {METRIC: mean([any(r + offset for r in paid(tree, leaf, of)) for tree, leaf in leaves])}
+    )
 
 
 def check_discount(name: str, gamma: float) -> None:
