@@ -21,6 +21,7 @@ from tests.integration.test_ranks import assert_same, finish, kill_when, moments
 from transformers import AutoModelForCausalLM
 
 from turnwise.engines.engine import Sampling
+from turnwise.engines.spool import _read, _whole, digest
 from turnwise.engines.tree import TreeEngine
 from turnwise.models.shipped import tiny_path
 
@@ -33,7 +34,7 @@ class Sampler:
 
     def __init__(self, base: Path) -> None:
         self.base, self.server = base, None
-        self.answered: list[str] = []  # requests
+        self.answered: list[int] = []  # versions
         self._engines: dict[str, TreeEngine] = {}
         self._lock = threading.Lock()
 
@@ -50,13 +51,22 @@ class Sampler:
             sampling = Sampling(temperature=body["temperature"], max_tokens=body["max_tokens"])
             (sample,) = engine.sample([node], sampling, [body["seed"]])
             engine.close([node])
-            self.answered.append(request(body))
+            self.answered.append(version_of(body))
             return sample.ids, sample.logprobs
 
 
-def request(body: dict[str, Any]) -> str:
-    """What is asked for: a history, a draw and a version."""
-    return json.dumps([body["prompt"], body["seed"], body["model"].partition("-")[0]])
+def version_of(body: dict[str, Any]) -> int:
+    """The version of the weights that a request asks for: adapters are called ``v0-...``, ``v1-...``."""
+    return int(body["model"].partition("-")[0].removeprefix("v"))
+
+
+def on_disk(spools: Path) -> set[tuple[int, int, int]]:
+    """The version, the seed and the digest of the history of each action that the spool files hold."""
+    kept = set()
+    for path in spools.iterdir():
+        head, *pieces = _whole(path.read_bytes())
+        kept |= {(json.loads(head)["version"], *_read(piece)[0]) for piece in pieces}
+    return kept
 
 
 def assert_alike(one: Path, other: Path) -> None:
@@ -127,8 +137,7 @@ def test_collections_are_sampled_side_by_side(ahead: Callable[..., list[str]], t
     finish(ahead(1, "trainer.max_epochs=5", out="beside"))
     trained = [row for row in rows(tmp_path / "beside") if row["phase"] == "train"]
     assert [row["rollout/staleness"] for row in trained] == [min(i, 1) for i in range(5)]
-    answered = [json.loads(one)[2] for one in server.sampler.answered]
-    sampled = [version for version in answered if version in ("v1", "v2", "v3")]  # the evaluations are of others
+    sampled = [version for version in server.sampler.answered if version in (1, 2, 3)]  # the evaluations are of others
     assert sampled != sorted(sampled)
     trees = rows(tmp_path / "beside", "rollouts/train.jsonl")
     assert {tree["iteration"]: tree["version"] for tree in trees} == {i: max(i - 1, 0) for i in range(5)}
@@ -136,17 +145,20 @@ def test_collections_are_sampled_side_by_side(ahead: Callable[..., list[str]], t
 
 @pytest.mark.slow
 def test_kill_nine_samples_nothing_twice(ahead: Callable[..., list[str]], tmp_path: Path, server: Any) -> None:
-    """Both processes are killed while two collections are ahead; what servers had answered is not asked again."""
+    """Both processes are killed while two collections are ahead; no action that is on disk is asked for again."""
     finish(ahead(2, "trainer.devices=2", out="whole"))
     killed = tmp_path / "killed"
     overrides = ahead(2, "trainer.devices=2", out="killed")
-    before = len(server.sampler.answered)
     kill_when(overrides, (killed / "checkpoints" / "last.ckpt").exists)
-    answered, again = set(server.sampler.answered[before:]), len(server.bodies)
+    kept, again = on_disk(killed / "spool"), len(server.bodies)
+    assert kept
     finish(overrides)
     first = [[row for row in actions(folder) if row[0] == 0] for folder in (tmp_path / "whole", killed)]
     assert_same(*first)
     trained = [row for row in rows(killed) if row["phase"] == "train"]
     assert [row["rollout/staleness"] for row in trained] == [min(i, 2) for i in range(EPOCHS)]
-    twice = [body for body in server.bodies[again:] if "seed" in body and request(body) in answered]
-    assert len(twice) <= 4 < len(answered)  # those whose answers were on their way
+    asked = {
+        (version_of(body), body["seed"], digest(body["prompt"])) for body in server.bodies[again:] if "seed" in body
+    }
+    assert asked
+    assert not asked & kept
