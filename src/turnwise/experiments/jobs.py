@@ -121,13 +121,23 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
     tail += sorted(item for item in extra if _key(item) not in _NAMELESS)
     name = run_name(_preset(owner, owned), ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
-    first = job_of(replace(asked, sweep=owner), source.starts, seed).name if source.starts else None
-    left = owner.leaves.get(asked.scale, "adapter")
-    key = "policy.start" if left == "adapter" else "policy.model"
-    begin = f"{key}='outputs/{first}/seed${{seed}}/{left}'" if first else None
+    before = source.begins(asked.scale)
+    first = job_of(replace(asked, sweep=owner), before, seed) if before else None
+    begin = _begin(owner, asked.scale, first) if first else None
     own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
     overrides = (*own, *((begin,) if begin else ()), *extra, f"name='{name}'", f"seed={seed}")
-    return Job(row, seed, name, overrides, cannot, first, begin)
+    return Job(row, seed, name, overrides, cannot, first.name if first else None, begin)
+
+
+def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
+    """Returns the override that starts a run from what ``first`` leaves.
+
+    A run that itself started from an adapter leaves all weights (``training.export``), so that they take the model's place.
+    """
+    merged = (first.begin or "").startswith("policy.start=")
+    left = "model" if merged else sweep.leaves.get(scale, "adapter")
+    key = "policy.start" if left == "adapter" else "policy.model"
+    return f"{key}='outputs/{first.name}/seed${{seed}}/{left}'"
 
 
 def _key(override: str) -> str:

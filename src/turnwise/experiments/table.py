@@ -58,7 +58,9 @@ class Row(_Part):
         needs: by scale, what is missing to run the row. If it names keys such as ``data.file=...``, the row runs when these are
             given on the command line.
         trains: false for a base row, which is only evaluated; overrides of training do not apply to it.
-        starts: the row of this file whose runs provide the initial weights, seed by seed.
+        starts: the row of this file whose runs provide the initial weights, seed by seed. It may start from another row itself,
+            or share its runs with a row of another file (``same``).
+        starts_at: such a row at one scale only.
         numbers: the paper's numbers by column.
     """
 
@@ -68,6 +70,7 @@ class Row(_Part):
     same: str | None = None
     same_at: dict[Scale, str] = Field(default_factory=dict)
     starts: str | None = None
+    starts_at: dict[Scale, str] = Field(default_factory=dict)
     at: dict[Scale, Words] = Field(default_factory=dict)  # more overrides, at one scale
     needs: dict[Scale, str] = Field(default_factory=dict)
     numbers: dict[str, float] = Field(default_factory=dict)
@@ -83,6 +86,10 @@ class Row(_Part):
     def shares(self, scale: Scale) -> str | None:
         """Returns the row of another sweep whose runs this row shares at a scale, if any."""
         return self.same_at.get(scale, self.same)
+
+    def begins(self, scale: Scale) -> str | None:
+        """Returns the row of the same file that provides the initial weights at a scale, if any."""
+        return self.starts_at.get(scale, self.starts)
 
 
 class Sweep(_Part):
@@ -114,12 +121,8 @@ class Sweep(_Part):
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         for name, row in self.rows.items():
-            if row.starts is not None:
-                first = self.rows.get(row.starts)
-                if first is None or first.overrides is None or first.starts is not None:
-                    raise ValueError(
-                        f"rows.{name}.starts: {row.starts!r} is no row of this file with runs of its own to start from"
-                    )
+            for scale in get_args(Scale):
+                self._starts(name, row, scale)
             if " " in name:
                 raise ValueError(f"rows.{name}: a row's name is one word")
             if strange := sorted(row.numbers.keys() - self.columns.keys()):
@@ -140,6 +143,15 @@ class Sweep(_Part):
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise ValueError(f"seeds: at least one, each once, got {list(self.seeds)}")
         return self
+
+    def _starts(self, name: str, row: Row, scale: Scale) -> None:
+        passed = {name}
+        while (before := row.begins(scale)) is not None:
+            first = self.rows.get(before)
+            if first is None or (first.overrides is None and first.same is None) or before in passed:
+                raise ValueError(f"rows.{name}.starts: {before!r} is no row of this file with runs to start from")
+            passed.add(before)
+            row = first
 
     def claims(self, metric: str) -> list[Comparison]:
         """Returns the claims about one metric, first the paper's and then ours."""

@@ -65,6 +65,30 @@ def test_a_row_starts_from_what_the_other_leaves(conf: Path) -> None:
     assert tiny.begin in tiny.overrides and paper.begin in paper.overrides
 
 
+def test_a_row_starts_from_one_that_started_from_another(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    more = (
+        "  then: {overrides: method=sft, starts_at: {tiny: ours}}\n  last: {overrides: method=toolrl, starts: then}\n"
+    )
+    path.write_text(path.read_text().replace("directions:", f"{more}directions:"))
+    tiny, paper = (ask(["sweep=p_tab1", f"scale={scale}"], conf) for scale in ("tiny", "paper"))
+    assert job_of(tiny, "then", 0).begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
+    assert (
+        job_of(tiny, "last", 0).begin == "policy.model='outputs/p/tab1/then/seed${seed}/model'"
+    )  # its adapter is merged
+    assert job_of(paper, "then", 0).begin is None
+    assert job_of(paper, "last", 0).begin == "policy.start='outputs/p/tab1/then/scale=paper/seed${seed}/adapter'"
+
+
+def test_a_row_starts_from_the_runs_of_another_file(conf: Path) -> None:
+    path = conf / "sweep" / "p_fig1.yaml"
+    path.write_text(
+        path.read_text() + "  first: {same: p_tab1/ours}\n  then: {overrides: method=grpo, starts: first}\n"
+    )
+    then = job_of(ask(["sweep=p_fig1"], conf), "then", 0)
+    assert then.starts == "p/tab1/ours" and then.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
+
+
 @pytest.mark.parametrize("same", ["p_tab1/nothing", "p_fig1/loop"])
 def test_a_row_that_is_the_same_as_none_is_told(conf: Path, same: str) -> None:
     path = conf / "sweep" / "p_fig1.yaml"

@@ -111,6 +111,14 @@ def test_rows_that_start_from_another_come_after_it(bench: Bench) -> None:
     assert "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'" in later.overrides and later.starts == "p/tab1/ours"
 
 
+def test_rows_that_start_one_from_the_other_come_in_order(bench: Bench) -> None:
+    table = bench.conf / "sweep" / "p_tab1.yaml"
+    more = "  last: {starts: later, overrides: method=grpo}\n  later: {starts: ours, overrides: method=sft}\n  base:"
+    table.write_text(table.read_text().replace("  base:", more, 1))
+    bench("rows=last,later,base,ours", "seed=0")
+    assert bench.launched == ["base0", "ours0", "later0", "last0"]
+
+
 @pytest.mark.parametrize("starts", ["nothing", "theirs", "later"])
 def test_a_row_starts_from_a_row_with_runs(bench: Bench, starts: str) -> None:
     table = bench.conf / "sweep" / "p_tab1.yaml"

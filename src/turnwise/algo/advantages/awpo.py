@@ -19,9 +19,11 @@ class _Group:
     """The statistics of one tree's valid leaves (Eqs. 18-20)."""
 
     mean: float  # of the outcome
+    spread: float  # s_out
     ratio: float | None  # rho; None without a judge's score for every leaf
     a_out: _Leaves
     a_mix: _Leaves | None  # None as well
+    agreement: float | None  # correlation of outcome and reasoning; None where one of them does not vary
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +149,21 @@ class Awpo:
         if len(outcome) < 2:
             return None
         mixed = _mixed(tree, rewards, outcome)
-        centre, a_out = mean(outcome.values()), self._normalised(outcome)
+        centre, s_out, a_out = mean(outcome.values()), std(outcome.values()), self._normalised(outcome)
         if mixed is None:
-            return _Group(centre, None, a_out, None)
-        s_out, s_mix = std(outcome.values()), std(mixed.values())
+            return _Group(centre, s_out, None, a_out, None, None)
+        s_mix = std(mixed.values())
         ratio = s_mix / (s_out + s_mix + self.eps) if s_mix > 0 else 0.0
-        return _Group(centre, ratio, a_out, self._normalised(mixed))
+        reasoning = {leaf: mixed[leaf] - value for leaf, value in outcome.items()}
+        return _Group(centre, s_out, ratio, a_out, self._normalised(mixed), self._agreement(outcome, reasoning))
+
+    def _agreement(self, outcome: _Leaves, reasoning: _Leaves) -> float | None:
+        """The correlation within the group, which Assumption 3.2 has at least 0."""
+        s_out, s_judge = std(outcome.values()), std(reasoning.values())
+        if min(s_out, s_judge) <= self.tolerance:
+            return None
+        a, b = mean(outcome.values()), mean(reasoning.values())
+        return mean([(outcome[leaf] - a) * (reasoning[leaf] - b) for leaf in outcome]) / (s_out * s_judge)
 
     def _normalised(self, rewards: _Leaves) -> _Leaves:
         """Eq. 19."""
@@ -197,10 +208,15 @@ class Awpo:
             return {}
         trained = [group for group, _, trained in found if trained]
         ratios = [group.ratio for group in trained if group.ratio is not None]
+        # the gate decides nothing where the outcome is the same for all: A_out is 0 there, and rho is 1 or 0
+        varied = [group.ratio for group, _, _ in found if group.ratio is not None and group.spread > self.tolerance]
+        agreed = [group.agreement for group, _, _ in found if group.agreement is not None]
         return {
             "gate_open": mean([float(weight > 0) for _, weight, _ in found]),
             "mix_weight": mixing,
             **({"rho": mean(ratios)} if ratios else {}),
+            **({"gate_shut": mean([float(ratio >= self.epsilon_mix) for ratio in varied])} if varied else {}),
+            **({"judge_agreement": mean(agreed)} if agreed else {}),
             **(
                 {"difficulty": mean([self._difficulty(group) for group in trained])}
                 if self.difficulty and trained

@@ -53,6 +53,8 @@ def test_a_group_below_the_peak_by_hand() -> None:
             "gate_open": 1,
             "mix_weight": rho,
             "rho": rho,
+            "gate_shut": 0,
+            "judge_agreement": 0,
             "difficulty": 1.5,
             "outcome_peak": 2,
             "unjudged_groups": 0,
@@ -98,6 +100,16 @@ def test_the_gate_shuts_where_the_judge_spreads_a_group_that_the_outcome_does_no
     assert opened.metrics["mix_weight"] == pytest.approx(rho)
     by_hand = (1 - rho) * -1 + rho * (2 - 1.55) / s_mix
     assert opened.credits[0].advantage[0] == pytest.approx(by_hand)
+
+
+def test_the_shut_gate_is_counted_among_the_groups_that_it_can_decide() -> None:
+    shut = {"outcome": [1, 1.1, 1, 1.1], "reasoning": [1, 0, 0, 1]}
+    alike = {"outcome": [1, 1], "reasoning": [0, 1]}  # rho is 1, and there is nothing to protect
+    failed = {"outcome": [0, 1], "reasoning": [NAN, 1]}
+    found = over(Awpo(**EXACT), shut, NOISY, AGREES, alike, failed, memory={PEAK: 2.0}).metrics
+    assert found["gate_shut"] == pytest.approx(1 / 3)
+    assert found["judge_agreement"] == pytest.approx(1 / 3)  # 0, 0 and 1
+    assert not {"gate_shut", "judge_agreement"} & over(Awpo(**EXACT), alike, failed).metrics.keys()
 
 
 def test_the_two_readings_of_the_gate_are_never_both_open_nor_both_shut() -> None:
