@@ -10,7 +10,10 @@ from pathlib import Path
 
 from turnwise.config.schema import run_name
 from turnwise.errors import InputError, refuse_twice
-from turnwise.experiments.table import Scale, Sweep, find_sweep
+from turnwise.experiments.claims import Scale
+from turnwise.experiments.table import Sweep, find_sweep
+
+PILOT = "pilot"  # folder of the pilot runs, beside those of the papers
 
 # overrides that only say how a run is executed, so that it stays the same run
 _NAMELESS = (
@@ -56,7 +59,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a command line requests of a sweep: ``rows`` and ``seeds``, and ``extra`` overrides for every row that takes them."""
+    """What a command line requests of a sweep: ``rows`` and ``seeds``, and ``extra`` overrides for every row that takes them.
+
+    ``pilot`` asks for the runs on which the preconditions are measured (:func:`of_pilots`).
+    """
 
     sweep: Sweep
     folder: Path  # conf/
@@ -65,6 +71,7 @@ class Asked:
     seeds: tuple[int, ...] | None = None
     extra: tuple[str, ...] = ()
     dry: bool = False
+    pilot: bool = False
 
     @property
     def fresh(self) -> bool:
@@ -79,6 +86,24 @@ def played(asked: Asked) -> Asked:
         if source in (None, asked.sweep.name)
         else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
     )
+
+
+def of_pilots(asked: Asked) -> Asked:
+    """Returns the pilot runs of a sweep: the rows that its preconditions name and those that they start from, at its pilot seeds.
+
+    They have names of their own below ``pilot/`` and are evaluated on the tasks of ``eval.seed=0``.
+
+    Raises:
+        InputError: the sweep has no pilot runs.
+    """
+    sweep = asked.sweep
+    rows = [one.row for one in sweep.preconditions.values() if one.same is None]
+    if sweep.pilots is None or not rows:
+        shared = sorted({one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same})
+        told = f"its preconditions are those of {', '.join(shared)}" if shared else "it names no preconditions"
+        raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
+    first = [start for row in rows if (start := sweep.rows[row].starts) is not None]
+    return replace(asked, rows=tuple(dict.fromkeys([*first, *rows])), seeds=sweep.pilots.seeds, pilot=True)
 
 
 def picked(asked: Asked) -> tuple[str, ...]:
@@ -120,13 +145,17 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     extra = tuple(item for item in asked.extra if source.trains or not _of_training(_key(item)))
     tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
     tail += sorted(item for item in extra if _key(item) not in _NAMELESS)
-    name = run_name(_preset(owner, owned), ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
+    preset = f"{PILOT}/{_preset(owner, owned)}" if asked.pilot else _preset(owner, owned)
+    name = run_name(preset, ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
     first = job_of(replace(asked, sweep=owner), source.starts, seed).name if source.starts else None
     left = owner.leaves.get(asked.scale, "adapter")
     key = "policy.start" if left == "adapter" else "policy.model"
     begin = f"{key}='outputs/{first}/seed${{seed}}/{left}'" if first else None
     own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
-    overrides = (*own, *((begin,) if begin else ()), *extra, f"name='{name}'", f"seed={seed}")
+    known = (
+        ("eval.seed=0",) if asked.pilot else ()
+    )  # settings may be chosen on what pilot runs measure, so not on fresh tasks
+    overrides = (*own, *((begin,) if begin else ()), *extra, *known, f"name='{name}'", f"seed={seed}")
     return Job(row, seed, name, overrides, cannot, first, begin)
 
 
@@ -186,7 +215,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 
 def ask(arguments: Sequence[str], folder: Path) -> Asked:
-    """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [--dry-run] [key=value ...]``.
+    """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``.
 
     Raises:
         InputError: an argument cannot be used with a sweep, or is given twice.
@@ -198,7 +227,7 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         key, sign, value = argument.partition("=")
         if argument == "--dry-run":
             dry = True
-        elif key in ("sweep", "scale", "rows", "seed"):
+        elif key in ("sweep", "scale", "rows", "seed", "pilots"):
             given[key] = value
         elif not sign and not key.startswith("~"):
             raise InputError(f"{argument}: not of the form key=value")
@@ -213,7 +242,12 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
     scale = given.get("scale", "tiny")
     if scale not in ("tiny", "paper"):
         raise InputError(f"scale={scale}: a sweep has the scales tiny and paper")
-    return Asked(
+    pilots = given.get("pilots", "false").lower()
+    if pilots not in ("true", "false") or (pilots == "true" and given.keys() & {"rows", "seed"}):
+        raise InputError(
+            "pilots=true: it takes the rows and seeds that the sweep file names, so no rows= or seed= beside it"
+        )
+    asked = Asked(
         find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
         folder,
         scale,  # type: ignore[arg-type]
@@ -222,3 +256,4 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         tuple(extra),
         dry,
     )
+    return of_pilots(asked) if pilots == "true" else asked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,10 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from turnwise.errors import InputError
+from turnwise.experiments.jobs import Job
 from turnwise.reports.compare import read_metric
 from turnwise.runs.lines import checked_lines
-from turnwise.runs.result import Result
+from turnwise.runs.result import Result, ResultError, read_result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
 """Suite -> task -> the scores of every attempt as shares. Held-out episodes are one suite with an empty name."""
@@ -114,6 +115,21 @@ class Measured:
             raise Damaged(self.folder, str(error)) from error
 
 
+def finished_runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Measured]:
+    """Returns a row's finished runs below ``place`` by seed, and adds a note for each that cannot be read."""
+    runs = {}
+    for job in wanted:
+        folder = place / job.name / f"seed{job.seed}"
+        if (folder / "result.json").exists():
+            try:
+                run = Measured(folder, read_result(folder))
+                _ = run.rows  # read now, because a run with damaged rows does not count
+                runs[job.seed] = run
+            except (ResultError, Damaged) as error:
+                notes.append(f"left out: {error}")
+    return runs
+
+
 def _profile_turns(run: Measured) -> float | None:
     """Returns how many actions the profiles of a run sampled, or None if there was no profile or the number is unknown.
 
@@ -150,6 +166,14 @@ _WITH_PROFILES: Mapping[str, Callable[[Measured], float | None]] = {
     "sampled_turns": _sampled_turns,
     "sampling_seconds": _sampling_seconds,
 }
+
+
+def other_decoding(metric: str) -> str | None:
+    """Returns the metric of the same success under the other decoding: greedy for sampled and sampled for greedy, or None."""
+    found = re.fullmatch(r"in_domain\.(greedy\.|sampled\.)?(?=.*(?:after|delta)$)(.*)", metric)
+    if found is None:
+        return None
+    return f"in_domain.{'sampled' if found[1] == 'greedy.' else 'greedy'}.{found[2]}"
 
 
 def is_change(metric: str) -> bool:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from turnwise.experiments.table import Comparison
+from turnwise.experiments.claims import Comparison
 from turnwise.reports.compare import Estimate, Interval
 from turnwise.reports.measured import Measured, Outcomes, is_change
 
-Verdict = Literal["holds", "fails", "undecided", "not_run"]
+Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
+Z95 = 1.959964  # 97.5 % quantile of the normal distribution
 DIGITS = 9  # decimals of an interval's ends, so that rounding errors decide nothing
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Runs = Mapping[int, Measured]  # runs of one row by seed
@@ -20,7 +21,10 @@ Paired = Callable[[Outcomes, Outcomes], Estimate]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A claim and its verdict in our runs. ``difference`` is above - below in the metric's unit, without the margin."""
+    """A claim and its verdict in our runs. ``difference`` is above - below in the metric's unit, without the margin.
+
+    ``untestable``: a precondition of the claim is false here, so that its runs neither support nor refute it.
+    """
 
     claim: Comparison
     metric: str
@@ -34,6 +38,12 @@ class Decision:
     cannot: bool = False  # whether it is not run because it cannot be
     sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> its seeds that have the metric
     one_seed: bool = False  # whether a trained side has a single seed, so that other seeds may differ
+    by_seed: tuple[float, ...] = ()  # above - below, in the order of ``seeds``
+    task_error: float | None = (
+        None  # standard error of the difference over tasks, from the width of its bootstrap interval
+    )
+    effect: float | None = None  # the advantage that planned seeds are to tell from none
+    beside: Decision | None = None  # the same claim under the other decoding
 
 
 def decide(
@@ -43,8 +53,9 @@ def decide(
     over_seeds: Interval,
     over_tasks: Paired,
     untrained: Collection[str] = (),
+    least: float | None = None,
 ) -> Decision:
-    """Decides a claim from finished runs.
+    """Decides a claim from finished runs. ``least`` is the least advantage that counts as one (:func:`settled`).
 
     Two intervals are used: Student's t over seeds for the variation between seeds, and a paired bootstrap over tasks (if the runs
     hold outcomes of single tasks) for the variation between tasks. The decision uses the smaller of the two lower ends and the
@@ -73,27 +84,42 @@ def decide(
     highs = [e.high for e in estimates if e.high is not None]
     tasks = int(getattr(single, "n", 0)) if single is not None else 0
     mean = sum(differences) / len(differences) * (-1 if flipped else 1)
-    found = replace(found, difference=mean, tasks=tasks)
+    signed = tuple(-one if flipped else one for one in differences)
+    width = None if single is None or single.low is None or single.high is None else single.high - single.low
+    found = replace(
+        found, difference=mean, tasks=tasks, by_seed=signed, task_error=None if width is None else width / (2 * Z95)
+    )
     if not lows or not highs:
         return replace(found, verdict="undecided", why="one seed, and no single outcomes")
     ends = (-max(highs), -min(lows)) if flipped else (min(lows), max(highs))
     low, high = (round(end, DIGITS) + 0.0 for end in ends)
-    return replace(found, verdict=settled(low, high, claim.margin), low=low, high=high)
+    verdict = settled(low, high, claim.margin, least)
+    why = f"no advantage of {least:g}" if verdict == "fails" and high >= claim.margin else ""
+    return replace(found, verdict=verdict, low=low, high=high, why=why)
 
 
-def settled(low: float, high: float, margin: float) -> Verdict:
-    """Returns the verdict on the claim that a difference with this interval is more than ``margin``."""
-    return "holds" if low > margin else "fails" if high < margin else "undecided"
+def settled(low: float, high: float, margin: float, least: float | None = None) -> Verdict:
+    """Returns the verdict on the claim that a difference with this interval is more than ``margin``.
+
+    A claim without a margin of its own also fails if the interval lies below ``least``, the least advantage that counts as one.
+    """
+    if low > margin:
+        return "holds"
+    bar = least if least is not None and margin == 0 else margin
+    return "fails" if high < bar else "undecided"
 
 
 def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
-    """Returns the verdict of an entry: it fails if a claim fails, and holds if every claim that can be run here holds.
+    """Returns the verdict of an entry: it fails if a claim fails, and holds if every claim that can be tested here holds.
 
-    Claims that are not the paper's, and claims whose rows cannot be run at this scale, do not count. The entry is undecided if a
-    claim could be run but was not.
+    Claims that are not the paper's, claims whose rows cannot be run at this scale, and untestable claims do not count; an entry
+    that has no others is untestable, or not run. The entry is undecided if a claim could be run but was not.
     """
     counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
     verdicts = {decision.verdict for decision in counted}
+    if "untestable" in verdicts and verdicts <= {"untestable", "not_run"}:
+        return "untestable"
+    verdicts -= {"untestable"}
     if verdicts <= {"not_run"}:
         return "not_run"
     if "fails" in verdicts:

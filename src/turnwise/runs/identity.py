@@ -42,6 +42,7 @@ _AS_BEFORE = {
     "rollout.staleness": 0,
     "engine.schedule": "rounds",
     "update.steps": 1,
+    "eval.seed": 0,
     "data.held_out": 0.1,
     "data.similarity": 0.8,
     "data.word_overlap": 0.1,

@@ -144,3 +144,17 @@ def test_a_picture_is_of_one_row(script, capsys, tmp_path) -> None:
     assert script.main([*SIMULATED, "--picture", str(tmp_path / "busy.svg" / "no.svg")]) == 2
     assert "cannot be written" in capsys.readouterr().err
     assert "method=selective" in (tmp_path / "busy.svg").read_text()
+
+
+def test_seeds_that_the_claims_of_a_sweep_take(script, capsys) -> None:
+    assert script.main(["sweep=pivotrl_tab4", "power=0.8", f"outputs={ROOT / 'results'}"]) == 0
+    found = last_line(capsys.readouterr().out)
+    assert found["power"] == 0.8
+    (one,) = [claim for claim in found["claims"] if claim["claim"] == "sft > base"]
+    assert one["effect"] > 0 and one["seeds"] >= 2 and one["tasks"] >= 2
+
+
+@pytest.mark.parametrize("words", [["sweep=pivotrl_tab4", "power=80"], ["method=sft", "power=0.8"]])
+def test_a_power_that_is_none_is_refused(script, capsys, words: list[str]) -> None:
+    assert script.main([*words, f"outputs={ROOT / 'results'}"]) == 2
+    assert "power=" in capsys.readouterr().err

@@ -13,9 +13,10 @@ from tests.unit.reports.test_verdict import SWEEP, save
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.jobs import ask
+from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.measured import Measured
-from turnwise.reports.summary import as_json, counted, read_entry
+from turnwise.reports.summary import counted, read_entry
 from turnwise.reports.tables import to_markdown
 from turnwise.reports.verdict import Decision, entry_verdict
 
@@ -34,7 +35,7 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
         return read_entry(ask(["sweep=p_tab1"], conf), [outputs], mean_interval, paired_mean_difference, None)
 
     assert entry().verdict == "not_run"
-    assert counted([entry()]) == {"P": {"holds": 0, "fails": 0, "undecided": 0, "not_run": 1}}
+    assert counted([entry()]) == {"P": {"holds": 0, "fails": 0, "undecided": 0, "untestable": 0, "not_run": 1}}
     for seed in range(3):
         save(outputs / f"p/tab1/base/seed{seed}", [0] * 40)
     assert entry().verdict == "not_run"  # the other side is missing

@@ -9,7 +9,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.table import comparison
+from turnwise.experiments.claims import comparison
 from turnwise.reports.measured import Measured
 from turnwise.reports.verdict import decide, decide_gate, settled
 from turnwise.runs.result import read_result
@@ -155,3 +155,19 @@ def test_a_gates_numbers_are_told_apart_by_their_own_intervals() -> None:
     assert verdict("0.12 > 0.99", "t1/{}/precision") == "not_run"
     assert verdict("tier1 > 0", "{}/saved_pct") == "holds"
     assert decide_gate(comparison("tier1 > 0", rows), "{}/saved_pct", None).verdict == "not_run"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "least", "verdict"),
+    [
+        (0.1, 1.0, 0, 2.0, "holds"),  # clear of zero, however small
+        (-1.0, 1.9, 0, 2.0, "fails"),  # level: no advantage of two points
+        (-1.0, 2.0, 0, 2.0, "undecided"),
+        (-1.0, 1.9, 0, None, "undecided"),
+        (-3.0, -0.1, 0, 2.0, "fails"),
+        (-1.5, 1.0, -2, 2.0, "holds"),  # a claim with a margin of its own has no other
+        (-2.5, 1.0, -2, 2.0, "undecided"),
+    ],
+)
+def test_the_least_advantage_that_counts(low, high, margin, least, verdict) -> None:
+    assert settled(low, high, margin, least) == verdict
