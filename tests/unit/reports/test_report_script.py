@@ -178,3 +178,11 @@ def test_one_help_tells_of_every_form(script, capsys):
         assert word in told
     for option in ("--json", "--brief", "--paper", "--against", "--rebuild", "--figure", "--section", "--latex"):
         assert option in told
+
+
+def test_a_summary_of_one_paper(script, capsys, tmp_path):
+    outputs = f"outputs={tmp_path}"
+    assert script.main(["summary", "paper=awpo", outputs, "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out.splitlines()[-1])) == {"AWPO"}
+    assert "there are awpo, pivotrl" in refused(script, capsys, "summary", "paper=awp", outputs)
+    assert "goes with summary" in refused(script, capsys, "sweep=awpo_tab2", "paper=awpo", outputs)
