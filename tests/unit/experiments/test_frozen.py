@@ -23,7 +23,7 @@ DECIDING = {"seeds", "directions", "least", "preconditions", "pilots", "gate_rep
 
 @cache
 def git(*words: str) -> str | None:
-    found = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    found = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return found.stdout if found.returncode == 0 else None
 
 
@@ -46,7 +46,7 @@ def file_at(commit: str, name: str) -> Sweep:
 
 
 def deciding(sweep: Sweep) -> dict[str, Any]:
-    """What decides a verdict at the tiny scale: claims, preconditions, seeds and settings, but no labels, notes or claims of ours."""
+    """What decides a verdict at the tiny scale: claims, preconditions, seeds and settings; no labels, notes or claims of ours."""
     rows = {
         name: (row.overrides, row.at.get("tiny"), row.shares("tiny"), row.starts, row.trains)
         for name, row in sweep.rows.items()
