@@ -27,9 +27,9 @@ EACH_NOTE = (
     "and fails if one fails."
 )
 GATE_NOTE = (
-    "Intervals are 95 % of each number on its own, over groups. Two rows are told apart where their intervals do not meet, which "
-    "asks for more than 95 %: between the ends given here lies every difference that the two intervals allow. holds: clear of "
-    "the claim's margin on the paper's side; fails: on the other; undecided: neither, or a number without an interval."
+    "Intervals are 95 %, over groups. That of the difference of two rows is found from both rows' own, as if their groups were "
+    "different ones (Zou and Donner 2008). holds: clear of the claim's margin on the paper's side; fails: on the other; "
+    "undecided: neither, or a number without an interval."
 )
 SIGN_NOTE = "ours: the side that the claim says is greater minus the other one, so that of `a < b` it is b - a."
 

@@ -119,7 +119,11 @@ def _thresholds(report: Node) -> Table:
         [name, *_counts(row), *(f"{_percent(row[s])} {_range(row[f'{s}_ci95'], 1)}" for s in ("safe", "raw"))]
         for name, row in report["t1"].items()
     ]
-    uniform = f"{report['zero_variance']} of {report['groups']} groups are zero-variance"
+    below, live = (_percent(report["regime"][name]) for name in ("below_pct", "live_pct"))
+    uniform = (
+        f"{report['zero_variance']} of {report['groups']} groups are zero-variance; d_K is below "
+        f"{report['settings']['threshold']:g} in {below} %, and something still ran in {live} %"
+    )
     left_out = "".join(f"; {count} groups {reason} left out" for reason, count in report["left_out"].items())
     headers = ["d_K <", "cut", "TP", "FP", "precision", "recall", "safe, %", "raw, %"]
     return Table(f"T1. Threshold sweep at K = {k}", headers, rows, [f"{uniform}{left_out}."])
@@ -149,14 +153,16 @@ def _types(report: Node) -> Table:
             best = row["best"]
             pair = f"{best['signal']}, {best['k']}" if best else "-"
             auroc = _number(best["auroc"], 2) if best else "-"
-            rows.append([name, str(row["n"]), str(row["n_zv"]), _number(row["auroc"], 2), pair, auroc])
+            own = f"{_number(row['auroc'], 2)} {_range(row['auroc_ci95'], 2)}"
+            rows.append([name, str(row["n"]), str(row["n_zv"]), own, pair, auroc])
     headers = ["task type", "n", "zero-variance", "AUROC of d_K", "greatest |rho|", "its AUROC"]
     return Table("T8. By task type", headers, rows)
 
 
 def _labels(report: Node) -> Table:
     rows = [
-        [name, str(row["n"]), _number(row["median_d"], 2), _number(row["median_tau"], 2)]
+        [name, str(row["n"])]
+        + [f"{_number(row[what], 2)} {_range(row[f'{what}_ci95'], 2)}" for what in ("median_d", "median_tau")]
         for name, row in report["t10"].items()
     ]
     k = next(iter(report["t10"].values()))["k"]
@@ -165,7 +171,8 @@ def _labels(report: Node) -> Table:
 
 def _arms(report: Node) -> Table:
     rows = [
-        [name, *_counts(row), _percent(row["saved_pct"]), _percent(row["l2_pct"])]
+        [name, *_counts(row)]
+        + [f"{_percent(row[what])} {_range(row[f'{what}_ci95'], 1)}" for what in ("saved_pct", "l2_pct")]
         for name, row in report["t12"].items()
     ]
     headers = ["arm", "cut", "TP", "FP", "precision", "recall", "turns saved, %", "norm kept, %"]
