@@ -8,7 +8,8 @@ from typing import Any
 from turnwise.experiments.jobs import job_of
 from turnwise.files import read_yaml
 from turnwise.reports.compare import Interval
-from turnwise.reports.gates.shown import COMMAND, tier_table
+from turnwise.reports.gates.of_sweep import COMMAND
+from turnwise.reports.gates.shown import tier_table
 from turnwise.reports.headline import all_on_dialogues, signed
 from turnwise.reports.labels import words
 from turnwise.reports.measured import is_change

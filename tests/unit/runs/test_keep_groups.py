@@ -116,7 +116,7 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
     (conf / "sweep" / "p_fig5.yaml").write_text(
         "paper: P\nentry: Figure 5\ntitle: Figure 5\nseeds: [0]\ngate_report: p_fig5\n"
         "columns: {rho: '{}/peak/rho', k: '{}/peak/k'}\n"
-        "rows: {few: {overrides: a=1}, many: {overrides: a=2}}\n"
+        "rows: {begin: {overrides: a=0}, few: {overrides: a=1, starts: begin}, many: {overrides: a=2}}\n"
         "directions: {'{}/t7/10/prefix_edit_distance_mean/rho': [few > many]}\n"
     )
 
@@ -124,6 +124,7 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
         asked = ask(["sweep=p_fig5"], conf)
         return read_entry(asked, [outputs, results], mean_interval, paired_mean_difference, None)
 
+    record_groups(outputs / "p/fig5/begin", 0, [1] * 3)  # what others start from is no arm
     assert entry().verdict == "not_run" and entry().groups is None
     # where the odd ones part at once and the even ones never, d_K follows the spread; parted alike, it says nothing
     record_groups(results / "p/fig5/few", 0, [12, 0] * 10)
