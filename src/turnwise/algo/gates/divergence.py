@@ -22,7 +22,7 @@ class Divergence(AtStep):
     Attributes:
         k: K, the turn since the root after which the group is looked at, once.
         threshold: d_L.
-        over: whether a group whose rollouts have all ended by step K leaves the update too, as in the paper's tables.
+        over: whether a group whose rollouts have all ended by step K leaves the update too, as in the paper's second tier.
     """
 
     k: int = 10

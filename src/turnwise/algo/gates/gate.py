@@ -45,7 +45,7 @@ class AtStep(Gate):
     """A gate that decides from the rollouts' first turns, after ``k`` of them where :meth:`looks_at` is not overridden.
 
     ``over``: whether it decides as well on a group whose rollouts have all ended by then. There is nothing to stop, but the group
-    leaves the update, as in the tables of arXiv:2605.05802, which count it as cut.
+    leaves the update, as in the second tier of arXiv:2605.05802, which reads d_K from a buffer.
     """
 
     __slots__ = ()

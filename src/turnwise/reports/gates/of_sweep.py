@@ -10,6 +10,7 @@ from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Asked, job_of, picked, played
+from turnwise.files import read_yaml
 from turnwise.reports.gates.arms import recordings
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.runs.keep import finished
@@ -44,8 +45,8 @@ class Groups:
 def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
     """Returns the groups that an entry is computed from, of all seeds, or None if a required run is not finished.
 
-    They are the groups of the named sweep's rows ``never`` and, if it exists, ``gated``. If a sweep names itself, they are each
-    row's own groups, and the report holds one report for each row.
+    They are the groups of the named sweep's rows ``never`` and, if it exists, ``gated``, whose K and threshold the report takes.
+    If a sweep names itself, they are each row's own groups, and the report holds one report for each row.
 
     Raises:
         InputError: the groups cannot be used, or the sweep has no such row.
@@ -59,8 +60,9 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
     for place in places:
         arms = tuple(folder for name in names if _is_recorded(folder := place / name))
         if arms and arms[0] == place / names[0]:
-            words = " ".join(f"{key}={arm}" for key, arm in zip(("data", "gated"), arms))
-            return Groups(_read(arms), arms, (place,) * len(arms), _results(arms), (f"{COMMAND} {words}",))
+            words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
+            words += [f"{name}={value}" for name, value in (asked_of(arms[1]) if len(arms) > 1 else {}).items()]
+            return Groups(_read(arms), arms, (place,) * len(arms), _results(arms), (f"{COMMAND} {' '.join(words)}",))
     return None
 
 
@@ -102,4 +104,15 @@ def _read(arms: tuple[Path, ...]) -> dict[str, Any]:
 @lru_cache(maxsize=8)
 def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> dict[str, Any]:
     """Returns the report on the groups of one place. It is cached for several entries until a run changes."""
-    return gate_report(arms[0], Settings(), *arms[1:])
+    return gate_report(arms[0], Settings(**(asked_of(arms[1]) if len(arms) > 1 else {})), *arms[1:])
+
+
+def asked_of(gated: Path) -> dict[str, Any]:
+    """Returns K and d_L of the gate that these runs had, where they are not the paper's; nothing of a gate of another kind."""
+    for run in finished([gated]):
+        path = run / "config.yaml"
+        gate = read_yaml(path).get("gate") if path.is_file() else None
+        if isinstance(gate, Mapping) and str(gate.get("_target_")).endswith(".Divergence"):
+            own = {name: gate[name] for name in ("k", "threshold")}
+            return {name: value for name, value in own.items() if value != getattr(Settings(), name)}
+    return {}
