@@ -42,7 +42,7 @@ class Job:
     """One run of a sweep.
 
     ``cannot`` is the reason why it cannot run, if there is one. ``starts`` names the run whose weights it starts from, and
-    ``begin`` is the override that passes those weights to it.
+    ``begin`` is the override that passes those weights to it; ``start_seed`` is that run's seed.
     """
 
     row: str
@@ -51,6 +51,7 @@ class Job:
     overrides: tuple[str, ...]
     cannot: str | None = None
     starts: str | None = None
+    start_seed: int | None = None
     begin: str | None = None
 
 
@@ -107,9 +108,16 @@ def jobs(asked: Asked) -> list[Job]:
     found: dict[tuple[str, int], Job] = {}
     for seed in asked.seeds or sweep.seeds:
         for row in rows:
-            job = job_of(asked, row, seed)
-            found.setdefault((job.name, seed), job)
+            fixed = _fixed(asked, row)
+            job = job_of(asked, row, seed if fixed is None else fixed)
+            found.setdefault((job.name, job.seed), job)
     return list(found.values())
+
+
+def _fixed(asked: Asked, row: str) -> int | None:
+    """Returns the one seed of a row that others start from whatever their own, else None."""
+    owner, owned, _ = origin(asked.sweep, row, asked.folder, asked.scale)
+    return owner.start_seed if any(made.begins(asked.scale) == owned for made in owner.rows.values()) else None
 
 
 def job_of(asked: Asked, row: str, seed: int) -> Job:
@@ -125,10 +133,12 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     first = job_of(replace(asked, sweep=owner), begins, seed).name if begins else None
     left = owner.leaves.get(asked.scale, "adapter")
     key = "policy.start" if left == "adapter" else "policy.model"
-    begin = f"{key}='outputs/{first}/seed${{seed}}/{left}'" if first else None
+    at = "${seed}" if owner.start_seed is None else str(owner.start_seed)
+    begin = f"{key}='outputs/{first}/seed{at}/{left}'" if first else None
     own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
     overrides = (*own, *((begin,) if begin else ()), *extra, f"name='{name}'", f"seed={seed}")
-    return Job(row, seed, name, overrides, cannot, first, begin)
+    begun = seed if owner.start_seed is None else owner.start_seed
+    return Job(row, seed, name, overrides, cannot, first, begun if first else None, begin)
 
 
 def _key(override: str) -> str:

@@ -105,6 +105,9 @@ class Sweep(_Part):
     columns: dict[str, str | None] = Field(default_factory=dict)  # the paper's column -> our metric; null: none
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)  # columns that differ at one scale
     rows: dict[str, Row]
+    start_seed: int | None = (
+        None  # the one run that rows start from, whatever their own seed; None: the one of their seed
+    )
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)  # for rows that `start` from others
     needs: dict[Scale, str] = Field(default_factory=dict)  # what all rows lack to run
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
