@@ -118,7 +118,7 @@ def of_sweep(arguments: Sequence[str]) -> tuple[str, dict[str, DictConfig], dict
     record = {
         "sweep": asked.sweep.name,
         "scale": asked.scale,
-        "seeds": len({job.seed for job in found}),
+        "seeds": len(asked.seeds or asked.sweep.seeds),
         "cannot": {row: job.cannot for row, job in first.items() if job.cannot},
     }
     return f"{asked.sweep.name}: {asked.sweep.title}, scale {asked.scale}", configs, record

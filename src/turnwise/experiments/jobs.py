@@ -45,7 +45,7 @@ class Job:
     """One run of a sweep.
 
     ``cannot`` is the reason why it cannot run, if there is one. ``starts`` names the run whose weights it starts from, and
-    ``begin`` is the override that passes those weights to it.
+    ``begin`` is the override that passes those weights to it; ``start_seed`` is that run's seed.
     """
 
     row: str
@@ -54,6 +54,7 @@ class Job:
     overrides: tuple[str, ...]
     cannot: str | None = None
     starts: str | None = None
+    start_seed: int | None = None
     begin: str | None = None
 
 
@@ -102,7 +103,8 @@ def of_pilots(asked: Asked) -> Asked:
         shared = sorted({one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same})
         told = f"its preconditions are those of {', '.join(shared)}" if shared else "it names no preconditions"
         raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
-    first = [start for row in rows if (start := sweep.rows[row].starts) is not None]
+    starts = [sweep.rows[row].begins(asked.scale) for row in rows] if sweep.start_seed is None else []
+    first = [start for start in starts if start is not None]
     return replace(asked, rows=tuple(dict.fromkeys([*first, *rows])), seeds=sweep.pilots.seeds, pilot=True)
 
 
@@ -132,9 +134,16 @@ def jobs(asked: Asked) -> list[Job]:
     found: dict[tuple[str, int], Job] = {}
     for seed in asked.seeds or sweep.seeds:
         for row in rows:
-            job = job_of(asked, row, seed)
-            found.setdefault((job.name, seed), job)
+            fixed = _fixed(asked, row)
+            job = job_of(asked, row, seed if fixed is None else fixed)
+            found.setdefault((job.name, job.seed), job)
     return list(found.values())
+
+
+def _fixed(asked: Asked, row: str) -> int | None:
+    """Returns the one seed of a row that others start from whatever their own, else None."""
+    owner, owned, _ = origin(asked.sweep, row, asked.folder, asked.scale)
+    return owner.start_seed if any(made.begins(asked.scale) == owned for made in owner.rows.values()) else None
 
 
 def job_of(asked: Asked, row: str, seed: int) -> Job:
@@ -147,16 +156,18 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     tail += sorted(item for item in extra if _key(item) not in _NAMELESS)
     preset = f"{PILOT}/{_preset(owner, owned)}" if asked.pilot else _preset(owner, owned)
     name = run_name(preset, ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
-    first = job_of(replace(asked, sweep=owner), source.starts, seed).name if source.starts else None
+    begins = source.begins(asked.scale)
+    alone = owner.start_seed is not None  # one start for all, pilot runs included
+    first = job_of(replace(asked, sweep=owner, pilot=asked.pilot and not alone), begins, seed).name if begins else None
     left = owner.leaves.get(asked.scale, "adapter")
     key = "policy.start" if left == "adapter" else "policy.model"
-    begin = f"{key}='outputs/{first}/seed${{seed}}/{left}'" if first else None
+    at = "${seed}" if owner.start_seed is None else str(owner.start_seed)
+    begin = f"{key}='outputs/{first}/seed{at}/{left}'" if first else None
     own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
-    known = (
-        ("eval.seed=0",) if asked.pilot else ()
-    )  # settings may be chosen on what pilot runs measure, so not on fresh tasks
+    known = ("eval.seed=0",) if asked.pilot else ()  # pilot runs may be looked at, so not on fresh tasks
     overrides = (*own, *((begin,) if begin else ()), *extra, *known, f"name='{name}'", f"seed={seed}")
-    return Job(row, seed, name, overrides, cannot, first, begin)
+    begun = seed if owner.start_seed is None else owner.start_seed
+    return Job(row, seed, name, overrides, cannot, first, begun if first else None, begin)
 
 
 def _key(override: str) -> str:

@@ -70,7 +70,7 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
 def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
     """Groups runs that can run side by side; a run that starts from another one of ``todo`` is in a later group."""
     names = {(one.job.name, one.job.seed) for one in todo}
-    later = [one for one in todo if (one.job.starts, one.job.seed) in names]
+    later = [one for one in todo if (one.job.starts, one.job.start_seed) in names]
     return [wave for wave in ([one for one in todo if one not in later], later) if wave]
 
 

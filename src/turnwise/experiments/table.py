@@ -37,6 +37,7 @@ class Row(Part):
             given on the command line.
         trains: false for a base row, which is only evaluated; overrides of training do not apply to it.
         starts: the row of this file whose runs provide the initial weights, seed by seed.
+        starts_at: such a row at one scale only.
         numbers: the paper's numbers by column.
     """
 
@@ -46,6 +47,7 @@ class Row(Part):
     same: str | None = None
     same_at: dict[Scale, str] = Field(default_factory=dict)
     starts: str | None = None
+    starts_at: dict[Scale, str] = Field(default_factory=dict)
     at: dict[Scale, Words] = Field(default_factory=dict)  # more overrides, at one scale
     needs: dict[Scale, str] = Field(default_factory=dict)
     numbers: dict[str, float] = Field(default_factory=dict)
@@ -54,6 +56,8 @@ class Row(Part):
     def _one_origin(self) -> Self:
         if self.same is not None and (self.overrides is not None or self.at):
             raise ValueError("a row that is the same as another has no overrides of its own")
+        if self.same is not None and (self.starts is not None or self.starts_at):
+            raise ValueError("a row that is the same as another starts where that one does")
         if self.same_at and self.same is None:
             raise ValueError("same_at says what `same` is at one scale, and there is no `same`")
         return self
@@ -61,6 +65,10 @@ class Row(Part):
     def shares(self, scale: Scale) -> str | None:
         """Returns the row of another sweep whose runs this row shares at a scale, if any."""
         return self.same_at.get(scale, self.same)
+
+    def begins(self, scale: Scale) -> str | None:
+        """Returns the row whose runs provide the initial weights at a scale, if any."""
+        return self.starts_at.get(scale, self.starts)
 
 
 class Sweep(Part):
@@ -75,6 +83,9 @@ class Sweep(Part):
     columns: dict[str, str | None] = Field(default_factory=dict)  # the paper's column -> our metric; null: none
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)  # columns that differ at one scale
     rows: dict[str, Row]
+    start_seed: int | None = (
+        None  # the one run that rows start from, whatever their own seed; None: the one of their seed
+    )
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)  # for rows that `start` from others
     needs: dict[Scale, str] = Field(default_factory=dict)  # what all rows lack to run
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
@@ -95,12 +106,10 @@ class Sweep(Part):
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         for name, row in self.rows.items():
-            if row.starts is not None:
-                first = self.rows.get(row.starts)
-                if first is None or first.overrides is None or first.starts is not None:
-                    raise ValueError(
-                        f"rows.{name}.starts: {row.starts!r} is no row of this file with runs of its own to start from"
-                    )
+            for begin in (*(() if row.starts is None else (row.starts,)), *row.starts_at.values()):
+                first = self.rows.get(begin)
+                if first is None or (first.overrides is None and first.same is None) or first.starts or first.starts_at:
+                    raise ValueError(f"rows.{name}.starts: {begin!r} is no row of this file with runs to start from")
             if " " in name:
                 raise ValueError(f"rows.{name}: a row's name is one word")
             if strange := sorted(row.numbers.keys() - self.columns.keys()):

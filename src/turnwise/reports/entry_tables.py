@@ -8,7 +8,8 @@ from typing import Any
 from turnwise.experiments.jobs import job_of
 from turnwise.files import read_yaml
 from turnwise.reports.compare import Interval
-from turnwise.reports.gates.shown import COMMAND, tier_table
+from turnwise.reports.gates.of_sweep import COMMAND
+from turnwise.reports.gates.shown import tier_table
 from turnwise.reports.headline import all_on_dialogues, signed
 from turnwise.reports.labels import words
 from turnwise.reports.measured import is_change
@@ -29,9 +30,9 @@ EACH_NOTE = (
     "that can be tested here hold, and fails if one fails; it is untestable if none can be tested."
 )
 GATE_NOTE = (
-    "Intervals are 95 % of each number on its own, over groups. Two rows are told apart where their intervals do not meet, which "
-    "asks for more than 95 %: between the ends given here lies every difference that the two intervals allow. holds: clear of "
-    "the claim's margin on the paper's side; fails: on the other; undecided: neither, or a number without an interval."
+    "Intervals are 95 %, over groups. That of the difference of two rows is found from both rows' own, as if their groups were "
+    "different ones (Zou and Donner 2008). holds: clear of the claim's margin on the paper's side; fails: on the other; "
+    "undecided: neither, or a number without an interval."
 )
 SIGN_NOTE = "ours: the side that the claim says is greater minus the other one, so that of `a < b` it is b - a."
 

@@ -11,7 +11,7 @@ from turnwise.errors import InputError
 from turnwise.experiments.claims import Precondition
 from turnwise.experiments.jobs import Asked, job_of, of_pilots
 from turnwise.experiments.table import find_sweep
-from turnwise.reports.gates.shown import recorded_groups
+from turnwise.reports.gates.of_sweep import recorded_groups
 from turnwise.reports.measured import finished_runs
 from turnwise.reports.verdict import Decision, recorded
 

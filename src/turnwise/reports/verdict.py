@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from turnwise.experiments.claims import Comparison
 from turnwise.reports.compare import Estimate, Interval
+from turnwise.reports.gates.counted import Bounded, difference
 from turnwise.reports.measured import Measured, Outcomes, is_change
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
@@ -139,31 +140,29 @@ def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
 def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
     """Decides a claim from the JSON of ``scripts/gate_report.py``; ``{}`` in the metric is replaced by the row.
 
-    Two numbers differ if their own 95 % intervals do not overlap, which is stricter than a 95 % interval of the difference. A
-    number without an interval decides nothing.
+    The interval of a difference is found from both numbers' own, as if they came from different groups (``difference``). Numbers
+    of the same groups have metrics of their own for this (``over_base``, ``over_tau``, ``over_d``, ``below_oracle``,
+    ``over_random``). A number without an interval decides nothing.
     """
     if report is None:
         return Decision(claim, metric, "not_run", why="no groups are recorded")
     ends = [_interval(side, metric, report) for side in (claim.above, claim.below)]
     if any(end is None for end in ends):
         return Decision(claim, metric, "not_run", why=f"{metric} is not in these groups")
-    (above, a_low, a_high), (below, b_low, b_high) = (end for end in ends if end is not None)
-    difference = above - below
-    if a_low is None or a_high is None or b_low is None or b_high is None:
-        return Decision(claim, metric, "undecided", difference, why="no interval")
-    low, high = (round(end, DIGITS) + 0.0 for end in (a_low - b_high, a_high - b_low))
-    return Decision(claim, metric, settled(low, high, claim.margin), difference, low, high)
+    above, below = (end for end in ends if end is not None)
+    if (interval := difference(above, below)) is None:
+        return Decision(claim, metric, "undecided", above[0] - below[0], why="no interval")
+    low, high = (round(end, DIGITS) + 0.0 for end in interval)
+    return Decision(claim, metric, settled(low, high, claim.margin), above[0] - below[0], low, high)
 
 
-def _interval(
-    side: str | float, metric: str, report: Mapping[str, Any]
-) -> tuple[float, float | None, float | None] | None:
+def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Bounded | None:
     if not isinstance(side, str):
         return side, side, side
     return recorded(report, metric.replace("{}", side))
 
 
-def recorded(report: Mapping[str, Any] | None, path: str) -> tuple[float, float | None, float | None] | None:
+def recorded(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
     """Returns a number of the gate report with its 95 % interval, if it has one, or None if there is no such number."""
     *heads, last = path.split("/")
     node: Any = report

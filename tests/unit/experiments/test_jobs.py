@@ -65,6 +65,33 @@ def test_a_row_starts_from_what_the_other_leaves(conf: Path) -> None:
     assert tiny.begin in tiny.overrides and paper.begin in paper.overrides
 
 
+def test_a_row_may_start_at_one_scale_from_the_runs_of_another_file(conf: Path) -> None:
+    path = conf / "sweep" / "p_fig1.yaml"
+    path.write_text(
+        path.read_text() + "  start: {same: p_tab1/ours}\n  after: {overrides: method=grpo, starts_at: {tiny: start}}\n"
+    )
+    tiny, paper = (job_of(ask(["sweep=p_fig1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
+    assert tiny.starts == "p/tab1/ours" and tiny.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
+    assert paper.starts is paper.begin is None
+    assert [job.name for job in jobs(ask(["sweep=p_fig1", "rows=start,after", "seed=0"], conf))] == [
+        "p/tab1/ours",
+        "p/fig1/after",
+    ]
+
+
+def test_all_seeds_may_start_from_one_run(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    after = "  after: {overrides: method=grpo, starts: ours}\ndirections:"
+    path.write_text(path.read_text().replace("directions:", after) + "start_seed: 100\n")
+    found = jobs(ask(["sweep=p_tab1", "rows=ours,after", "seed=0,1"], conf))
+    assert [(job.row, job.seed) for job in found] == [("ours", 100), ("after", 0), ("after", 1)]
+    begins = [(job.begin, job.start_seed) for job in found[1:]]
+    assert begins == [("policy.start='outputs/p/tab1/ours/seed100/adapter'", 100)] * 2
+    other = conf / "sweep" / "p_fig1.yaml"
+    other.write_text(other.read_text() + "  start: {same: p_tab1/ours}\n")
+    assert [job.seed for job in jobs(ask(["sweep=p_fig1", "rows=start", "seed=0,1"], conf))] == [100]
+
+
 @pytest.mark.parametrize("same", ["p_tab1/nothing", "p_fig1/loop"])
 def test_a_row_that_is_the_same_as_none_is_told(conf: Path, same: str) -> None:
     path = conf / "sweep" / "p_fig1.yaml"

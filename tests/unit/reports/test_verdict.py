@@ -135,21 +135,25 @@ def test_settled() -> None:
     ]  # fmt: skip
 
 
-def test_a_gates_numbers_are_told_apart_by_their_own_intervals() -> None:
+def test_a_gates_numbers_are_told_apart_by_the_interval_of_their_difference() -> None:
     report = {
         "t1": {
             "0.12": {"precision": 0.8, "precision_ci95": [0.6, 0.9], "cut": 21},
             "0.30": {"precision": 0.4, "precision_ci95": [0.3, 0.5], "cut": 60},
+            "0.40": {"precision": 0.55, "precision_ci95": [0.45, 0.65]},
+            "0.50": {"precision": 0.62, "precision_ci95": [0.5, 0.7]},
         },
         "tier1": {"saved_pct": 13.0, "ci95": [7.0, 19.0], "precision": 0.9},
     }
-    rows = dict.fromkeys(["0.12", "0.30", "0.99", "tier1"])
+    rows = dict.fromkeys(["0.12", "0.30", "0.40", "0.50", "0.99", "tier1"])
 
     def verdict(text: str, metric: str) -> str:
         return decide_gate(comparison(text, rows), metric, report).verdict
 
     assert verdict("0.12 > 0.30", "t1/{}/precision") == "holds"
     assert verdict("0.30 > 0.12", "t1/{}/precision") == "fails"
+    assert verdict("0.12 > 0.40", "t1/{}/precision") == "holds"  # their intervals meet, but 0.25 > sqrt(0.2^2 + 0.1^2)
+    assert verdict("0.12 > 0.50", "t1/{}/precision") == "undecided"
     assert verdict("0.12 > 0.7", "t1/{}/precision") == "undecided"
     assert verdict("0.12 > 0.30", "t1/{}/cut") == "undecided"  # no interval
     assert verdict("0.12 > 0.99", "t1/{}/precision") == "not_run"
