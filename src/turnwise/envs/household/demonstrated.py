@@ -2,12 +2,13 @@
 
 An action is accepted where it has the effect of the demonstrated one: it changes the same part of the state in the
 same way and is answered with the same kind of observation. Both hold where the two are the same operation on things
-that are alike, so that what differs is only what nobody can know or care about: to which of two drawers that were
-never opened one walks, which of two mugs one takes.
+that are alike, so that what differs is only what nobody can know or care about: into which of two places that may
+hold a mug one looks first, which of two mugs one takes.
 
 - Two objects are alike where they are of one type and equally clean, hot, cold, sliced and lit.
-- Two receptacles are alike where they are of one type, both open or both not, and either neither was looked into, or
-  what the task asks for was seen in both alike.
+- Two receptacles are alike where they serve the task alike: both or neither are where the thing has to go, where it
+  is to be treated, where it or the lamp may lie; both have a door or none, open or closed; and either neither was
+  looked into, or what the task asks for was seen in both alike.
 
 Whether the demonstrated action was a good one does not count. One that does nothing ("Nothing happens.") has no
 effect to compare with: nothing is accepted in its place, itself included. The paper's candidates, too, leave out
@@ -85,6 +86,15 @@ def _object(world: World, state: State, o: int) -> Kind:
 
 
 def _receptacle(world: World, state: State, r: int) -> Kind:
+    serves = (world.destinations, world.treatment[1], _places(world, world.targets), _places(world, world.toggles))
     asked = state.contents[r] & (world.targets | world.toggles)
     inside = tuple(sorted(_object(world, state, o) for o in bits(asked))) if state.seen >> r & 1 else None
-    return world.receptacle_types[r], bool(state.opened >> r & 1), inside
+    return *(bool(mask >> r & 1) for mask in (*serves, world.openable, state.opened)), inside
+
+
+def _places(world: World, objects: int) -> int:
+    """Returns where objects of these types may lie."""
+    found = 0
+    for o in bits(objects):
+        found |= world.fits[o]
+    return found

@@ -16,12 +16,12 @@ def env():
 
 @pytest.fixture
 def kitchen(env, scene):
-    """Two mugs on the countertop, one of two never opened cabinets holds a third, and two shelves without a door."""
+    """A mug is to be cleaned and put on one of two shelves. It may lie in a cabinet or the microwave, never in a drawer."""
     return env.reset(
         scene(
             "pick_clean_then_place_in_recep",
             {"mug 1": "countertop 1", "mug 2": "countertop 1", "mug 3": "cabinet 2", "plate 1": "countertop 1"},
-            ["cabinet 1", "cabinet 2", "countertop 1", "shelf 1", "shelf 2", "sinkbasin 1"],
+            ["cabinet 1", "cabinet 2", "countertop 1", "drawer 1", "microwave 1", "shelf 1", "shelf 2", "sinkbasin 1"],
             "mug",
             "shelf",
         )
@@ -32,17 +32,20 @@ def accepted(env, session, expert):
     return {action for action in session.admissible() if env.accepts(session, action, expert)}
 
 
-def test_which_of_two_alike_places_one_walks_to_does_not_count(env, kitchen):
-    assert accepted(env, kitchen, "go to cabinet 1") == {"go to cabinet 1", "go to cabinet 2"}
-    assert accepted(env, kitchen, "go to shelf 2") == {"go to shelf 1", "go to shelf 2"}
-    assert accepted(env, kitchen, "go to countertop 1") == {
-        "go to countertop 1"
-    }  # where the oracle takes any unseen place
+def test_into_which_of_the_places_that_may_hold_it_one_looks_does_not_count(env, kitchen):
+    closed = {"go to cabinet 1", "go to cabinet 2", "go to microwave 1"}
+    assert accepted(env, kitchen, "go to cabinet 1") == closed
+    assert accepted(env, kitchen, "go to microwave 1") == closed
+    assert accepted(env, kitchen, "go to drawer 1") == {"go to drawer 1"}  # no mug lies there
+    assert accepted(env, kitchen, "go to shelf 2") == {"go to shelf 1", "go to shelf 2"}  # it has to go there
+    assert accepted(env, kitchen, "go to sinkbasin 1") == {"go to sinkbasin 1"}  # it is cleaned there
+    assert accepted(env, kitchen, "go to countertop 1") == {"go to countertop 1"}  # the only other one without a door
     kitchen.step("go to cabinet 1")
+    assert accepted(env, kitchen, "open cabinet 1") == {"open cabinet 1"}
     kitchen.step("open cabinet 1")
     kitchen.step("go to countertop 1")
-    assert accepted(env, kitchen, "go to cabinet 2") == {"go to cabinet 2"}  # the other one was looked into
-    assert accepted(env, kitchen, "go to cabinet 1") == {"go to cabinet 1"}
+    assert accepted(env, kitchen, "go to cabinet 2") == {"go to cabinet 2", "go to microwave 1"}
+    assert accepted(env, kitchen, "go to cabinet 1") == {"go to cabinet 1"}  # it was looked into
 
 
 def test_what_was_seen_there_counts_as_far_as_the_task_asks_for_it(env, kitchen):
