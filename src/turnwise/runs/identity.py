@@ -51,6 +51,8 @@ _AS_BEFORE = {
     "states.refresh_window": 3,
     "states.refresh_gap": 6,
     "states.refresh_most": 4,
+    "env.verifier": "oracle",
+    **{f"env.worlds.{name}.verifier": "oracle" for name in ("household", "bfcl", "apibank", "search")},
 }
 # evaluation during training does not change what is trained, so every value is hashed as "never"
 _AS_IF = {"eval.every": 0}

@@ -157,16 +157,16 @@ def test_seeds_and_folders_that_are_not_there_are_told(script, runs, tmp_path, c
 
 
 def test_a_seed_beside_one_that_is_there_is_told_too(script, make, tmp_path, capsys):
-    folder = tmp_path / "outputs" / "pivotrl" / "tab1" / "pivotrl" / "seed0"
+    folder = tmp_path / "outputs" / "pivotrl" / "tab1" / "pivotrl_swe" / "seed0"
     folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl")))
-    asked = ("sweep=pivotrl_tab1", "rows=pivotrl", f"outputs={tmp_path / 'outputs'}")
+    (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl_swe")))
+    asked = ("sweep=pivotrl_tab1", "rows=pivotrl_swe", f"outputs={tmp_path / 'outputs'}")
     assert "seed=7: no finished run" in refused(script, capsys, *asked, "seed=0,7")
     assert script.main([*asked, "seed=0", "--json"]) == 0
     *_, entry, counts = capsys.readouterr().out.splitlines()
     assert json.loads(counts) == {"PivotRL": {"holds": 0, "fails": 0, "undecided": 0, "untestable": 0, "not_run": 1}}
     (changed,) = json.loads(entry)["changed"]  # the hash of a run that was made up
-    assert (changed["row"], changed["seed"], changed["kept"]) == ("pivotrl", 0, "9f2c41d7a0b3")
+    assert (changed["row"], changed["seed"], changed["kept"]) == ("pivotrl_swe", 0, "9f2c41d7a0b3")
 
 
 def test_one_help_tells_of_every_form(script, capsys):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from turnwise.envs.calls import Style
-from turnwise.envs.environment import Level
-from turnwise.envs.search import verifier
+from turnwise.envs.environment import Level, Verifier, check_verifier
+from turnwise.envs.search import demonstrated
+from turnwise.envs.search import verifier as oracle
 from turnwise.envs.search.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.search.questions import QuestionEnv
 from turnwise.envs.search.scoring import F1_FLOOR
@@ -29,9 +30,11 @@ class SearchEnv(QuestionEnv[SearchSession]):
         corpus: a file of pages to search, instead of those that come with the questions.
         retriever: a retrieval server's address instead of BM25 in this process.
         mistakes: probabilities of the clumsy expert.
+        verifier: ``oracle`` (``search.verifier``) or ``demonstrated`` (``search.demonstrated``).
 
     Raises:
-        ValueError: a number is out of range, or the questions' files bring no pages and there is no other source of them.
+        ValueError: a number is out of range, there is no such verifier, or the questions' files bring no pages and
+            there is no other source of them.
         InputError: a file cannot be used.
     """
 
@@ -51,10 +54,12 @@ class SearchEnv(QuestionEnv[SearchSession]):
         corpus: str | None = None,
         retriever: str | None = None,
         mistakes: Mistakes | None = None,
+        verifier: Verifier = "oracle",
     ) -> None:
         if results is not None and results < 1:
             raise ValueError(f"results: a search shows at least one page, got {results}")
         super().__init__(TOOLS, level, edition, countries, horizon, calls, floor, files, corpus, retriever)
+        self.verifier = check_verifier(verifier)
         self.results, self.mistakes = results or (1 if level == "tiny" else 3), mistakes or Mistakes()
 
     def begin(self, task: Task) -> SearchSession:
@@ -62,4 +67,5 @@ class SearchEnv(QuestionEnv[SearchSession]):
         return SearchSession(task, question, self._retriever, self.results, self._calls, self.horizon, self.floor)
 
     def accepts(self, session: SearchSession, action: str, expert: str) -> bool:
-        return verifier.accepts(session, action, expert)
+        accepts = oracle.accepts if self.verifier == "oracle" else demonstrated.accepts
+        return accepts(session, action, expert)
