@@ -121,7 +121,8 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
     tail += sorted(item for item in extra if _key(item) not in _NAMELESS)
     name = run_name(_preset(owner, owned), ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
-    first = job_of(replace(asked, sweep=owner), source.starts, seed).name if source.starts else None
+    begins = source.begins(asked.scale)
+    first = job_of(replace(asked, sweep=owner), begins, seed).name if begins else None
     left = owner.leaves.get(asked.scale, "adapter")
     key = "policy.start" if left == "adapter" else "policy.model"
     begin = f"{key}='outputs/{first}/seed${{seed}}/{left}'" if first else None

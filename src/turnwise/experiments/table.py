@@ -59,6 +59,7 @@ class Row(_Part):
             given on the command line.
         trains: false for a base row, which is only evaluated; overrides of training do not apply to it.
         starts: the row of this file whose runs provide the initial weights, seed by seed.
+        starts_at: such a row at one scale only.
         numbers: the paper's numbers by column.
     """
 
@@ -68,6 +69,7 @@ class Row(_Part):
     same: str | None = None
     same_at: dict[Scale, str] = Field(default_factory=dict)
     starts: str | None = None
+    starts_at: dict[Scale, str] = Field(default_factory=dict)
     at: dict[Scale, Words] = Field(default_factory=dict)  # more overrides, at one scale
     needs: dict[Scale, str] = Field(default_factory=dict)
     numbers: dict[str, float] = Field(default_factory=dict)
@@ -79,6 +81,10 @@ class Row(_Part):
         if self.same_at and self.same is None:
             raise ValueError("same_at says what `same` is at one scale, and there is no `same`")
         return self
+
+    def begins(self, scale: Scale) -> str | None:
+        """Returns the row of the same file whose policy this row's runs start from at a scale, if any."""
+        return self.starts_at.get(scale, self.starts)
 
     def shares(self, scale: Scale) -> str | None:
         """Returns the row of another sweep whose runs this row shares at a scale, if any."""
@@ -114,11 +120,12 @@ class Sweep(_Part):
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         for name, row in self.rows.items():
-            if row.starts is not None:
-                first = self.rows.get(row.starts)
-                if first is None or first.overrides is None or first.starts is not None:
+            for scale in get_args(Scale):
+                begin = row.begins(scale)
+                first = self.rows.get(begin) if begin is not None else row
+                if first is None or (begin is not None and (first.overrides is None or first.begins(scale))):
                     raise ValueError(
-                        f"rows.{name}.starts: {row.starts!r} is no row of this file with runs of its own to start from"
+                        f"rows.{name}.starts: {begin!r} is no row of this file with runs of its own to start from"
                     )
             if " " in name:
                 raise ValueError(f"rows.{name}: a row's name is one word")
