@@ -155,7 +155,8 @@ def read_entry(
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
     """Returns the rows that are evaluated and never trained, in this sweep or in the sweep that owns their runs."""
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
-    return {row for row, (owner, name) in owners.items() if not owner.rows[name].trains}
+    # one that starts from another row's policy is as different between seeds as that
+    return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
 
 
 def _decisions(

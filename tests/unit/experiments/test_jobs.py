@@ -92,6 +92,18 @@ def test_all_seeds_may_start_from_one_run(conf: Path) -> None:
     assert [job.seed for job in jobs(ask(["sweep=p_fig1", "rows=start", "seed=0,1"], conf))] == [100]
 
 
+def test_a_row_may_start_from_another_at_one_scale_only(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    after = "  after: {overrides: method=toolrl, starts_at: {tiny: ours}}\ndirections:"
+    path.write_text(path.read_text().replace("directions:", after))
+    tiny, paper = (job_of(ask(["sweep=p_tab1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
+    assert tiny.starts == "p/tab1/ours" and tiny.begin in tiny.overrides
+    assert paper.starts is None and paper.begin is None
+    path.write_text(path.read_text().replace("starts_at: {tiny: ours}", "starts_at: {tiny: nothing}"))
+    with pytest.raises(InputError, match=r"rows\.after\.starts"):
+        ask(["sweep=p_tab1"], conf)
+
+
 @pytest.mark.parametrize("same", ["p_tab1/nothing", "p_fig1/loop"])
 def test_a_row_that_is_the_same_as_none_is_told(conf: Path, same: str) -> None:
     path = conf / "sweep" / "p_fig1.yaml"

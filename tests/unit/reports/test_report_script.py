@@ -27,7 +27,7 @@ def runs(tmp_path, make):
     for seed in range(2):
         folder = tmp_path / "outputs" / f"seed{seed}"
         folder.mkdir(parents=True)
-        raw = make.result(seed=seed, shift=seed, name="pivotrl/tab1/pivotrl")
+        raw = make.result(seed=seed, shift=seed, name="pivotrl/tab4/full")
         (folder / "result.json").write_text(json.dumps(raw))
     return tmp_path / "outputs"
 
@@ -122,7 +122,7 @@ def test_the_page_of_a_kept_run_is_made_again(script, tmp_path, make, capsys):
 
 
 def test_a_sweep_of_other_runs_is_noted(script, runs, capsys):
-    assert script.main([str(runs), "--paper", str(ROOT / "conf" / "sweep" / "pivotrl_tab4.yaml")]) == 0
+    assert script.main([str(runs), "--paper", str(ROOT / "conf" / "sweep" / "awpo_tab4.yaml")]) == 0
     assert "none of these runs is a row of it" in " ".join(capsys.readouterr().out.split())
 
 

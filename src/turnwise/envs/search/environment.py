@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from turnwise.envs.calls import Style
 from turnwise.envs.environment import Level, Verifier, check_verifier
@@ -22,6 +22,7 @@ class SearchEnv(QuestionEnv[SearchSession]):
         level: ``tiny`` (short pages, few words, short commands) or ``full``.
         edition: another number is another encyclopaedia.
         countries: its size; None is the level's own (24, 100).
+        hops: relations that its questions follow; None is the level's own (tiny 1 and 2, full 2 and 3).
         results: pages that a search shows; None is the level's own (tiny 1, full 3).
         horizon: turns of an episode.
         calls: how calls are written, ``short`` or ``hermes``; None is short at the tiny level, else hermes.
@@ -55,10 +56,11 @@ class SearchEnv(QuestionEnv[SearchSession]):
         retriever: str | None = None,
         mistakes: Mistakes | None = None,
         verifier: Verifier = "oracle",
+        hops: Sequence[int] | None = None,
     ) -> None:
         if results is not None and results < 1:
             raise ValueError(f"results: a search shows at least one page, got {results}")
-        super().__init__(TOOLS, level, edition, countries, horizon, calls, floor, files, corpus, retriever)
+        super().__init__(TOOLS, level, edition, countries, horizon, calls, floor, files, corpus, retriever, hops)
         self.verifier = check_verifier(verifier)
         self.results, self.mistakes = results or (1 if level == "tiny" else 3), mistakes or Mistakes()
 
