@@ -10,12 +10,12 @@ EXTRAS := agent dense inspect lmeval mcp openenv reasoning_gym tau2 textarena tr
 ARGS ?=
 
 # One core a process: the tests run side by side, and a tiny model gains nothing from more.
-test test-fast properties: export OMP_NUM_THREADS ?= 1
+test test-fast test-extras properties: export OMP_NUM_THREADS ?= 1
 export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train sandbox compiler escapes test test-fast properties lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm tiny docs audit clean
+.PHONY: help setup train sandbox compiler escapes test test-fast test-extras properties lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm tiny docs audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -46,6 +46,10 @@ test: $(VENV)/.dev $(VENV)/.bfcl lint types imports ## set up, lint, types, impo
 
 test-fast: $(VENV)/.dev ## the tests that take seconds; ARGS="tests/unit/losses" picks
 	$(PYTEST) -m "not slow and not gpu and not alfworld" $(ARGS)
+
+# The variable makes a missing package a failure. Only files that hold the mark are read: reading all of them takes half a minute.
+test-extras: $(VENV)/.dev $(EXTRAS) ## install the extras that fit beside a run's libraries, then run the tests that need one
+	TURNWISE_REQUIRE_EXTRAS=1 $(PYTEST) -m "extra and not gpu" $$(grep -rlF --include='test_*.py' 'mark.extra(' tests) $(ARGS)
 
 properties: $(VENV)/.dev ## the property tests on examples that no run has seen (minutes); a find becomes an @example
 	$(PYTEST) -m "hypothesis and not gpu and not alfworld" --hypothesis-profile search $(ARGS)
