@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := src tests scripts benchmarks recipes notebooks docs/site train.py
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations 5
 JOBS ?= logical
-EXTRAS := agent dense inspect lmeval mcp openenv reasoning_gym tau2 textarena trackio verifiers
+EXTRAS := agent dense inspect lmeval mcp openenv published reasoning_gym tau2 textarena trackio verifiers
 ARGS ?=
 
 # One core a process: the tests run side by side, and a tiny model gains nothing from more.
@@ -96,6 +96,8 @@ openenv: $(VENV)/.openenv ## what env=openenv needs, without what it would bring
 
 verifiers: $(VENV)/.verifiers ## what env=verifiers needs, without what it would bring
 
+published: $(VENV)/.published ## an environment for env=verifiers that others published; tests play it
+
 test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same games, same answers
 	TURNWISE_ALFWORLD_PYTHON=.venv-alfworld/bin/python $(BIN)/python -m pytest tests/conformance $(ARGS)
 
@@ -166,7 +168,8 @@ $(VENV)/.verifiers: requirements-verifiers.txt $(VENV)/.mcp
 	@touch $@
 
 $(VENV)/.openenv: $(VENV)/.mcp
-$(VENV)/.openenv: requirements-openenv.txt
+$(VENV)/.published: $(VENV)/.verifiers
+$(VENV)/.openenv $(VENV)/.published: $(VENV)/.%: requirements-%.txt
 	$(PIP) --no-deps -r $<
 	@touch $@
 

@@ -19,6 +19,7 @@ EXTRAS = {
     "lmeval": ("lm_eval",),
     "mcp": ("mcp",),
     "openenv": ("openenv", "fastmcp"),
+    "published": ("verifiers", "agents", "sophistry_bench"),
     "reasoning_gym": ("reasoning_gym",),
     "tau2": ("inspect_evals", "inspect_ai"),
     "textarena": ("textarena",),
