@@ -46,9 +46,9 @@ def test_only_items_of_both_sides_are_compared() -> None:
     assert out_of_domain(told(a=1), told(b=1)) == {}
 
 
+@pytest.mark.extra("reasoning_gym")
 @pytest.mark.parametrize("name", ["chain_sum", "number_sequence", "letter_counting"])
 def test_the_suites_of_reasoning_are_environments(name: str) -> None:
-    pytest.importorskip("reasoning_gym", reason="eval=reasoning needs make reasoning_gym")
     cfg = compose_config(["method=grpo", "eval=reasoning"], CONF)
     check_config(cfg)
     assert [task.subset for task in build(cfg, "eval").suites[name].tasks("seen", 4)] == [name] * 4
