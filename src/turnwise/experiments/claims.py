@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Scale = Literal["tiny", "paper"]
 SCALES: tuple[str, ...] = get_args(Scale)
@@ -47,8 +47,8 @@ class Precondition(Part):
         low, high: the bounds, both included.
         paper: the paper's own figure and its place.
         remedy: what would make it true where it is false.
-        rows: the claims that compare one of these rows need it. Empty, and without ``claims``: all claims do.
-        claims: the claims that need it, as they are written in ``directions`` or ``also``.
+        rows, claims: the claims that compare one of these rows, or that are written so, need it; without both, all claims do.
+        metrics: of those only the claims on these metrics; without it, on all.
         same: a precondition of another sweep (``pivotrl_tab4/signal``).
     """
 
@@ -61,6 +61,7 @@ class Precondition(Part):
     remedy: str = ""
     rows: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     same: str | None = None
 
     @model_validator(mode="after")
@@ -73,8 +74,10 @@ class Precondition(Part):
             raise ValueError("a precondition needs says, metric, row, and a bound: low, high or both")
         return self
 
-    def needed_by(self, claim: Comparison) -> bool:
-        """Returns whether a claim needs this precondition."""
+    def needed_by(self, claim: Comparison, metric: str) -> bool:
+        """Returns whether a claim on a metric needs this precondition."""
+        if self.metrics and metric not in self.metrics:
+            return False
         everywhere = not self.rows and not self.claims
         return everywhere or claim.text in self.claims or bool(set(self.rows) & set(claim.rows))
 
@@ -90,10 +93,22 @@ class Precondition(Part):
         return f"at least {self.low:g}" if self.high is None else f"{self.low:g} to {self.high:g}"
 
 
+def _words(value: object) -> object:
+    return tuple(value.split()) if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+"""Overrides: a list, or one string with spaces between them."""
+
+
 class Pilots(Part):
-    """The pilot runs of a sweep: the seeds with which the rows that preconditions name are run, on tasks of ``eval.seed=0``."""
+    """The pilot runs of a sweep: the rows that preconditions name, with seeds of their own and on tasks of ``eval.seed=0``.
+
+    ``overrides`` go to each of them, for example to leave out what no precondition reads.
+    """
 
     seeds: tuple[int, ...] = Field(min_length=1)
+    overrides: Words = ()
 
 
 _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|'.join(SCALES)}))?")
@@ -131,11 +146,11 @@ def _side(word: str, text: str, rows: Collection[str]) -> str | float:
 
 
 def check_preconditions(
-    preconditions: dict[str, Precondition],
+    preconditions: Mapping[str, Precondition],
     pilots: Pilots | None,
     seeds: Collection[int],
-    rows: Any,
-    claims: Collection[str],
+    rows: Collection[str],
+    claims: Mapping[str, Collection[str]],
 ) -> None:
     """Checks that the preconditions of a sweep name its rows and claims, and that its pilot runs are none of its claims' runs.
 
@@ -146,8 +161,10 @@ def check_preconditions(
         for row in (one.row, *one.rows):
             if row and row not in rows:
                 raise ValueError(f"preconditions.{name}: there is no row {row!r}")
-        if strange := sorted(set(one.claims) - set(claims)):
+        if strange := sorted(set(one.claims) - {text for texts in claims.values() for text in texts}):
             raise ValueError(f"preconditions.{name}.claims: {strange[0]!r} is no claim of this file")
+        if strange := sorted(set(one.metrics) - claims.keys()):
+            raise ValueError(f"preconditions.{name}.metrics: no claim of this file is on {strange[0]!r}")
         if one.same is None and pilots is None:
             raise ValueError(f"preconditions.{name}: `pilots` has to name the seeds of the runs that measure it")
     if pilots and (shared := sorted(set(pilots.seeds) & set(seeds))):

@@ -62,7 +62,7 @@ class Job:
 class Asked:
     """What a command line requests of a sweep: ``rows`` and ``seeds``, and ``extra`` overrides for every row that takes them.
 
-    ``pilot`` asks for the runs on which the preconditions are measured (:func:`of_pilots`).
+    ``pilot`` asks for the runs on which the preconditions are measured (:func:`of_pilots`); it holds their overrides.
     """
 
     sweep: Sweep
@@ -72,7 +72,7 @@ class Asked:
     seeds: tuple[int, ...] | None = None
     extra: tuple[str, ...] = ()
     dry: bool = False
-    pilot: bool = False
+    pilot: tuple[str, ...] = ()
 
     @property
     def fresh(self) -> bool:
@@ -90,9 +90,9 @@ def played(asked: Asked) -> Asked:
 
 
 def of_pilots(asked: Asked) -> Asked:
-    """Returns the pilot runs of a sweep: the rows that its preconditions name and those that they start from, at its pilot seeds.
+    """Returns the pilot runs of a sweep: the rows that preconditions name and those that they start from, at its pilot seeds.
 
-    They have names of their own below ``pilot/`` and are evaluated on the tasks of ``eval.seed=0``.
+    They have names of their own below ``pilot/``. Because they may be looked at, they are evaluated on tasks of ``eval.seed=0``.
 
     Raises:
         InputError: the sweep has no pilot runs.
@@ -105,7 +105,12 @@ def of_pilots(asked: Asked) -> Asked:
         raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
     starts = [sweep.rows[row].begins(asked.scale) for row in rows] if sweep.start_seed is None else []
     first = [start for start in starts if start is not None]
-    return replace(asked, rows=tuple(dict.fromkeys([*first, *rows])), seeds=sweep.pilots.seeds, pilot=True)
+    return replace(
+        asked,
+        rows=tuple(dict.fromkeys([*first, *rows])),
+        seeds=sweep.pilots.seeds,
+        pilot=(*sweep.pilots.overrides, "eval.seed=0"),
+    )
 
 
 def picked(asked: Asked) -> tuple[str, ...]:
@@ -135,6 +140,8 @@ def jobs(asked: Asked) -> list[Job]:
     for seed in asked.seeds or sweep.seeds:
         for row in rows:
             fixed = _fixed(asked, row)
+            if asked.pilot and fixed is not None:
+                continue  # the one start of all, which is no pilot run
             job = job_of(asked, row, seed if fixed is None else fixed)
             found.setdefault((job.name, job.seed), job)
     return list(found.values())
@@ -158,14 +165,16 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     name = run_name(preset, ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
     begins = source.begins(asked.scale)
     alone = owner.start_seed is not None  # one start for all, pilot runs included
-    first = job_of(replace(asked, sweep=owner, pilot=asked.pilot and not alone), begins, seed).name if begins else None
+    first = (
+        job_of(replace(asked, sweep=owner, pilot=() if alone else asked.pilot), begins, seed).name if begins else None
+    )
     left = owner.leaves.get(asked.scale, "adapter")
     key = "policy.start" if left == "adapter" else "policy.model"
     at = "${seed}" if owner.start_seed is None else str(owner.start_seed)
     begin = f"{key}='outputs/{first}/seed{at}/{left}'" if first else None
     own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
-    known = ("eval.seed=0",) if asked.pilot else ()  # pilot runs may be looked at, so not on fresh tasks
-    overrides = (*own, *((begin,) if begin else ()), *extra, *known, f"name='{name}'", f"seed={seed}")
+    pilot = tuple(item for item in asked.pilot if source.trains or not _of_training(_key(item)))
+    overrides = (*own, *((begin,) if begin else ()), *extra, *pilot, f"name='{name}'", f"seed={seed}")
     begun = seed if owner.start_seed is None else owner.start_seed
     return Job(row, seed, name, overrides, cannot, first, begun if first else None, begin)
 

@@ -8,20 +8,22 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from turnwise.errors import InputError
-from turnwise.experiments.claims import Comparison, Part, Pilots, Precondition, Scale, check_preconditions, comparison
+from turnwise.experiments.claims import (
+    Comparison,
+    Part,
+    Pilots,
+    Precondition,
+    Scale,
+    Words,
+    check_preconditions,
+    comparison,
+)
 from turnwise.files import read_yaml
-
-
-def _words(value: object) -> object:
-    return tuple(value.split()) if isinstance(value, str) else value
-
-
-Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
 class Row(Part):
@@ -132,8 +134,8 @@ class Sweep(Part):
                 raise ValueError(f"panels.{title}: {strange[0]!r} is no row")
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise ValueError(f"seeds: at least one, each once, got {list(self.seeds)}")
-        texts = [text for group in (self.directions, self.also) for claims in group.values() for text in claims]
-        check_preconditions(self.preconditions, self.pilots, self.seeds, self.rows, texts)
+        claims = {metric: [claim.text for claim in self.claims(metric)] for metric in (*self.directions, *self.also)}
+        check_preconditions(self.preconditions, self.pilots, self.seeds, self.rows, claims)
         return self
 
     def claims(self, metric: str) -> list[Comparison]:
@@ -142,7 +144,12 @@ class Sweep(Part):
         return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 
     def least_advantage(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the least advantage that counts as one: ``least``, or the paper's own difference where that is smaller."""
+        """Returns the least advantage that counts as one: ``least``, or the paper's own difference where that is smaller.
+
+        None if a side of the claim is a number, which is a bar of its own.
+        """
+        if len(claim.rows) < 2:
+            return None
         least, paper = self.least.get(metric), self.paper_difference(claim, metric)
         return least if least is None or paper is None or paper <= 0 else min(least, paper)
 

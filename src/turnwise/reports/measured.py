@@ -41,7 +41,7 @@ class Measured:
     - the mean of a key of ``metrics.jsonl`` over the training rows (``train/reward_std``), or with a prefix another statistic:
       ``late`` (mean over the later half), ``spread`` (standard deviation), ``last`` (last row), ``sum``;
     - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
-    - ``profile_turns``, ``sampled_turns`` or ``sampling_seconds`` (of rollouts and profiles), which are computed from the result.
+    - ``profile_turns``, or of rollouts and profiles together ``sampled_turns`` or ``sampled_cpu_seconds``.
     """
 
     folder: Path
@@ -153,18 +153,18 @@ def _sampled_turns(run: Measured) -> float | None:
     return None if turns is None and _profiled(run) else run.result.rollout_turns + (turns or 0.0)
 
 
-def _sampling_seconds(run: Measured) -> float | None:
-    """Returns wall-clock seconds of rollouts and profiles, or None if an earlier start or another run made the profile."""
-    rollouts = run.result.seconds.get("rollouts")
-    made = _profiled(run) or _profile_turns(run) is not None
-    profile = run.result.seconds.get("profile", None if made else 0.0)
-    return None if rollouts is None or profile is None else rollouts + profile
+def _sampled_cpu_seconds(run: Measured) -> float | None:
+    """Returns CPU seconds of training and of profiles, or None if those of a profile are unknown."""
+    profile = run.result.profile_cpu_seconds
+    if run.result.cpu_seconds is None or (profile is None and (_profiled(run) or _profile_turns(run) is not None)):
+        return None
+    return run.result.cpu_seconds + (profile or 0.0)
 
 
 _WITH_PROFILES: Mapping[str, Callable[[Measured], float | None]] = {
     "profile_turns": _profile_turns,
     "sampled_turns": _sampled_turns,
-    "sampling_seconds": _sampling_seconds,
+    "sampled_cpu_seconds": _sampled_cpu_seconds,
 }
 
 

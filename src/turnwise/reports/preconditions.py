@@ -68,7 +68,7 @@ def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
     It is untestable if one of them is false, and undecided while one is not measured. A claim that cannot be run at this scale,
     because a model or data are missing, stays that.
     """
-    needed = [finding for finding in findings if finding.needed.needed_by(decision.claim)]
+    needed = [finding for finding in findings if finding.needed.needed_by(decision.claim, decision.metric)]
     wrong = [finding.sentence for finding in needed if finding.true is False]
     unknown = [finding.sentence for finding in needed if finding.true is None]
     if wrong and not decision.cannot:

@@ -42,7 +42,7 @@ def test_rows_of_a_sweep_that_cannot_run_are_planned_all_the_same(script, capsys
     assert set(found["rows"]) == {"react", "grpo"} == set(found["cannot"])
     assert found["rows"]["grpo"]["parameters"] == pytest.approx(3.21e9, rel=2e-3)
     hours = sum(row["gpu_hours"]["total"] for row in found["rows"].values())
-    assert found["gpu_hours"] == pytest.approx(3 * hours)  # three seeds
+    assert found["gpu_hours"] == pytest.approx(found["seeds"] * hours) and found["seeds"] > 1
     assert "HotpotQA" in printed and "HF_TOKEN" in printed
     assert found["rows"]["grpo"]["to_do"] == ["models"]
     assert all("docs/cluster.md#questions" in reason for reason in found["cannot"].values())

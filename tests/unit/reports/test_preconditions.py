@@ -148,3 +148,21 @@ def test_a_precondition_that_leads_nowhere_is_refused(conf: Path, change: tuple[
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(InputError, match=place):
         ask(["sweep=p_tab1"], conf)
+
+
+def test_a_precondition_may_be_of_the_claims_on_one_metric(tmp_path: Path, conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    text = path.read_text().replace("in_domain.after: [ours > base, big > ours]", "in_domain.after: [ours > base]")
+    text = text.replace("directions:", "directions:\n  rollout_turns: [ours > base]")
+    path.write_text(text.replace("row: ours,", "row: ours, metrics: [in_domain.after],"))
+    runs(tmp_path)
+    pilot(tmp_path, 100, 0.1)
+    found = {decision.metric: decision.verdict for decision in entry(tmp_path, conf).decisions}
+    assert found == {"rollout_turns": "undecided", "in_domain.after": "untestable"}
+
+
+def test_pilot_runs_may_leave_out_what_no_precondition_reads(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    path.write_text(path.read_text().replace("[100, 101]", "[100], overrides: eval.tasks=2 trainer.max_epochs=1"))
+    (job,) = jobs(ask(["sweep=p_tab1", "pilots=true"], conf))
+    assert job.overrides[-5:-2] == ("eval.tasks=2", "trainer.max_epochs=1", "eval.seed=0")
