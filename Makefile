@@ -6,18 +6,19 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := src tests scripts benchmarks recipes notebooks docs/site train.py
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --durations 5
 JOBS ?= logical
+EXTRAS := agent dense inspect lmeval mcp openenv published reasoning_gym tau2 textarena trackio verifiers
 ARGS ?=
 
 # One core a process: the tests run side by side, and a tiny model gains nothing from more.
-test test-fast properties: export OMP_NUM_THREADS ?= 1
+test test-fast test-extras properties: export OMP_NUM_THREADS ?= 1
 export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train sandbox escapes test test-fast properties lint format types imports check bfcl tau2 reasoning_gym textarena verifiers openenv alfworld test-alfworld test-vllm test-slurm tiny docs audit clean
+.PHONY: help setup train sandbox compiler escapes test test-fast test-extras properties lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm tiny docs audit clean
 
 help: ## what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.run ## .venv with what a run needs (at once when nothing changed)
 
@@ -28,6 +29,11 @@ sandbox: $(VENV)/.run ## bubblewrap, in which environments run what a model writ
 	@command -v bwrap > /dev/null || if test "$$(id -u)" = 0 && command -v apt-get > /dev/null; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap > /dev/null; fi
 	@$(BIN)/python -m turnwise.sandbox.detect
+
+compiler: | $(BIN)/python # what builds pycosat, which has no wheel; root installs it where there is apt-get
+	@{ command -v cc && ls "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; } > /dev/null 2>&1 \
+		|| if test "$$(id -u)" = 0 && command -v apt-get > /dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev python3-dev > /dev/null; fi
 
 escapes: $(VENV)/.run ## try the ways out of the sandbox, as root and as an ordinary user (minutes)
 	$(BIN)/python -m tests.security.escapes $(ARGS)
@@ -40,6 +46,10 @@ test: $(VENV)/.dev $(VENV)/.bfcl lint types imports ## set up, lint, types, impo
 
 test-fast: $(VENV)/.dev ## the tests that take seconds; ARGS="tests/unit/losses" picks
 	$(PYTEST) -m "not slow and not gpu and not alfworld" $(ARGS)
+
+# The variable makes a missing package a failure. Only files that hold the mark are read: reading all of them takes half a minute.
+test-extras: $(VENV)/.dev $(EXTRAS) ## install the extras that fit beside a run's libraries, then run the tests that need one
+	TURNWISE_REQUIRE_EXTRAS=1 $(PYTEST) -m "extra and not gpu" $$(grep -rlF --include='test_*.py' 'mark.extra(' tests) $(ARGS)
 
 properties: $(VENV)/.dev ## the property tests on examples that no run has seen (minutes); a find becomes an @example
 	$(PYTEST) -m "hypothesis and not gpu and not alfworld" --hypothesis-profile search $(ARGS)
@@ -66,6 +76,18 @@ bfcl: $(VENV)/.bfcl ## what env=bfcl needs, without the pins that it would bring
 
 tau2: $(VENV)/.tau2 ## what env=tau2 needs, without what it would bring
 
+agent: $(VENV)/.agent ## what the example of env=agent needs, and the Agents SDK of OpenAI
+
+dense: $(VENV)/.dense ## what the dense retriever of scripts/serve_retrieval.py needs
+
+lmeval: $(VENV)/.lmeval ## what scripts/evaluate_general.py needs, without what lm-eval would bring
+
+mcp: $(VENV)/.mcp ## what env=mcp needs
+
+inspect: $(VENV)/.inspect ## what scripts/export_inspect.py and its viewer need, without what inspect-ai would bring
+
+trackio: $(VENV)/.trackio ## what logger=trackio and its dashboard need, without what trackio would bring
+
 reasoning_gym: $(VENV)/.reasoning-gym ## what env=reasoning_gym needs (a C compiler too)
 
 textarena: $(VENV)/.textarena ## what env=textarena needs, without what it would bring
@@ -73,6 +95,8 @@ textarena: $(VENV)/.textarena ## what env=textarena needs, without what it would
 openenv: $(VENV)/.openenv ## what env=openenv needs, without what it would bring
 
 verifiers: $(VENV)/.verifiers ## what env=verifiers needs, without what it would bring
+
+published: $(VENV)/.published ## an environment for env=verifiers that others published; tests play it
 
 test-alfworld: $(VENV)/.dev alfworld ## household against the real engine: same games, same answers
 	TURNWISE_ALFWORLD_PYTHON=.venv-alfworld/bin/python $(BIN)/python -m pytest tests/conformance $(ARGS)
@@ -123,25 +147,29 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.run
 	$(PIP) -r requirements-dev.txt -c requirements.lock
 	@touch $@
 
-$(VENV)/.reasoning-gym: $(VENV)/.%: requirements-%.txt $(VENV)/.run
+$(VENV)/.agent $(VENV)/.dense $(VENV)/.mcp $(VENV)/.reasoning-gym: $(VENV)/.%: requirements-%.txt $(VENV)/.run
 	$(PIP) -r $<
 	@touch $@
+
+$(VENV)/.reasoning-gym: | compiler
 
 $(VENV)/.docs: requirements-docs.txt $(VENV)/.run
 	$(PIP) -r requirements-docs.txt
 	@touch $@
 
-$(VENV)/.bfcl $(VENV)/.tau2 $(VENV)/.textarena: $(VENV)/.%: requirements-%.txt $(VENV)/.run
+NO_DEPS := bfcl inspect lmeval tau2 textarena trackio
+$(NO_DEPS:%=$(VENV)/.%): $(VENV)/.%: requirements-%.txt $(VENV)/.run
 	$(PIP) --no-deps -r $<
 	@touch $@
 
-$(VENV)/.verifiers: requirements-verifiers.txt requirements-mcp.txt $(VENV)/.run
-	$(PIP) -r requirements-mcp.txt -c requirements.lock datasets
+$(VENV)/.verifiers: requirements-verifiers.txt $(VENV)/.mcp
+	$(PIP) -c requirements.lock datasets
 	$(PIP) --no-deps -r $<
 	@touch $@
 
-$(VENV)/.openenv: requirements-openenv.txt requirements-mcp.txt $(VENV)/.run
-	$(PIP) -r requirements-mcp.txt
+$(VENV)/.openenv: $(VENV)/.mcp
+$(VENV)/.published: $(VENV)/.verifiers
+$(VENV)/.openenv $(VENV)/.published: $(VENV)/.%: requirements-%.txt
 	$(PIP) --no-deps -r $<
 	@touch $@
 

@@ -3,7 +3,7 @@
 python scripts/evaluate_general.py outputs/pivotrl/seed0 aime25 mmlu_pro ifeval
 python scripts/evaluate_general.py outputs/pivotrl/seed0 mine --include my_tasks --limit 100 --chat
 
-lm-eval is an extra (pip install --no-deps -r requirements-lmeval.txt); it takes its data from the Hugging Face hub.
+lm-eval is an extra (`make lmeval`); it takes its data from the Hugging Face hub.
 Reports and sweep files then know general.base.<task>, general.after.<task> and general.change.<task>, in points.
 """
 

@@ -4,10 +4,12 @@ python scripts/plan.py sweep=trace_tab1 scale=paper
 python scripts/plan.py sweep=awpo_tab2 scale=paper rows=awpo_8b,awpo_4b --gpu h200
 python scripts/plan.py method=pivotrl scale=paper --reply 1500 --utilisation 0.3
 python scripts/plan.py method=selective scale=paper --simulate --assume latency=5 sampling_gpus=24
+python scripts/plan.py sweep=pivotrl_tab4 power=0.8
 
 The last line is one JSON object. Lengths are read from demonstrations where the world or data.file has them; else they are
 limits of the configuration, and the table says which. What is missing names its step in docs/cluster.md.
 --simulate plays each row's collections and updates as events, under each schedule and staleness (docs/scaling.md).
+power=0.8 says instead how many seeds and tasks each claim of the sweep takes, from the spread of its runs (outputs/, results/).
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from turnwise.config.check import check_config
 from turnwise.config.hydra_errors import explain
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.console import number, sized, unwritten
-from turnwise.errors import InputError
+from turnwise.errors import InputError, refuse_twice
+from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.arguments import is_sweep
 from turnwise.experiments.jobs import ask, jobs, played
 from turnwise.files import atomic_write
@@ -37,6 +40,9 @@ from turnwise.planning.hours import GPUS, Gpu
 from turnwise.planning.plan import plan
 from turnwise.planning.simulation import resting, simulated, simulated_table
 from turnwise.planning.tables import notes, plan_tables
+from turnwise.reports.arguments import read_words
+from turnwise.reports.power import power_json, power_table
+from turnwise.reports.summary import read_entry
 from turnwise.reports.svg import standalone
 from turnwise.reports.tables import to_rich
 
@@ -54,6 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     console = sized(180)
     try:
+        if any(word.startswith("power=") for word in args.overrides):
+            return of_power(args.overrides)
         gpu, assume = gpu_of(args), assumed_of(args)
         given = {name: getattr(args, name) for name in LENGTHS}
         if is_sweep(args.overrides):
@@ -110,10 +118,33 @@ def of_sweep(arguments: Sequence[str]) -> tuple[str, dict[str, DictConfig], dict
     record = {
         "sweep": asked.sweep.name,
         "scale": asked.scale,
-        "seeds": len({job.seed for job in found}),
+        "seeds": len(asked.seeds or asked.sweep.seeds),
         "cannot": {row: job.cannot for row, job in first.items() if job.cannot},
     }
     return f"{asked.sweep.name}: {asked.sweep.title}, scale {asked.scale}", configs, record
+
+
+def of_power(arguments: Sequence[str]) -> int:
+    """Prints the seeds and tasks that each claim of a sweep takes to be decided.
+
+    Raises:
+        InputError: the power is no share, there is no sweep, or no folder of runs is there.
+    """
+    refuse_twice(arguments)
+    text = next(word for word in arguments if word.startswith("power=")).partition("=")[2]
+    words = read_words([word for word in arguments if not word.startswith("power=")], CONF.parent)
+    try:
+        power = float(text)
+    except ValueError:
+        power = 0.0
+    if not 0 < power < 1 or not is_sweep(words.rest):
+        raise InputError(f"power={text}: give a share between 0 and 1, and the claims: sweep=NAME power=0.8")
+    entry = read_entry(ask(words.rest, CONF), words.places, mean_interval, paired_mean_difference, None)
+    table = power_table(entry.asked.sweep.title, entry.decisions, power)
+    sized(180).print(to_rich(table), *table.notes, sep="\n")
+    claims = [power_json(decision, power) for decision in entry.decisions]
+    print(json.dumps({"sweep": entry.asked.sweep.name, "scale": entry.asked.scale, "power": power, "claims": claims}))
+    return 0
 
 
 def composed(overrides: Sequence[str]) -> Any:
@@ -179,7 +210,7 @@ def parser() -> argparse.ArgumentParser:
         "overrides",
         nargs="+",
         metavar="KEY=VALUE",
-        help="as of train.py: sweep=NAME [scale=paper] [rows=...], or a run's",
+        help="as of train.py: sweep=NAME [scale=paper] [rows=...], or a run's; with power=SHARE the seeds that claims take",
     )
     add("--gpu", choices=sorted(GPUS), default="h100")
     add("--memory", type=number(0.1, 1e5), metavar="GB", help="of the GPU, in 10^9 bytes, instead of its data sheet's")

@@ -28,6 +28,7 @@ from turnwise.experiments.table import sweep_names
 from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
 from turnwise.reports.compare import FinishedRuns, collect
 from turnwise.reports.entry_figures import entry_figures, run_folders
+from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.html import comparison_figures, comparison_page, tables_page, write_page
@@ -36,7 +37,7 @@ from turnwise.reports.markdown import write_section
 from turnwise.reports.pages import write_pages
 from turnwise.reports.paired import differences
 from turnwise.reports.paper import PaperTable, read_paper
-from turnwise.reports.summary import Entry, as_json, counted, read_entry
+from turnwise.reports.summary import Entry, counted, read_entry
 from turnwise.reports.svg import Figure, standalone
 from turnwise.reports.swept import swept
 from turnwise.reports.tables import Table, footer, paper_tables, provenance, run_table, to_markdown, to_rich
@@ -93,7 +94,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     refuse_strangers(args, ("paper", "against", "machine", "rebuild", "watch"), "sweep=NAME and summary")
     refuse_strangers(args, ("figure",) if whole else ("brief",), "summary" if whole else "sweep=NAME")
     console = sized(160)
-    names = [f"sweep={name}" for name in sweep_names(CONF)] if whole else [""]
+    names = [f"sweep={name}" for name in names_of(words.paper)] if whole else [""]
     asked = [ask([*words.rest, name] if name else words.rest, CONF) for name in names]
     hashes = RowHashes(CONF)
     refuse_overrides(asked, hashes)
@@ -123,6 +124,20 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
         console.print(f"Figure: {path}")
     for found in (*map(as_json, entries), counted(entries)) if args.json else ():
         print(json.dumps(found))
+
+
+def names_of(paper: str | None) -> list[str]:
+    """Returns the names of the sweeps of a paper, or of all.
+
+    Raises:
+        InputError: no sweep belongs to such a paper.
+    """
+    names = sweep_names(CONF)
+    found = [name for name in names if paper is None or name.partition("_")[0] == paper]
+    if not found:
+        there = ", ".join(sorted({name.partition("_")[0] for name in names}))
+        raise InputError(f"paper={paper}: there is no such paper; there are {there}")
+    return found
 
 
 def numbered(path: Path, number: int) -> Path:

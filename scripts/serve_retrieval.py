@@ -4,8 +4,8 @@ python scripts/serve_retrieval.py --model intfloat/e5-base-v2 --corpus wikipedia
 python scripts/serve_retrieval.py --model sentence-transformers/all-MiniLM-L6-v2 --encyclopaedia full
 python train.py method=grpo env=search env.retriever=http://127.0.0.1:8000/retrieve
 
-POST /retrieve with {"queries": [...], "topk": k, "return_scores": true}, as Search-R1's server answers it. Needs the extra:
-pip install -r requirements-dense.txt. Where TURNWISE_RETRIEVAL_KEY holds a token, here and where runs start, every request must
+POST /retrieve with {"queries": [...], "topk": k, "return_scores": true}, as Search-R1's server answers it. Needs an extra
+(`make dense`). Where TURNWISE_RETRIEVAL_KEY holds a token, here and where runs start, every request must
 carry it; an address that others can reach needs one. Embeddings are kept beside the corpus, so a second start is quick.
 """
 
@@ -155,7 +155,9 @@ def _model(name: str) -> Any:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
-        raise InputError(f"the dense retriever is an extra ({error}): pip install -r requirements-dense.txt") from error
+        raise InputError(
+            f"the dense retriever is an extra ({error}): `make dense` installs it (pip install -r requirements-dense.txt)"
+        ) from error
     try:
         return SentenceTransformer(name)
     except (OSError, ValueError) as error:

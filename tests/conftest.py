@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import settings
+from tests.extras import need
 
 # The same examples in every run, so that a failure is of the change that shows it; `make properties` looks for new ones.
 # A wall-clock limit per example fails on a busy machine and says nothing of the property.
@@ -17,3 +18,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture: are the packages there that the test is marked to need?"""
+    for mark in item.iter_markers("extra"):
+        need(*mark.args)

@@ -13,7 +13,7 @@ import pytest
 from turnwise.envs.agent.conversation import Conversation, continuation, spoken
 from turnwise.envs.agent.gateway import Desk, Gateway
 
-agents: Any = pytest.importorskip("agents", reason="pip install -r requirements-agent.txt")
+pytestmark = pytest.mark.extra("agent")
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
 
@@ -30,6 +30,7 @@ def served() -> Iterator[tuple[Desk, str]]:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("interface", ["OpenAIResponsesModel", "OpenAIChatCompletionsModel"])
 def test_an_agent_of_the_framework_runs_unchanged(served: tuple[Desk, str], interface: str, stream: bool) -> None:
+    import agents
     from openai import AsyncOpenAI
 
     desk, address = served

@@ -13,14 +13,6 @@ from importlib import import_module
 
 import pytest
 
-pytest.importorskip("inspect_evals", reason="inspect-evals is not installed; `make tau2` does it")
-pytest.importorskip("inspect_ai", reason="inspect-ai is not installed; `make tau2` does it")
-
-from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelName
-from inspect_ai.scorer import Target
-from inspect_ai.solver import TaskState
-from inspect_ai.tool import ToolCall as OfficialCall
-
 from turnwise.envs.tau2.package import DOMAINS, SOLO, records
 from turnwise.envs.tau2.problem import ACTIONS, ASSERTIONS, DATABASE, SAID, Reference, problem_of
 from turnwise.types import ToolCall
@@ -29,7 +21,7 @@ TASKS = int(os.environ.get("TURNWISE_TAU2_TASKS", "4"))
 MUTANTS = int(os.environ.get("TURNWISE_TAU2_MUTANTS", "4"))
 PREFIX = "inspect_evals.tau2."
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.extra("tau2"), pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +73,11 @@ def plain(world):
 
 def official(problem, name, world, calls, said):
     """What the benchmark's scorers find wrong, in the order of ours."""
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelName
+    from inspect_ai.scorer import Target
+    from inspect_ai.solver import TaskState
+    from inspect_ai.tool import ToolCall as OfficialCall
+
     common = import_module(PREFIX + "common.scorer")
     task = import_module(PREFIX + "data_model.tasks").Task.model_validate(records(problem.domain)[name])
     metadata = import_module(PREFIX + "common.metadata").Tau2MetaData(instance="agent", task=task)

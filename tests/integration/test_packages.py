@@ -13,7 +13,9 @@ from turnwise.training.main import run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", ["reasoning_gym", "textarena"])
+@pytest.mark.parametrize(
+    "env", [pytest.param(env, marks=pytest.mark.extra(env)) for env in ("reasoning_gym", "textarena")]
+)
 @pytest.mark.parametrize("method", ["sft", "grpo", "pivotrl"])
 def test_each_kind_of_method_runs_to_its_result(
     env: str,
@@ -22,7 +24,29 @@ def test_each_kind_of_method_runs_to_its_result(
     composed: Callable[[list[str]], DictConfig],
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip(env, reason=f"env={env} needs make {env}")
     run(composed(small(method, f"env={env}", "eval.items=0", "data.trajectories=8")))
     result = read_result(tmp_path / "run")
     assert (result.env, result.in_domain.tasks) == (env, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.extra("published")
+def test_an_environment_that_others_published_runs_to_its_result(
+    small: Callable[..., list[str]], composed: Callable[[list[str]], DictConfig], tmp_path: Path
+) -> None:
+    named = ["env=verifiers", "env.id=sophistry_bench.sprint", "+env.args.n_items=20", "+env.args.passage_chars=300"]
+    run(
+        composed(
+            small(
+                "grpo",
+                *named,
+                "env.horizon=1",
+                "env.threshold=0.9",
+                "reward.of=return",
+                "states.count=8",
+                "eval.items=0",
+            )
+        )
+    )
+    result = read_result(tmp_path / "run")
+    assert (result.env, result.in_domain.tasks) == ("verifiers", 4)

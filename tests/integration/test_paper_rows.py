@@ -168,9 +168,10 @@ def played(tmp_path: Path, composed: Callable[[list[str]], DictConfig]) -> Play:
 
 
 @pytest.mark.slow
-def test_pivotrl(chat_server: Any, tmp_path: Path, played: Play) -> None:
+@pytest.mark.parametrize("env", ["household", pytest.param("tau2", marks=pytest.mark.extra("tau2"))])
+def test_pivotrl(env: str, chat_server: Any, tmp_path: Path, played: Play) -> None:
     """Table 1, tau2: conversations of a file, calls verified one to one, a thinking mixture of experts, a model as the user."""
-    tau2 = importlib.util.find_spec("inspect_evals") is not None
+    tau2 = env == "tau2"
     with chat_server.serve(answer=lambda messages: "Thank you, that is all.") as server:
         cfg, result, _ = played(
             Row(
@@ -187,7 +188,7 @@ def test_pivotrl(chat_server: Any, tmp_path: Path, played: Play) -> None:
                     "allocator.group_size=2",
                     "rollout.trajectories=2",
                     "env.horizon=3",
-                    *(() if tau2 else ("env=household",)),  # tau2, which evaluates alone here, is an extra (make tau2)
+                    *(() if tau2 else ("env=household",)),  # tau2, which evaluates alone here, is an extra
                 ),
                 () if tau2 else ("env.user=", "env.free=", "env.endpoint."),
             )

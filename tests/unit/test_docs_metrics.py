@@ -23,7 +23,9 @@ from turnwise.algo.losses.correction import Correction
 from turnwise.algo.losses.loss import Loss
 from turnwise.algo.losses.nll import Nll
 from turnwise.algo.rewards.outcome import Outcome
+from turnwise.algo.states.pivots import summarise
 from turnwise.algo.states.refresh import Refresh
+from turnwise.algo.states.rule import Profile
 from turnwise.config.schema import compose_config
 from turnwise.config.settings import RolloutSettings, UpdateSettings
 from turnwise.engines.engine import Sampling
@@ -206,6 +208,7 @@ def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
     entries = run_costs(recorder.counters, dict.fromkeys(PHASES, 1.0), tmp_path) | {"wall_seconds": 1.0}
     entries |= recorder.result({"toy/judged": 8, "toy/accepted": 4, "toy/exact": 3, "toy/missed": 1})
     entries |= health.closing(Divergence())
+    entries |= {"pivots": summarise([Profile((1.0, 0.0), (1.0, 0.0))]).result(kept=1)}
     cfg, keys = compose_config(["method=pivotrl"], ROOT / "conf"), set[str]()
     for own in (None, "dialogues.jsonl"):
         candidates = Candidates([], lambda task: ([], []), own=own, plays=own is None)

@@ -242,6 +242,7 @@ class EvaluationSettings:
         attempts: sampled attempts at each task.
         items: out-of-domain items of each suite.
         every: iterations between two evaluations during training. 0: none during training.
+        seed: at which tasks and items are drawn. At a seed other than 0 none is among those of seed 0 (``evaluation.fresh``).
         environment: whether tasks of the environment are also run. None: only if the run's trajectories come from it.
         suites: further out-of-domain suites: name -> an environment, of which ``items`` held-out tasks are played greedily.
     """
@@ -250,6 +251,7 @@ class EvaluationSettings:
     attempts: int = 2
     items: int = 200
     every: int = 0
+    seed: int = 0
     environment: bool | None = None
     suites: Mapping[str, Any] | None = None
 
@@ -257,7 +259,7 @@ class EvaluationSettings:
         _at_least(1, tasks=self.tasks)
         if self.tasks > MOST_TASKS:
             raise ValueError(f"tasks must be at most {MOST_TASKS}, got {self.tasks}")
-        _at_least(0, attempts=self.attempts, items=self.items, every=self.every)
+        _at_least(0, attempts=self.attempts, items=self.items, every=self.every, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 from turnwise.errors import InputError
 from turnwise.types import Message, Task, Trajectory
@@ -13,6 +13,9 @@ T = TypeVar("T")
 
 Quality = Literal["good", "clumsy"]
 Level = Literal["tiny", "full"]
+Verifier = Literal["oracle", "demonstrated"]
+"""What decides whether an action is accepted: what the environment knows of the task, or the demonstrated action."""
+
 SPLITS = ("train", "seen", "unseen")
 
 TRIES = 3  # of openings and demonstrations, which no rollout retries
@@ -190,6 +193,17 @@ def check_horizon(turns: int) -> int:
     if turns < 1:
         raise ValueError(f"horizon: an episode has at least one turn, got {turns}")
     return turns
+
+
+def check_verifier(verifier: str) -> Verifier:
+    """Returns ``verifier``.
+
+    Raises:
+        ValueError: there is no such verifier.
+    """
+    if verifier not in get_args(Verifier):
+        raise ValueError(f"verifier: {' or '.join(get_args(Verifier))}, got {verifier!r}")
+    return verifier  # type: ignore[return-value]
 
 
 def check_split(split: str, key: str = "split") -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnwise.errors import InputError
 
-INSTALL = "pip install --no-deps -r requirements-lmeval.txt"
+INSTALL = "`make lmeval` installs it (pip install --no-deps -r requirements-lmeval.txt)"
 
 
 def evaluate(
@@ -43,7 +43,7 @@ def evaluate(
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager
     except ImportError as error:
-        raise InputError(f"lm-eval cannot be imported ({error}); install it: {INSTALL}") from error
+        raise InputError(f"lm-eval cannot be imported ({error}); {INSTALL}") from error
     manager = TaskManager(include_path=str(include) if include else None)
     if unknown := [task for task in tasks if not manager.match_tasks([task])]:
         raise InputError(f"tasks={','.join(unknown)}: lm-eval has no such task; `lm-eval ls tasks` lists them")

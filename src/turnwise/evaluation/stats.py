@@ -6,6 +6,7 @@ except in ``mean_interval``, which uses the unit of its input.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,6 +126,48 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate
         return Estimate(mean, None, None, 1)
     half = float(stats.t.ppf(0.5 + confidence / 2, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
     return Estimate(mean, mean - half, mean + half, len(values))
+
+
+MOST_SEEDS = 10_000  # a plan that needs more is no plan
+
+
+def seeds_for(differences: Sequence[float], effect: float, power: float = 0.8, confidence: float = 0.95) -> int | None:
+    """Returns how many seeds tell a mean difference of ``effect`` from zero with the given power, or None if more than 10,000 do.
+
+    The test is a two-sided t test on one difference a seed, whose standard deviation is that of ``differences``. Its power with n
+    seeds is that of a noncentral t distribution with n - 1 degrees of freedom. Fewer than two differences have no answer.
+
+    Raises:
+        ValueError: the effect is not above 0, or the power not between 0 and 1.
+    """
+    if not effect > 0 or not 0 < power < 1:
+        raise ValueError(f"seeds_for needs an effect above 0 and a power between 0 and 1, got {effect} and {power}")
+    if len(differences) < 2:
+        return None
+    spread = float(np.std(differences, ddof=1))
+    if spread == 0:
+        return 2
+
+    def enough(n: int) -> bool:
+        threshold = stats.t.ppf(0.5 + confidence / 2, n - 1)
+        return bool(stats.nct.sf(threshold, n - 1, effect / spread * np.sqrt(n)) >= power)
+
+    n = bisect_left(range(MOST_SEEDS), True, lo=2, key=enough)
+    return n if n < MOST_SEEDS else None
+
+
+def tasks_factor(error: float, effect: float, power: float = 0.8, confidence: float = 0.95) -> float:
+    """Returns by how much the number of tasks has to grow so that a difference of ``effect`` is told from zero.
+
+    ``error`` is the standard error of the difference over the tasks that are there; it falls with the root of their number.
+
+    Raises:
+        ValueError: the effect is not above 0.
+    """
+    if not effect > 0:
+        raise ValueError(f"tasks_factor needs an effect above 0, got {effect}")
+    wanted = effect / float(stats.norm.ppf(0.5 + confidence / 2) + stats.norm.ppf(power))
+    return (error / wanted) ** 2
 
 
 def _task_means(scores: Mapping[Any, Sequence[float]], tasks: Sequence[Hashable]) -> np.ndarray:

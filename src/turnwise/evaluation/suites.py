@@ -12,8 +12,9 @@ from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.environment import prepare, tools_of, tried
+from turnwise.evaluation.fresh import fresh_items, fresh_tasks
 from turnwise.evaluation.held_out import Reply
-from turnwise.evaluation.skills import SKILLS, items
+from turnwise.evaluation.skills import SKILLS
 from turnwise.rollouts.guard import guarded
 from turnwise.rollouts.play import Player, Tally
 from turnwise.rollouts.seeds import seed_of
@@ -151,11 +152,11 @@ def answer_skills(
     suites: Sequence[str] | None = None,
     on_done: Callable[[int], None] | None = None,
 ) -> list[Answer]:
-    """Returns greedy answers to ``count`` held-out items of every skill."""
+    """Returns greedy answers to ``count`` held-out items of every skill, drawn at ``seed`` (:mod:`turnwise.evaluation.fresh`)."""
     answers = []
     greedy = Sampling(temperature=0, max_tokens=max_tokens)
     for name in SKILLS if suites is None else suites:
-        questions = items(name, "test", count, seed)
+        questions = fresh_items(name, count, seed)
         nodes = [engine.open(chat.prompt(question.messages)) for question in questions]
         samples = engine.sample(nodes, greedy, [seed_of(name, i) for i in range(len(nodes))])
         engine.close(nodes)
@@ -169,18 +170,19 @@ def answer_skills(
 
 
 def play_suite(
-    player: Player, chat: Chat, name: str, environment: Any, count: int, on_done: OnDone = None
+    player: Player, chat: Chat, name: str, environment: Any, count: int, seed: int, on_done: OnDone = None
 ) -> list[Answer]:
-    """Returns the outcomes of ``count`` held-out tasks of another environment than the run's, each played greedily once.
+    """Returns the outcomes of held-out tasks of another environment than the run's, each played greedily once.
 
     Args:
         player: of the run; its engine acts, and its settings are left as they are.
         name: of the suite.
+        count, seed: how many tasks, and the seed at which they are drawn (:mod:`turnwise.evaluation.fresh`).
 
     Raises:
         InputError: the environment has fewer tasks.
     """
-    tasks, opening = environment.tasks("seen", count), openings(environment, chat)
+    tasks, opening = fresh_tasks(environment, "seen", count, seed), openings(environment, chat)
     greedy = Sampling(temperature=0, max_tokens=player.sampling.max_tokens)
     aside = replace(player, environment=environment, sampling=greedy, max_turns=None, tally=Tally())
     answers = []

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from turnwise.config.schema import run_name
 from turnwise.errors import InputError, refuse_twice
-from turnwise.experiments.table import Scale, Sweep, find_sweep
+from turnwise.experiments.claims import Scale
+from turnwise.experiments.table import Sweep, find_sweep
+
+PILOT = "pilot"  # folder of the pilot runs, beside those of the papers
 
 # overrides that only say how a run is executed, so that it stays the same run
 _NAMELESS = (
@@ -42,7 +45,7 @@ class Job:
     """One run of a sweep.
 
     ``cannot`` is the reason why it cannot run, if there is one. ``starts`` names the run whose weights it starts from, and
-    ``begin`` is the override that passes those weights to it.
+    ``begin`` is the override that passes those weights to it; ``start_seed`` is that run's seed.
     """
 
     row: str
@@ -51,12 +54,16 @@ class Job:
     overrides: tuple[str, ...]
     cannot: str | None = None
     starts: str | None = None
+    start_seed: int | None = None
     begin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a command line requests of a sweep: ``rows`` and ``seeds``, and ``extra`` overrides for every row that takes them."""
+    """What a command line requests of a sweep: ``rows`` and ``seeds``, and ``extra`` overrides for every row that takes them.
+
+    ``pilot`` asks for the runs on which the preconditions are measured (:func:`of_pilots`); it holds their overrides.
+    """
 
     sweep: Sweep
     folder: Path  # conf/
@@ -65,6 +72,7 @@ class Asked:
     seeds: tuple[int, ...] | None = None
     extra: tuple[str, ...] = ()
     dry: bool = False
+    pilot: tuple[str, ...] = ()
 
     @property
     def fresh(self) -> bool:
@@ -78,6 +86,32 @@ def played(asked: Asked) -> Asked:
         asked
         if source in (None, asked.sweep.name)
         else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
+    )
+
+
+def of_pilots(asked: Asked) -> Asked:
+    """Returns the pilot runs of a sweep: the rows that preconditions name and those that they start from, at its pilot seeds.
+
+    They have names of their own below ``pilot/``. Because they may be looked at, they are evaluated on tasks of ``eval.seed=0``.
+
+    Raises:
+        InputError: the sweep has no pilot runs.
+    """
+    sweep = asked.sweep
+    rows = [one.row for one in sweep.preconditions.values() if one.same is None]
+    if sweep.pilots is None or not rows:
+        shared = sorted({one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same})
+        told = f"its preconditions are those of {', '.join(shared)}" if shared else "it names no preconditions"
+        raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
+    if sweep.start_seed is None:
+        for row in rows:  # grows: what they start from may start from another row itself
+            begins = sweep.rows[row].begins(asked.scale)
+            rows += [begins] if begins is not None and begins not in rows else []
+    return replace(
+        asked,
+        rows=tuple(dict.fromkeys(reversed(rows))),
+        seeds=sweep.pilots.seeds,
+        pilot=(*sweep.pilots.overrides, "eval.seed=0"),
     )
 
 
@@ -107,9 +141,18 @@ def jobs(asked: Asked) -> list[Job]:
     found: dict[tuple[str, int], Job] = {}
     for seed in asked.seeds or sweep.seeds:
         for row in rows:
-            job = job_of(asked, row, seed)
-            found.setdefault((job.name, seed), job)
+            fixed = _fixed(asked, row)
+            if asked.pilot and fixed is not None:
+                continue  # the one start of all, which is no pilot run
+            job = job_of(asked, row, seed if fixed is None else fixed)
+            found.setdefault((job.name, job.seed), job)
     return list(found.values())
+
+
+def _fixed(asked: Asked, row: str) -> int | None:
+    """Returns the one seed of a row that others start from whatever their own, else None."""
+    owner, owned, _ = origin(asked.sweep, row, asked.folder, asked.scale)
+    return owner.start_seed if any(made.begins(asked.scale) == owned for made in owner.rows.values()) else None
 
 
 def job_of(asked: Asked, row: str, seed: int) -> Job:
@@ -120,13 +163,17 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     extra = tuple(item for item in asked.extra if source.trains or not _of_training(_key(item)))
     tail = [f"scale={asked.scale}"] if asked.scale != "tiny" else []
     tail += sorted(item for item in extra if _key(item) not in _NAMELESS)
-    name = run_name(_preset(owner, owned), ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
-    before = source.begins(asked.scale)
-    first = job_of(replace(asked, sweep=owner), before, seed) if before else None
+    preset = f"{PILOT}/{_preset(owner, owned)}" if asked.pilot else _preset(owner, owned)
+    name = run_name(preset, ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
+    begins = source.begins(asked.scale)
+    alone = owner.start_seed is not None  # one start for all, pilot runs included
+    first = job_of(replace(asked, sweep=owner, pilot=() if alone else asked.pilot), begins, seed) if begins else None
     begin = _begin(owner, asked.scale, first) if first else None
     own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
-    overrides = (*own, *((begin,) if begin else ()), *extra, f"name='{name}'", f"seed={seed}")
-    return Job(row, seed, name, overrides, cannot, first.name if first else None, begin)
+    pilot = tuple(item for item in asked.pilot if source.trains or not _of_training(_key(item)))
+    overrides = (*own, *((begin,) if begin else ()), *extra, *pilot, f"name='{name}'", f"seed={seed}")
+    begun = seed if owner.start_seed is None else owner.start_seed
+    return Job(row, seed, name, overrides, cannot, first.name if first else None, begun if first else None, begin)
 
 
 def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
@@ -137,7 +184,8 @@ def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
     merged = (first.begin or "").startswith("policy.start=")
     left = "model" if merged else sweep.leaves.get(scale, "adapter")
     key = "policy.start" if left == "adapter" else "policy.model"
-    return f"{key}='outputs/{first.name}/seed${{seed}}/{left}'"
+    at = "${seed}" if sweep.start_seed is None else str(sweep.start_seed)
+    return f"{key}='outputs/{first.name}/seed{at}/{left}'"
 
 
 def _key(override: str) -> str:
@@ -196,7 +244,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 
 def ask(arguments: Sequence[str], folder: Path) -> Asked:
-    """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [--dry-run] [key=value ...]``.
+    """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``.
 
     Raises:
         InputError: an argument cannot be used with a sweep, or is given twice.
@@ -208,7 +256,7 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         key, sign, value = argument.partition("=")
         if argument == "--dry-run":
             dry = True
-        elif key in ("sweep", "scale", "rows", "seed"):
+        elif key in ("sweep", "scale", "rows", "seed", "pilots"):
             given[key] = value
         elif not sign and not key.startswith("~"):
             raise InputError(f"{argument}: not of the form key=value")
@@ -223,7 +271,12 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
     scale = given.get("scale", "tiny")
     if scale not in ("tiny", "paper"):
         raise InputError(f"scale={scale}: a sweep has the scales tiny and paper")
-    return Asked(
+    pilots = given.get("pilots", "false").lower()
+    if pilots not in ("true", "false") or (pilots == "true" and given.keys() & {"rows", "seed"}):
+        raise InputError(
+            "pilots=true: it takes the rows and seeds that the sweep file names, so no rows= or seed= beside it"
+        )
+    asked = Asked(
         find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
         folder,
         scale,  # type: ignore[arg-type]
@@ -232,3 +285,4 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         tuple(extra),
         dry,
     )
+    return of_pilots(asked) if pilots == "true" else asked

@@ -73,7 +73,7 @@ def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
     left = list(todo)
     while left:
         names = {(one.job.name, one.job.seed) for one in left}
-        later = [one for one in left if (one.job.starts, one.job.seed) in names]
+        later = [one for one in left if (one.job.starts, one.job.start_seed) in names]
         found.append([one for one in left if one not in later])
         left = later
     return found

@@ -4,49 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from turnwise.errors import InputError
+from turnwise.experiments.claims import (
+    Comparison,
+    Part,
+    Pilots,
+    Precondition,
+    Scale,
+    Words,
+    check_preconditions,
+    comparison,
+)
 from turnwise.files import read_yaml
 
-Scale = Literal["tiny", "paper"]
-SCALES: tuple[str, ...] = get_args(Scale)
 
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A claim that row ``above`` exceeds ``below`` (a row or a number) by more than ``margin``."""
-
-    above: str | float
-    below: str | float
-    margin: float
-    text: str
-    ours: bool = False  # not a claim of the paper: shown but not counted
-    at: str | None = None  # the only scale at which it applies, for example because its number belongs to one benchmark
-
-    @property
-    def rows(self) -> tuple[str, ...]:
-        return tuple(side for side in (self.above, self.below) if isinstance(side, str))
-
-
-def _words(value: object) -> object:
-    return tuple(value.split()) if isinstance(value, str) else value
-
-
-Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
-
-
-class Row(_Part):
+class Row(Part):
     """One row of a sweep. Overrides are a list, or one string with spaces between them.
 
     A row without ``overrides`` and ``same`` only shows the paper's numbers.
@@ -79,6 +59,8 @@ class Row(_Part):
     def _one_origin(self) -> Self:
         if self.same is not None and (self.overrides is not None or self.at):
             raise ValueError("a row that is the same as another has no overrides of its own")
+        if self.same is not None and (self.starts is not None or self.starts_at):
+            raise ValueError("a row that is the same as another starts where that one does")
         if self.same_at and self.same is None:
             raise ValueError("same_at says what `same` is at one scale, and there is no `same`")
         return self
@@ -88,11 +70,11 @@ class Row(_Part):
         return self.same_at.get(scale, self.same)
 
     def begins(self, scale: Scale) -> str | None:
-        """Returns the row of the same file that provides the initial weights at a scale, if any."""
+        """Returns the row whose runs provide the initial weights at a scale, if any."""
         return self.starts_at.get(scale, self.starts)
 
 
-class Sweep(_Part):
+class Sweep(Part):
     """The content of a sweep file; ``read_sweep`` adds the name."""
 
     name: str
@@ -104,9 +86,15 @@ class Sweep(_Part):
     columns: dict[str, str | None] = Field(default_factory=dict)  # the paper's column -> our metric; null: none
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)  # columns that differ at one scale
     rows: dict[str, Row]
+    start_seed: int | None = (
+        None  # the one run that rows start from, whatever their own seed; None: the one of their seed
+    )
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)  # for rows that `start` from others
     needs: dict[Scale, str] = Field(default_factory=dict)  # what all rows lack to run
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
+    least: dict[str, float] = Field(default_factory=dict)  # our metric -> the least advantage that counts as one
+    preconditions: dict[str, Precondition] = Field(default_factory=dict)
+    pilots: Pilots | None = None
     also: dict[str, tuple[str, ...]] = Field(
         default_factory=dict
     )  # claims that are not the paper's: shown, not counted
@@ -132,6 +120,9 @@ class Sweep(_Part):
                 raise ValueError(f"columns_at.{scale}: {strange[0]} is not one of the columns")
         for metric in (*self.directions, *self.also):
             self.claims(metric)
+        for metric, least in self.least.items():
+            if metric not in self.directions | self.also or least <= 0:
+                raise ValueError(f"least.{metric}: it needs claims on this metric and a number above 0, got {least:g}")
         for level in self.reach:
             if isinstance(level, str) and level not in self.rows:
                 raise ValueError(f"reach: {level!r} is neither a percentage nor a row")
@@ -142,6 +133,8 @@ class Sweep(_Part):
                 raise ValueError(f"panels.{title}: {strange[0]!r} is no row")
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise ValueError(f"seeds: at least one, each once, got {list(self.seeds)}")
+        claims = {metric: [claim.text for claim in self.claims(metric)] for metric in (*self.directions, *self.also)}
+        check_preconditions(self.preconditions, self.pilots, self.seeds, self.rows, claims)
         return self
 
     def _starts(self, name: str, row: Row, scale: Scale) -> None:
@@ -157,6 +150,28 @@ class Sweep(_Part):
         """Returns the claims about one metric, first the paper's and then ours."""
         theirs = [comparison(text, self.rows) for text in self.directions.get(metric, ())]
         return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
+
+    def least_advantage(self, claim: Comparison, metric: str) -> float | None:
+        """Returns the least advantage that counts as one: ``least``, or the paper's own difference where that is smaller.
+
+        None if a side of the claim is a number, which is a bar of its own.
+        """
+        if len(claim.rows) < 2:
+            return None
+        least, paper = self.least.get(metric), self.paper_difference(claim, metric)
+        return least if least is None or paper is None or paper <= 0 else min(least, paper)
+
+    def paper_difference(self, claim: Comparison, metric: str) -> float | None:
+        """Returns the paper's difference of two rows in points, as the mean over its columns for the metric, or None.
+
+        Only percentages are returned, because a paper's other numbers have units of their own.
+        """
+        sides = [self.rows[side].numbers for side in (claim.above, claim.below) if isinstance(side, str)]
+        columns = [column for column, ours in self.columns.items() if ours == metric]
+        found = [
+            sides[0][c] - sides[1][c] for c in columns if len(sides) == 2 and c in sides[0].keys() & sides[1].keys()
+        ]
+        return sum(found) / len(found) if found and metric.startswith(("in_domain.", "ood.")) else None
 
     def missing(self, row: Row, scale: Scale, given: Collection[str] = ()) -> str | None:
         """Returns why a row cannot run at a scale if the keys ``given`` are set, or None if it can."""
@@ -176,38 +191,6 @@ class Sweep(_Part):
 
 
 _GIVEN = re.compile(r"([\w.]+)=\.\.\.")
-_CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|'.join(SCALES)}))?")
-
-
-def comparison(text: str, rows: Mapping[str, Row]) -> Comparison:
-    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``: rows or a number, a margin, and the only scale.
-
-    Raises:
-        ValueError: the text has another form, or names an unknown row.
-    """
-    found = _CLAIM.fullmatch(text)
-    if not found:
-        raise ValueError(
-            f"directions: {text!r} is not of the form 'row > row', 'row > number' or 'row > row - number', "
-            f"where ' at {' or '.join(SCALES)}' may follow"
-        )
-    left, sign, right, plus, size, at = found.groups()
-    shift = float(size or 0) * (-1 if plus == "-" else 1)
-    sides = (_side(left, text, rows), _side(right, text, rows))
-    if not isinstance(sides[0], str):
-        raise ValueError(f"directions: {text!r}: there is no row {left!r}")
-    if sign == ">":
-        return Comparison(sides[0], sides[1], shift, text, at=at)
-    return Comparison(sides[1], sides[0], -shift, text, at=at)  # a < b + s: b - a > -s
-
-
-def _side(word: str, text: str, rows: Mapping[str, Row]) -> str | float:
-    if word in rows:
-        return word
-    try:
-        return float(word)
-    except ValueError:
-        raise ValueError(f"directions: {text!r}: there is no row {word!r}") from None
 
 
 def sweep_names(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ Compare finished runs with each other or with a paper: tables on the terminal, i
 
   report.py FOLDER ...                    runs side by side
   report.py sweep=NAME [KEY=VALUE ...]    a table or figure of a paper (conf/sweep/NAME.yaml), and its claims
-  report.py summary [KEY=VALUE ...]       all of them, a line each
+  report.py summary [KEY=VALUE ...]       all of them, a line each; with paper=NAME those of one paper
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
 python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.yaml --markdown docs/results.md
@@ -32,12 +32,13 @@ words of the last two forms:
   scale=tiny|paper   the runs of that scale (default tiny)
   rows=A,B           only these rows; sweep= only
   seed=0,1           only these seeds (default: the sweep's)
+  paper=NAME         only the entries of one paper: pivotrl, awpo, trace, selective, or turnwise for ours; summary only
   outputs=A,B        folders of runs; a row is read from the first folder that has a run of it (default outputs,results)
   data=PATH          recorded groups for the entries that scripts/gate_report.py computes (default: the sweep's own)
   gated=PATH         recorded groups of the same runs with a gate
   KEY=VALUE          overrides that the runs were started with, as for train.py
 """
-_WORDS = ("sweep", "scale", "rows", "seed", "outputs", "data", "gated")
+_WORDS = ("sweep", "scale", "rows", "seed", "paper", "outputs", "data", "gated")
 _DEFAULT = "outputs,results"
 
 
@@ -49,6 +50,7 @@ class Words:
     places: tuple[Path, ...]
     data: Path | None
     gated: Path | None
+    paper: str | None
     rest: tuple[str, ...]
 
 
@@ -109,7 +111,7 @@ def read_words(words: Sequence[str], home: Path) -> Words:
         InputError: a folder of runs does not exist, or a word is given twice.
     """
     refuse_twice(words)
-    options, rest = {"outputs": "", "data": "", "gated": ""}, []
+    options, rest = {"outputs": "", "data": "", "gated": "", "paper": ""}, []
     for word in words:
         key, _, value = word.partition("=")
         if key in options:
@@ -126,7 +128,9 @@ def read_words(words: Sequence[str], home: Path) -> Words:
         looked = " nor ".join(map(str, missing))
         raise InputError(f"no runs: neither {looked} is there; start it in {home}, or give outputs=FOLDER")
     data, gated = (Path(options[key]) if options[key] else None for key in ("data", "gated"))
-    return Words("summary" in words, places, data, gated, tuple(rest))
+    if options["paper"] and "summary" not in words:
+        raise InputError(f"paper={options['paper']}: it goes with summary; a sweep is of one paper already")
+    return Words("summary" in words, places, data, gated, options["paper"] or None, tuple(rest))
 
 
 def meant(rest: Sequence[str], error: InputError) -> InputError:

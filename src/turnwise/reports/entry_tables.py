@@ -8,10 +8,12 @@ from typing import Any
 from turnwise.experiments.jobs import job_of
 from turnwise.files import read_yaml
 from turnwise.reports.compare import Interval
-from turnwise.reports.gates.shown import COMMAND, tier_table
+from turnwise.reports.gates.of_sweep import COMMAND
+from turnwise.reports.gates.shown import tier_table
 from turnwise.reports.headline import all_on_dialogues, signed
 from turnwise.reports.labels import words
 from turnwise.reports.measured import is_change
+from turnwise.reports.power import planned
 from turnwise.reports.reach import reach_table
 from turnwise.reports.summary import Changed, Entry, untrained
 from turnwise.reports.tables import Table, estimate_text, plain
@@ -19,17 +21,18 @@ from turnwise.reports.verdict import VERDICTS, Decision, Runs, recorded
 
 INTERVAL_NOTE = (
     "Intervals are 95 %: the wider, at each end, of Student's t over seeds and of a paired bootstrap over tasks (where the "
-    "runs hold single outcomes). holds: clear of the claim's margin on the paper's side; fails: on the other; undecided: "
-    "neither. (one seed): one seed was compared, so that the interval is over tasks alone."
+    "runs hold single outcomes). holds: clear of the claim's margin on the paper's side; fails: on the other, or below the least "
+    "advantage that counts as one; undecided: neither; untestable: a precondition of the claim is false here, so that its runs "
+    "neither support nor refute it. (one seed): one seed was compared, so that the interval is over tasks alone."
 )
 EACH_NOTE = (
-    "Each claim is judged at 95 % on its own, nothing is corrected for the number of claims, and an entry holds only if all hold "
-    "and fails if one fails."
+    "Each claim is judged at 95 % on its own, nothing is corrected for the number of claims. An entry holds only if all claims "
+    "that can be tested here hold, and fails if one fails; it is untestable if none can be tested."
 )
 GATE_NOTE = (
-    "Intervals are 95 % of each number on its own, over groups. Two rows are told apart where their intervals do not meet, which "
-    "asks for more than 95 %: between the ends given here lies every difference that the two intervals allow. holds: clear of "
-    "the claim's margin on the paper's side; fails: on the other; undecided: neither, or a number without an interval."
+    "Intervals are 95 %, over groups. That of the difference of two rows is found from both rows' own, as if their groups were "
+    "different ones (Zou and Donner 2008). holds: clear of the claim's margin on the paper's side; fails: on the other; "
+    "undecided: neither, or a number without an interval."
 )
 SIGN_NOTE = "ours: the side that the claim says is greater minus the other one, so that of `a < b` it is b - a."
 
@@ -93,23 +96,69 @@ def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
     spent += [costs] if (costs := _costs(entry)).rows else []
     if entry.gates and entry.gates["source"] == "recorded" and "tier1" in sweep.rows:
         spent.append(tier_table(entry.gates["tier1"]))
-    return [table, _claims(entry), *spent] if entry.decisions else [table, *spent]
+    preconditions = [_preconditions(entry)] if entry.findings else []
+    claims = [_claims(entry)] if entry.decisions else []
+    return [table, *preconditions, *claims, *spent]
+
+
+def _preconditions(entry: Entry) -> Table:
+    headers = ["precondition", "measured on", "pilot seeds", "measured", "wanted", "paper", "true here"]
+    table = Table("Preconditions", headers, [])
+    for one in entry.findings:
+        value = "-" if one.value is None else plain(one.value)
+        spread = f" ({plain(min(one.values))} to {plain(max(one.values))})" if len(one.values) > 1 else ""
+        told = {True: "yes", False: "no", None: "not measured"}[one.true]
+        if one.true is False and one.bound.remedy:
+            told += f"; {one.bound.remedy}"
+        wanted, paper = one.bound.bounds, one.bound.paper or "-"
+        table.rows.append([one.bound.says, one.label, _listed(one.seeds), value + spread, wanted, paper, told])
+    table.notes = [
+        "Preconditions are measured on pilot runs, which no claim reads, on tasks of eval.seed=0; means over pilot seeds, with "
+        "the least and the greatest. A claim that needs a precondition that is false here is untestable."
+    ]
+    return table
 
 
 def _claims(entry: Entry) -> Table:
     labels = {name: row.label for name, row in entry.asked.sweep.rows.items() if row.label}
-    table = Table("Claims", ["claim", "metric", "ours", "95 %", "seeds", "tasks", "verdict"], [])
+    decoded = any(d.beside for d in entry.decisions)
+    headers = [
+        "claim",
+        "metric",
+        "ours",
+        "95 %",
+        "seeds",
+        "tasks",
+        *(["the other decoding"] if decoded else []),
+        "verdict",
+    ]
+    table = Table("Claims", headers, [])
     for d in entry.decisions:
-        bounds = "-" if d.low is None or d.high is None else f"[{plain(d.low)}, {plain(d.high)}]"
+        bounds = _bounds(d)
         alone = d.one_seed and d.verdict in ("holds", "fails")
         said = d.verdict + (" (one seed)" if alone else "") + (", our claim" if d.claim.ours else "")
         said += f": {d.why}" if d.why else ""
+        if d.verdict == "undecided" and not d.why and (plan := planned(d)):
+            said += f": 80 % power for {plain(plan.effect)} takes {plan.sentence}"
         difference = "-" if d.difference is None else plain(d.difference)
+        other = [_other(d.beside)] if decoded else []
         claim = " ".join(labels.get(word, word) for word in d.claim.text.split())
         said_of = words(d.metric, all_on_dialogues(entry.results))
-        table.rows.append([claim, said_of, difference, bounds, _sides(d), str(d.tasks or "-"), said])
+        table.rows.append([claim, said_of, difference, bounds, _sides(d), str(d.tasks or "-"), *other, said])
     table.notes = [SIGN_NOTE, GATE_NOTE if entry.asked.sweep.gate_report else INTERVAL_NOTE, EACH_NOTE]
     return table
+
+
+def _bounds(decision: Decision) -> str:
+    return "-" if decision.low is None or decision.high is None else f"[{plain(decision.low)}, {plain(decision.high)}]"
+
+
+def _other(beside: Decision | None) -> str:
+    """Returns a claim under the decoding that is not its own: the difference, its interval and what the verdict would be."""
+    if beside is None or beside.difference is None:
+        return "-"
+    way = "greedy" if ".greedy." in beside.metric else "sampled"
+    return f"{way}: {plain(beside.difference)} {_bounds(beside)}, {beside.verdict}"
 
 
 def _sides(decision: Decision) -> str:

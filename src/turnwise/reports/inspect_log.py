@@ -20,7 +20,9 @@ from turnwise.runs.lines import checked_lines
 from turnwise.runs.record import read_record
 from turnwise.runs.result import ResultError, read_result
 
-REMEDY = "logs of Inspect need inspect-ai: pip install --no-deps -r requirements-inspect.txt"
+REMEDY = (
+    "logs of Inspect need inspect-ai: `make inspect` installs it (pip install --no-deps -r requirements-inspect.txt)"
+)
 Message = tuple[str, str]
 """Role and text."""
 

@@ -21,7 +21,7 @@ RESULT = {
     "rollout_turns": "turns played for training",
     "rollout_tokens": "tokens sampled for training",
     "sampled_turns": "turns sampled, profiles included",
-    "sampling_seconds": "seconds of sampling, profiles included",
+    "sampled_cpu_seconds": "CPU seconds of training, profiles included",
     "profile_turns": "turns of profiles",
     "cpu_seconds": "CPU seconds of training",
     "seconds.rollouts": "seconds of rollouts",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,10 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from turnwise.errors import InputError
+from turnwise.experiments.jobs import Job
 from turnwise.reports.compare import read_metric
 from turnwise.runs.lines import checked_lines
-from turnwise.runs.result import Result
+from turnwise.runs.result import Result, ResultError, read_result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
 """Suite -> task -> the scores of every attempt as shares. Held-out episodes are one suite with an empty name."""
@@ -40,7 +41,7 @@ class Measured:
     - the mean of a key of ``metrics.jsonl`` over the training rows (``train/reward_std``), or with a prefix another statistic:
       ``late`` (mean over the later half), ``spread`` (standard deviation), ``last`` (last row), ``sum``;
     - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
-    - ``profile_turns``, ``sampled_turns`` or ``sampling_seconds`` (of rollouts and profiles), which are computed from the result.
+    - ``profile_turns``, or of rollouts and profiles together ``sampled_turns`` or ``sampled_cpu_seconds``.
     """
 
     folder: Path
@@ -114,6 +115,21 @@ class Measured:
             raise Damaged(self.folder, str(error)) from error
 
 
+def finished_runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Measured]:
+    """Returns a row's finished runs below ``place`` by seed, and adds a note for each that cannot be read."""
+    runs = {}
+    for job in wanted:
+        folder = place / job.name / f"seed{job.seed}"
+        if (folder / "result.json").exists():
+            try:
+                run = Measured(folder, read_result(folder))
+                _ = run.rows  # read now, because a run with damaged rows does not count
+                runs[job.seed] = run
+            except (ResultError, Damaged) as error:
+                notes.append(f"left out: {error}")
+    return runs
+
+
 def _profile_turns(run: Measured) -> float | None:
     """Returns how many actions the profiles of a run sampled, or None if there was no profile or the number is unknown.
 
@@ -137,19 +153,27 @@ def _sampled_turns(run: Measured) -> float | None:
     return None if turns is None and _profiled(run) else run.result.rollout_turns + (turns or 0.0)
 
 
-def _sampling_seconds(run: Measured) -> float | None:
-    """Returns wall-clock seconds of rollouts and profiles, or None if an earlier start or another run made the profile."""
-    rollouts = run.result.seconds.get("rollouts")
-    made = _profiled(run) or _profile_turns(run) is not None
-    profile = run.result.seconds.get("profile", None if made else 0.0)
-    return None if rollouts is None or profile is None else rollouts + profile
+def _sampled_cpu_seconds(run: Measured) -> float | None:
+    """Returns CPU seconds of training and of profiles, or None if those of a profile are unknown."""
+    profile = run.result.profile_cpu_seconds
+    if run.result.cpu_seconds is None or (profile is None and (_profiled(run) or _profile_turns(run) is not None)):
+        return None
+    return run.result.cpu_seconds + (profile or 0.0)
 
 
 _WITH_PROFILES: Mapping[str, Callable[[Measured], float | None]] = {
     "profile_turns": _profile_turns,
     "sampled_turns": _sampled_turns,
-    "sampling_seconds": _sampling_seconds,
+    "sampled_cpu_seconds": _sampled_cpu_seconds,
 }
+
+
+def other_decoding(metric: str) -> str | None:
+    """Returns the metric of the same success under the other decoding: greedy for sampled and sampled for greedy, or None."""
+    found = re.fullmatch(r"in_domain\.(greedy\.|sampled\.)?(?=.*(?:after|delta)$)(.*)", metric)
+    if found is None:
+        return None
+    return f"in_domain.{'sampled' if found[1] == 'greedy.' else 'greedy'}.{found[2]}"
 
 
 def is_change(metric: str) -> bool:

@@ -10,8 +10,9 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Asked, Job, job_of, origin, picked, played
 from turnwise.reports.compare import Interval
-from turnwise.reports.gates.shown import Groups, recorded_groups
-from turnwise.reports.measured import Damaged, Measured
+from turnwise.reports.gates.of_sweep import Groups, recorded_groups
+from turnwise.reports.measured import Damaged, Measured, finished_runs, other_decoding
+from turnwise.reports.preconditions import Finding, find_preconditions, tested
 from turnwise.reports.verdict import (
     VERDICTS,
     Decision,
@@ -23,7 +24,7 @@ from turnwise.reports.verdict import (
     entry_verdict,
     rests_on_one_seed,
 )
-from turnwise.runs.result import Result, ResultError, read_result
+from turnwise.runs.result import Result, read_result
 
 HashOf = Callable[[Job], str]
 """Returns the current configuration hash of a row's run; raises InputError if the row does not compose."""
@@ -55,6 +56,7 @@ class Entry:
     gates: Mapping[str, Any] | None = None  # output of scripts/gate_report.py, if metrics are paths into it
     groups: Groups | None = None  # the runs of that output, if they are the sweep's own
     changed: Sequence[Changed] = ()
+    findings: Sequence[Finding] = ()
 
     @property
     def results(self) -> list[Result]:
@@ -121,14 +123,17 @@ def read_entry(
         if wanted and wanted[0].cannot:
             cannot[row] = wanted[0].cannot
         for place in places:
-            if runs := _runs(wanted, place, notes):
+            if runs := finished_runs(wanted, place, notes):
                 cannot.pop(row, None)  # it has runs
                 found_at[row] = place
                 break
         rows[row] = runs
+    findings = find_preconditions(asked, places, notes)
     while True:
         try:
-            decisions = _decisions(asked, rows, cannot, over_seeds, over_tasks, gates)
+            decisions = [
+                tested(one, findings) for one in _decisions(asked, rows, cannot, over_seeds, over_tasks, gates)
+            ]
             break
         except Damaged as error:  # single outcomes are only read if a claim needs them
             notes.append(f"left out: {error}")
@@ -141,7 +146,7 @@ def read_entry(
     for name, place in (*found_at.items(), *((arm.name, place) for arm, place in arms)):
         if place != places[0] and (groups or rows[name]):
             kept.setdefault(str(place), []).append(name)
-    entry = Entry(asked, rows, decisions, notes, kept, gates if sweep.gate_report else None, groups)
+    entry = Entry(asked, rows, decisions, notes, kept, gates if sweep.gate_report else None, groups, findings=findings)
     if hash_of is not None:
         entry.changed = _changed(_read(entry), hash_of)
     return entry
@@ -150,7 +155,8 @@ def read_entry(
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
     """Returns the rows that are evaluated and never trained, in this sweep or in the sweep that owns their runs."""
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
-    return {row for row, (owner, name) in owners.items() if not owner.rows[name].trains}
+    # one that starts from another row's policy is as different between seeds as that
+    return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
 
 
 def _decisions(
@@ -174,27 +180,17 @@ def _decisions(
             if sweep.gate_report:
                 decisions.append(decide_gate(claim, metric, gates))
                 continue
-            found = decide(claim, metric, rows, over_seeds, over_tasks, base)
+            least = sweep.least_advantage(claim, metric)
+            found = decide(claim, metric, rows, over_seeds, over_tasks, base, least)
+            if (other := other_decoding(metric)) and found.low is not None:
+                beside = decide(claim, other, rows, over_seeds, over_tasks, base, least)
+                found = replace(found, beside=beside if beside.low is not None else None)
+            found = replace(found, effect=least or sweep.paper_difference(claim, metric))
             why = next((cannot[row] for row in claim.rows if row in cannot), None)
             if found.verdict == "not_run" and why:
                 found = replace(found, why=why, cannot=True)
             decisions.append(found)
     return decisions
-
-
-def _runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Measured]:
-    """Returns a row's finished runs below ``place`` by seed, and adds a note for each that cannot be read."""
-    runs = {}
-    for job in wanted:
-        folder = place / job.name / f"seed{job.seed}"
-        if (folder / "result.json").exists():
-            try:
-                run = Measured(folder, read_result(folder))
-                _ = run.rows  # read now, because a run with damaged rows does not count
-                runs[job.seed] = run
-            except (ResultError, Damaged) as error:
-                notes.append(f"left out: {error}")
-    return runs
 
 
 def _read(entry: Entry) -> Iterable[tuple[Job, Path, Result]]:
@@ -234,44 +230,3 @@ def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
             counts = table.setdefault(entry.asked.sweep.paper, dict.fromkeys(VERDICTS, 0))
             counts[entry.verdict] += 1
     return table
-
-
-def as_json(entry: Entry) -> dict[str, Any]:
-    """Returns an entry for JSON: its verdict, claims, runs by row, and runs of another configuration."""
-    sweep = entry.asked.sweep
-    hashes = entry.groups.hashes if entry.groups else {}
-    rows = {
-        name: {"seeds": sorted(runs), "config_hash": runs[min(runs)].result.config_hash}
-        for name, runs in entry.rows.items()
-        if runs
-    }
-    return {
-        "sweep": sweep.name,
-        "paper": sweep.paper,
-        "entry": sweep.entry,
-        "scale": entry.asked.scale,
-        "verdict": entry.verdict,
-        "one_seed": entry.one_seed,
-        "claims": [
-            {
-                "claim": d.claim.text,
-                "metric": d.metric,
-                "ours": d.claim.ours,
-                "verdict": d.verdict,
-                "one_seed": d.one_seed,
-                "difference": d.difference,
-                "ci95": None if d.low is None or d.high is None else [d.low, d.high],
-                "seeds": list(d.seeds),
-                "seeds_of": {row: list(seeds) for row, seeds in d.sides.items()},
-                "tasks": d.tasks,
-                "why": d.why,
-            }
-            for d in entry.decisions
-        ],
-        "rows": rows or {name: {"config_hash": found} for name, found in hashes.items()},
-        "changed": [
-            {"row": one.row, "seed": one.seed, "folder": str(one.folder), "kept": one.kept, "now": one.now}
-            for one in entry.changed
-        ],
-        "left_out": [note.removeprefix("left out: ") for note in entry.notes],
-    }

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from turnwise.experiments.table import Comparison
+from turnwise.experiments.claims import Comparison
 from turnwise.reports.compare import Estimate, Interval
+from turnwise.reports.gates.counted import Bounded, difference
 from turnwise.reports.measured import Measured, Outcomes, is_change
 
-Verdict = Literal["holds", "fails", "undecided", "not_run"]
+Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
+Z95 = 1.959964  # 97.5 % quantile of the normal distribution
 DIGITS = 9  # decimals of an interval's ends, so that rounding errors decide nothing
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Runs = Mapping[int, Measured]  # runs of one row by seed
@@ -20,7 +22,10 @@ Paired = Callable[[Outcomes, Outcomes], Estimate]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A claim and its verdict in our runs. ``difference`` is above - below in the metric's unit, without the margin."""
+    """A claim and its verdict in our runs. ``difference`` is above - below in the metric's unit, without the margin.
+
+    ``untestable``: a precondition of the claim is false here, so that its runs neither support nor refute it.
+    """
 
     claim: Comparison
     metric: str
@@ -34,6 +39,12 @@ class Decision:
     cannot: bool = False  # whether it is not run because it cannot be
     sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> its seeds that have the metric
     one_seed: bool = False  # whether a trained side has a single seed, so that other seeds may differ
+    by_seed: tuple[float, ...] = ()  # above - below, in the order of ``seeds``
+    task_error: float | None = (
+        None  # standard error of the difference over tasks, from the width of its bootstrap interval
+    )
+    effect: float | None = None  # the advantage that planned seeds are to tell from none
+    beside: Decision | None = None  # the same claim under the other decoding
 
 
 def decide(
@@ -43,8 +54,9 @@ def decide(
     over_seeds: Interval,
     over_tasks: Paired,
     untrained: Collection[str] = (),
+    least: float | None = None,
 ) -> Decision:
-    """Decides a claim from finished runs.
+    """Decides a claim from finished runs. ``least`` is the least advantage that counts as one (:func:`settled`).
 
     Two intervals are used: Student's t over seeds for the variation between seeds, and a paired bootstrap over tasks (if the runs
     hold outcomes of single tasks) for the variation between tasks. The decision uses the smaller of the two lower ends and the
@@ -73,27 +85,42 @@ def decide(
     highs = [e.high for e in estimates if e.high is not None]
     tasks = int(getattr(single, "n", 0)) if single is not None else 0
     mean = sum(differences) / len(differences) * (-1 if flipped else 1)
-    found = replace(found, difference=mean, tasks=tasks)
+    signed = tuple(-one if flipped else one for one in differences)
+    width = None if single is None or single.low is None or single.high is None else single.high - single.low
+    found = replace(
+        found, difference=mean, tasks=tasks, by_seed=signed, task_error=None if width is None else width / (2 * Z95)
+    )
     if not lows or not highs:
         return replace(found, verdict="undecided", why="one seed, and no single outcomes")
     ends = (-max(highs), -min(lows)) if flipped else (min(lows), max(highs))
     low, high = (round(end, DIGITS) + 0.0 for end in ends)
-    return replace(found, verdict=settled(low, high, claim.margin), low=low, high=high)
+    verdict = settled(low, high, claim.margin, least)
+    why = f"no advantage of {least:g}" if verdict == "fails" and high >= claim.margin else ""
+    return replace(found, verdict=verdict, low=low, high=high, why=why)
 
 
-def settled(low: float, high: float, margin: float) -> Verdict:
-    """Returns the verdict on the claim that a difference with this interval is more than ``margin``."""
-    return "holds" if low > margin else "fails" if high < margin else "undecided"
+def settled(low: float, high: float, margin: float, least: float | None = None) -> Verdict:
+    """Returns the verdict on the claim that a difference with this interval is more than ``margin``.
+
+    A claim without a margin of its own also fails if the interval lies below ``least``, the least advantage that counts as one.
+    """
+    if low > margin:
+        return "holds"
+    bar = least if least is not None and margin == 0 else margin
+    return "fails" if high < bar else "undecided"
 
 
 def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
-    """Returns the verdict of an entry: it fails if a claim fails, and holds if every claim that can be run here holds.
+    """Returns the verdict of an entry: it fails if a claim fails, and holds if every claim that can be tested here holds.
 
-    Claims that are not the paper's, and claims whose rows cannot be run at this scale, do not count. The entry is undecided if a
-    claim could be run but was not.
+    Claims that are not the paper's, claims whose rows cannot be run at this scale, and untestable claims do not count; an entry
+    that has no others is untestable, or not run. The entry is undecided if a claim could be run but was not.
     """
     counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
     verdicts = {decision.verdict for decision in counted}
+    if "untestable" in verdicts and verdicts <= {"untestable", "not_run"}:
+        return "untestable"
+    verdicts -= {"untestable"}
     if verdicts <= {"not_run"}:
         return "not_run"
     if "fails" in verdicts:
@@ -113,31 +140,29 @@ def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
 def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
     """Decides a claim from the JSON of ``scripts/gate_report.py``; ``{}`` in the metric is replaced by the row.
 
-    Two numbers differ if their own 95 % intervals do not overlap, which is stricter than a 95 % interval of the difference. A
-    number without an interval decides nothing.
+    The interval of a difference is found from both numbers' own, as if they came from different groups (``difference``). Numbers
+    of the same groups have metrics of their own for this (``over_base``, ``over_tau``, ``over_d``, ``below_oracle``,
+    ``over_random``). A number without an interval decides nothing.
     """
     if report is None:
         return Decision(claim, metric, "not_run", why="no groups are recorded")
     ends = [_interval(side, metric, report) for side in (claim.above, claim.below)]
     if any(end is None for end in ends):
         return Decision(claim, metric, "not_run", why=f"{metric} is not in these groups")
-    (above, a_low, a_high), (below, b_low, b_high) = (end for end in ends if end is not None)
-    difference = above - below
-    if a_low is None or a_high is None or b_low is None or b_high is None:
-        return Decision(claim, metric, "undecided", difference, why="no interval")
-    low, high = (round(end, DIGITS) + 0.0 for end in (a_low - b_high, a_high - b_low))
-    return Decision(claim, metric, settled(low, high, claim.margin), difference, low, high)
+    above, below = (end for end in ends if end is not None)
+    if (interval := difference(above, below)) is None:
+        return Decision(claim, metric, "undecided", above[0] - below[0], why="no interval")
+    low, high = (round(end, DIGITS) + 0.0 for end in interval)
+    return Decision(claim, metric, settled(low, high, claim.margin), above[0] - below[0], low, high)
 
 
-def _interval(
-    side: str | float, metric: str, report: Mapping[str, Any]
-) -> tuple[float, float | None, float | None] | None:
+def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Bounded | None:
     if not isinstance(side, str):
         return side, side, side
     return recorded(report, metric.replace("{}", side))
 
 
-def recorded(report: Mapping[str, Any] | None, path: str) -> tuple[float, float | None, float | None] | None:
+def recorded(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
     """Returns a number of the gate report with its 95 % interval, if it has one, or None if there is no such number."""
     *heads, last = path.split("/")
     node: Any = report

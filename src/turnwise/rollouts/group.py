@@ -53,6 +53,8 @@ class Group:
             await self._all(first)
         self._first = False
         if self.tree.turns and not self.tree.stopped:
+            self.tree.stopped = self.gate.at_end(self.tree)
+        if self.tree.turns and not self.tree.stopped:
             if not self.schedule.repeats:
                 in_order(self.tree, first)
             branches = await self.expand(self)

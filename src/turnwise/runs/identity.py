@@ -42,6 +42,7 @@ _AS_BEFORE = {
     "rollout.staleness": 0,
     "engine.schedule": "rounds",
     "update.steps": 1,
+    "eval.seed": 0,
     "data.held_out": 0.1,
     "data.similarity": 0.8,
     "data.word_overlap": 0.1,
@@ -50,6 +51,8 @@ _AS_BEFORE = {
     "states.refresh_window": 3,
     "states.refresh_gap": 6,
     "states.refresh_most": 4,
+    "env.verifier": "oracle",
+    **{f"env.worlds.{name}.verifier": "oracle" for name in ("household", "bfcl", "apibank", "search")},
 }
 # evaluation during training does not change what is trained, so every value is hashed as "never"
 _AS_IF = {"eval.every": 0}

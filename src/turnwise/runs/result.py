@@ -145,6 +145,7 @@ class Result(_Part):
     gate: dict[str, float] = {}  # groups stopped and what that saved; empty without a gate
     warnings: list[str] = []  # problems during training, with the likely cause
     verifier: dict[str, dict[str, Any]] = {}  # domain -> counts of the verifier's verdicts; empty without a verifier
+    pivots: dict[str, int | float] = {}  # of the profile before training (docs/metrics.md); empty without one
     config_hash: str = ""
     commit: str = ""
     versions: dict[str, str] = {}

@@ -25,6 +25,7 @@ def branch_metrics(experience: Experience) -> dict[str, float]:
     trees = experience.trees
     metrics: dict[str, float] = {"train/states_skipped": experience.skipped}
     if trees:
+        metrics["train/states_active"] = len(trees) / (len(trees) + experience.skipped)
         metrics["train/roots_per_group"] = sum(len(tree.children()[-1]) for tree in trees) / len(trees)
     placed = [place for tree in trees for place in branches(tree)]
     metrics["train/continuations"] = len(placed)

@@ -25,11 +25,13 @@ class Chosen(NamedTuple):
     Attributes:
         verdicts: counts of the verifiers' verdicts on the profile, by domain; empty without a profile.
         reprofile: None where the rule chooses once.
+        pivots: entries ``pivots.*`` of the run's result; empty without a profile.
     """
 
     states: Sequence[State]
     verdicts: Mapping[str, float] = {}
     reprofile: Reprofile | None = None
+    pivots: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,11 @@ class Choice:
             return Chosen(rule.select(self.candidates, {}))
         profiles, kept = self.profiled()
         verdicts = count_profile(profiles, self.candidates)
+        pivots = summarise(profiles.values()).result(len(kept))
         if rule.reprofile is None:
-            return Chosen(kept, verdicts)
+            return Chosen(kept, verdicts, pivots=pivots)
         of_run = (self, settings.rollout, settings.seed, self.phases.log)
-        return Chosen(kept, verdicts, Reprofile(rule.reprofile, self.candidates, kept, *of_run))
+        return Chosen(kept, verdicts, Reprofile(rule.reprofile, self.candidates, kept, *of_run), pivots)
 
     def __call__(self, number: int) -> Sequence[State]:
         """The states that are kept after profile ``number``: 0 before training, then as often as the rule chooses anew."""

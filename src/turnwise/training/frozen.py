@@ -45,6 +45,11 @@ class Shadow(Gate):
             self.cut.add(tree.state.id)
         return False
 
+    def at_end(self, tree: RolloutTree) -> bool:
+        if tree.state.id not in self.cut and self.gate.at_end(tree):
+            self.cut.add(tree.state.id)
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Frozen:

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.engines.engine import Sampling
+from turnwise.evaluation.fresh import fresh_tasks
 from turnwise.evaluation.skills import SKILLS
 from turnwise.evaluation.suites import Evaluation, answer_skills, play_suite, play_tasks
 from turnwise.rollouts.play import Player
@@ -68,7 +69,10 @@ class Measure:
             found.replies = self.distributed.gather(replies)
         tasks: list[Task] = []
         if self.candidates.plays:
-            tasks = [*environment.tasks("seen", settings.tasks - half), *environment.tasks("unseen", half)]
+            split = {"seen": settings.tasks - half, "unseen": half}
+            tasks = [
+                task for name, count in split.items() for task in fresh_tasks(environment, name, count, settings.seed)
+            ]
         tasks = self.distributed.share(tasks)
         ways = [("sampled", sampling, settings.attempts), ("greedy", Sampling(0, max_tokens=sampling.max_tokens), 1)]
         for mode, how, attempts in ways:
@@ -78,10 +82,14 @@ class Measure:
                 found.episodes += self.distributed.gather(played)
         if settings.items:
             engine, suites = self.player.engine, self.distributed.share(list(SKILLS))
-            answers = answer_skills(engine, self.policy.chat, settings.items, seed=0, suites=suites, on_done=advance)
+            answers = answer_skills(
+                engine, self.policy.chat, settings.items, seed=settings.seed, suites=suites, on_done=advance
+            )
             for name in self.distributed.share(list(settings.suites or {})):
                 other = (settings.suites or {})[name]
-                answers += play_suite(self.player, self.policy.chat, name, other, settings.items, on_done=advance)
+                answers += play_suite(
+                    self.player, self.policy.chat, name, other, settings.items, settings.seed, on_done=advance
+                )
             found.answers = self.distributed.gather(answers)
         return found
 

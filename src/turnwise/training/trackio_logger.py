@@ -46,7 +46,8 @@ class Trackio(Logger):
             import trackio  # an extra
         except ImportError as error:
             raise InputError(
-                f"logger=trackio needs trackio ({error}): pip install --no-deps -r requirements-trackio.txt"
+                f"logger=trackio needs trackio ({error}): `make trackio` installs it "
+                "(pip install --no-deps -r requirements-trackio.txt)"
             ) from error
         named = [variable for variable in ELSEWHERE if os.environ.get(variable)]
         if space is None and named:

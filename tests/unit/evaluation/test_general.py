@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-
-pytest.importorskip("lm_eval")
-
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.errors import InputError
@@ -69,6 +66,7 @@ def by_hand(model: Any, tokenizer: Any) -> float:
     return right / len(QUESTIONS)
 
 
+@pytest.mark.extra("lmeval")
 @pytest.mark.slow
 def test_scores_are_those_of_the_models_own_log_probs_and_reports_read_them(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -14,6 +14,8 @@ from turnwise.evaluation.stats import (
     paired_difference,
     paired_mean_difference,
     pass_at_k,
+    seeds_for,
+    tasks_factor,
     wilson,
 )
 
@@ -161,3 +163,30 @@ def test_suites_must_agree():
 
 def _by_task(scores):
     return {task: [float(score)] for task, score in enumerate(scores)}
+
+
+def test_seeds_for_a_t_test() -> None:
+    """Against tables of the one-sample t test (two-sided, 5 %): 34 for an effect of half a standard deviation, 10 for one."""
+    spread = [-1.0, 0.0, 1.0]  # standard deviation 1
+    assert [seeds_for(spread, effect) for effect in (0.5, 1.0)] == [34, 10]
+    assert seeds_for(spread, 1.0, power=0.9) == 13
+    assert seeds_for([2.0, 2.0], 1.0) == 2 and seeds_for([1.0], 1.0) is None
+    assert seeds_for([0.0, 100.0], 0.01) is None  # more than anybody runs
+    with pytest.raises(ValueError, match="effect"):
+        seeds_for(spread, 0.0)
+
+
+def test_power_of_the_seeds_that_are_planned() -> None:
+    """Simulated: of normal differences with the planned number of seeds, eighty in a hundred intervals are clear of zero."""
+    n = seeds_for([-3.0, 0.0, 3.0], 2.5)
+    assert n is not None
+    drawn = np.random.default_rng(0).normal(2.5, 3.0, size=(4000, n))
+    clear = np.mean([(mean_interval(list(one)).low or 0.0) > 0 for one in drawn])
+    assert 0.79 < clear < 0.85
+
+
+def test_tasks_grow_with_the_square_of_the_error() -> None:
+    assert tasks_factor(1.0, 1.959964 + 0.841621) == pytest.approx(1.0, abs=1e-6)
+    assert tasks_factor(2.0, 1.959964 + 0.841621) == pytest.approx(4.0, abs=1e-6)
+    with pytest.raises(ValueError, match="effect"):
+        tasks_factor(1.0, 0.0)

@@ -31,7 +31,7 @@ def test_a_suite_is_played_greedily_beside_the_environment_of_the_run() -> None:
     world: Any = SearchEnv("tiny", countries=4)
     player = Player(engine, world, chat, Sampling(max_tokens=8), max_turns=1)
     suite = HouseholdEnv(horizon=3)
-    first, again = (play_suite(player, chat, "chores", suite, 3) for _ in range(2))
+    first, again = (play_suite(player, chat, "chores", suite, 3, 0) for _ in range(2))
     assert first == again and player.environment is world and player.tally.turns == 0
     assert [answer.item for answer in first] == [f"chores/{task.id}" for task in suite.tasks("seen", 3)]
     assert all(answer.suite == "chores" and answer.score in (0, 1) and answer.answer for answer in first)
@@ -46,9 +46,9 @@ def test_only_items_of_both_sides_are_compared() -> None:
     assert out_of_domain(told(a=1), told(b=1)) == {}
 
 
+@pytest.mark.extra("reasoning_gym")
 @pytest.mark.parametrize("name", ["chain_sum", "number_sequence", "letter_counting"])
 def test_the_suites_of_reasoning_are_environments(name: str) -> None:
-    pytest.importorskip("reasoning_gym", reason="eval=reasoning needs make reasoning_gym")
     cfg = compose_config(["method=grpo", "eval=reasoning"], CONF)
     check_config(cfg)
     assert [task.subset for task in build(cfg, "eval").suites[name].tasks("seen", 4)] == [name] * 4

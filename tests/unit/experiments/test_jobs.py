@@ -80,13 +80,43 @@ def test_a_row_starts_from_one_that_started_from_another(conf: Path) -> None:
     assert job_of(paper, "last", 0).begin == "policy.start='outputs/p/tab1/then/scale=paper/seed${seed}/adapter'"
 
 
-def test_a_row_starts_from_the_runs_of_another_file(conf: Path) -> None:
+def test_a_row_may_start_at_one_scale_from_the_runs_of_another_file(conf: Path) -> None:
     path = conf / "sweep" / "p_fig1.yaml"
     path.write_text(
-        path.read_text() + "  first: {same: p_tab1/ours}\n  then: {overrides: method=grpo, starts: first}\n"
+        path.read_text() + "  start: {same: p_tab1/ours}\n  after: {overrides: method=grpo, starts_at: {tiny: start}}\n"
     )
-    then = job_of(ask(["sweep=p_fig1"], conf), "then", 0)
-    assert then.starts == "p/tab1/ours" and then.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
+    tiny, paper = (job_of(ask(["sweep=p_fig1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
+    assert tiny.starts == "p/tab1/ours" and tiny.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
+    assert paper.starts is paper.begin is None
+    assert [job.name for job in jobs(ask(["sweep=p_fig1", "rows=start,after", "seed=0"], conf))] == [
+        "p/tab1/ours",
+        "p/fig1/after",
+    ]
+
+
+def test_all_seeds_may_start_from_one_run(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    after = "  after: {overrides: method=grpo, starts: ours}\ndirections:"
+    path.write_text(path.read_text().replace("directions:", after) + "start_seed: 100\n")
+    found = jobs(ask(["sweep=p_tab1", "rows=ours,after", "seed=0,1"], conf))
+    assert [(job.row, job.seed) for job in found] == [("ours", 100), ("after", 0), ("after", 1)]
+    begins = [(job.begin, job.start_seed) for job in found[1:]]
+    assert begins == [("policy.start='outputs/p/tab1/ours/seed100/adapter'", 100)] * 2
+    other = conf / "sweep" / "p_fig1.yaml"
+    other.write_text(other.read_text() + "  start: {same: p_tab1/ours}\n")
+    assert [job.seed for job in jobs(ask(["sweep=p_fig1", "rows=start", "seed=0,1"], conf))] == [100]
+
+
+def test_a_row_may_start_from_another_at_one_scale_only(conf: Path) -> None:
+    path = conf / "sweep" / "p_tab1.yaml"
+    after = "  after: {overrides: method=toolrl, starts_at: {tiny: ours}}\ndirections:"
+    path.write_text(path.read_text().replace("directions:", after))
+    tiny, paper = (job_of(ask(["sweep=p_tab1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper"))
+    assert tiny.starts == "p/tab1/ours" and tiny.begin in tiny.overrides
+    assert paper.starts is None and paper.begin is None
+    path.write_text(path.read_text().replace("starts_at: {tiny: ours}", "starts_at: {tiny: nothing}"))
+    with pytest.raises(InputError, match=r"rows\.after\.starts"):
+        ask(["sweep=p_tab1"], conf)
 
 
 @pytest.mark.parametrize("same", ["p_tab1/nothing", "p_fig1/loop"])

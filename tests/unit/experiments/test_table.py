@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from turnwise.errors import InputError
-from turnwise.experiments.table import Comparison, comparison, find_sweep, read_sweep
+from turnwise.experiments.claims import Comparison, comparison
+from turnwise.experiments.table import find_sweep, read_sweep
 
 ROWS = dict.fromkeys(["a", "b", "0.12"])
 
@@ -99,4 +100,38 @@ def test_a_column_may_be_another_metric_at_one_scale(tmp_path: Path) -> None:
     assert sweep.of_scale("paper").columns == {"a": "in_domain.after", "b": "ood.after"}
     path.write_text(text + "columns_at: {paper: {c: ood.after}}\n")
     with pytest.raises(InputError, match=r"columns_at\.paper: c is not one of the columns"):
+        read_sweep(path)
+
+
+def test_the_least_advantage_is_no_more_than_the_papers(tmp_path: Path) -> None:
+    path = tmp_path / "p_tab1.yaml"
+    path.write_text(
+        """
+paper: P
+entry: Table 1
+title: Table 1
+columns: {one: in_domain.after, two: in_domain.after, ratio: train/effective_groups}
+rows:
+  a: {overrides: method=sft, numbers: {one: 10, two: 20, ratio: 40}}
+  b: {overrides: method=grpo, numbers: {one: 11, two: 20.5, ratio: 60}}
+  c: {overrides: method=awpo, numbers: {one: 30}}
+directions:
+  in_domain.after: [b > a, c > a, a > b]
+  train/effective_groups: [b > a]
+least: {in_domain.after: 2, train/effective_groups: 0.05}
+"""
+    )
+    sweep = read_sweep(path)
+    ba, ca, ab = sweep.claims("in_domain.after")
+    found = [sweep.least_advantage(one, "in_domain.after") for one in (ba, ca, ab)]
+    assert found == [
+        0.75,
+        2,
+        2,
+    ]  # mean of 1 and 0.5; 20 in the one column that both have; the paper's points the other way
+    (ratio,) = sweep.claims("train/effective_groups")
+    assert sweep.least_advantage(ratio, "train/effective_groups") == 0.05  # the paper's is in percent
+    assert sweep.paper_difference(ratio, "train/effective_groups") is None
+    path.write_text(path.read_text().replace("least: {in_domain.after: 2", "least: {in_domain.before: 2"))
+    with pytest.raises(InputError, match="least"):
         read_sweep(path)

@@ -42,7 +42,7 @@ def test_rows_of_a_sweep_that_cannot_run_are_planned_all_the_same(script, capsys
     assert set(found["rows"]) == {"react", "grpo"} == set(found["cannot"])
     assert found["rows"]["grpo"]["parameters"] == pytest.approx(3.21e9, rel=2e-3)
     hours = sum(row["gpu_hours"]["total"] for row in found["rows"].values())
-    assert found["gpu_hours"] == pytest.approx(3 * hours)  # three seeds
+    assert found["gpu_hours"] == pytest.approx(found["seeds"] * hours) and found["seeds"] > 1
     assert "HotpotQA" in printed and "HF_TOKEN" in printed
     assert found["rows"]["grpo"]["to_do"] == ["models"]
     assert all("docs/cluster.md#questions" in reason for reason in found["cannot"].values())
@@ -53,8 +53,8 @@ def test_rows_of_a_sweep_that_cannot_run_are_planned_all_the_same(script, capsys
 def test_an_entry_computed_from_groups_is_planned_as_the_sweep_that_records_them(script, capsys) -> None:
     assert script.main(["sweep=selective_tab1", "rows=0.12"]) == 0
     found = last_line(capsys.readouterr().out)
-    assert found["sweep"] == "selective_buffer" and found["seeds"] == 4
-    assert set(found["rows"]) == {"never", "gated"} and found["cannot"] == {}
+    assert found["sweep"] == "selective_buffer" and found["seeds"] == 8
+    assert set(found["rows"]) == {"start", "never", "gated"} and found["cannot"] == {}
 
 
 @pytest.mark.parametrize(
@@ -144,3 +144,17 @@ def test_a_picture_is_of_one_row(script, capsys, tmp_path) -> None:
     assert script.main([*SIMULATED, "--picture", str(tmp_path / "busy.svg" / "no.svg")]) == 2
     assert "cannot be written" in capsys.readouterr().err
     assert "method=selective" in (tmp_path / "busy.svg").read_text()
+
+
+def test_seeds_that_the_claims_of_a_sweep_take(script, capsys) -> None:
+    assert script.main(["sweep=pivotrl_tab4", "power=0.8", f"outputs={ROOT / 'results'}"]) == 0
+    found = last_line(capsys.readouterr().out)
+    assert found["power"] == 0.8
+    (one,) = [claim for claim in found["claims"] if claim["claim"] == "sft > base"]
+    assert one["effect"] > 0 and one["seeds"] >= 2 and one["tasks"] >= 2
+
+
+@pytest.mark.parametrize("words", [["sweep=pivotrl_tab4", "power=80"], ["method=sft", "power=0.8"]])
+def test_a_power_that_is_none_is_refused(script, capsys, words: list[str]) -> None:
+    assert script.main([*words, f"outputs={ROOT / 'results'}"]) == 2
+    assert "power=" in capsys.readouterr().err

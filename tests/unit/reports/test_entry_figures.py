@@ -206,4 +206,4 @@ def test_options_may_stand_anywhere(
         script.main(["summary", "--json", "--markdown", str(page), *brief, f"outputs={tmp_path / 'outputs'}"])
         assert page.read_text().count("\n### ") + page.read_text().startswith("### ") == count
     last = capsys.readouterr().out.splitlines()[-1]
-    assert json.loads(last) == {"P": {"holds": 0, "fails": 0, "undecided": 1, "not_run": 0}}
+    assert json.loads(last) == {"P": {"holds": 0, "fails": 0, "undecided": 1, "untestable": 0, "not_run": 0}}

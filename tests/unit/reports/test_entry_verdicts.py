@@ -13,9 +13,10 @@ from tests.unit.reports.test_verdict import SWEEP, save
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.jobs import ask
+from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.measured import Measured
-from turnwise.reports.summary import as_json, counted, read_entry
+from turnwise.reports.summary import counted, read_entry
 from turnwise.reports.tables import to_markdown
 from turnwise.reports.verdict import Decision, entry_verdict
 
@@ -34,7 +35,7 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
         return read_entry(ask(["sweep=p_tab1"], conf), [outputs], mean_interval, paired_mean_difference, None)
 
     assert entry().verdict == "not_run"
-    assert counted([entry()]) == {"P": {"holds": 0, "fails": 0, "undecided": 0, "not_run": 1}}
+    assert counted([entry()]) == {"P": {"holds": 0, "fails": 0, "undecided": 0, "untestable": 0, "not_run": 1}}
     for seed in range(3):
         save(outputs / f"p/tab1/base/seed{seed}", [0] * 40)
     assert entry().verdict == "not_run"  # the other side is missing
@@ -214,8 +215,15 @@ def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: st
 
 def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, conf: Path) -> None:
     for row, more in (
-        ("base", {"seconds": {"rollouts": 5.0}}),
-        ("ours", {"seconds": {"rollouts": 5.0, "profile": 7.0}, "verifier": {"toy": {"profile": {"judged": 40}}}}),
+        ("base", {"seconds": {"rollouts": 5.0}, "cpu_seconds": 4.0}),
+        (
+            "ours",
+            {
+                "seconds": {"rollouts": 5.0, "profile": 7.0},
+                "cpu_seconds": 4.0,
+                "verifier": {"toy": {"profile": {"judged": 40}}},
+            },
+        ),
     ):
         folder = tmp_path / f"outputs/p/tab1/{row}/seed0"
         save(folder, [2] * 4)
@@ -223,12 +231,15 @@ def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, con
         (folder / "result.json").write_text(json.dumps({**result, **more}))
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
     text = to_markdown(entry_tables(found, mean_interval))
-    assert "| Ours | 0 | 100 | 0 | - | - | 40 | - | 7 | - |" in text
-    assert "| Base | 0 | 100 | 0 | - | - | - | - | - | - |" in text
+    assert "| Ours | 0 | 100 | 0 | - | 4 | 40 | - | 7 | - |" in text
+    assert "| Base | 0 | 100 | 0 | - | 4 | - | - | - | - |" in text
     assert "did not write down a profile's CPU seconds: Ours." in text
     base, ours = (found.rows[row][0] for row in ("base", "ours"))
-    assert (base.value("sampled_turns"), base.value("sampling_seconds")) == (100, 5)
-    assert (ours.value("sampled_turns"), ours.value("sampling_seconds")) == (140, 12)
+    assert (base.value("sampled_turns"), base.value("sampled_cpu_seconds")) == (100, 4)
+    assert (ours.value("sampled_turns"), ours.value("sampled_cpu_seconds")) == (
+        140,
+        None,
+    )  # the profile's are not known
     assert ours.value("in_domain.delta / sampled_turns") == pytest.approx(50 / 140)
 
     def other(**of) -> Measured:
@@ -236,9 +247,8 @@ def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, con
 
     assert other(profile_turns=41).value("sampled_turns") == 141  # what was counted goes before
     silent = other(verifier={})  # a profile of which nothing tells but its seconds
-    assert silent.value("sampled_turns") is None and silent.value("sampling_seconds") == 12
-    elsewhere = other(seconds={"rollouts": 5.0})  # made by an earlier start
-    assert elsewhere.value("sampled_turns") == 140 and elsewhere.value("sampling_seconds") is None
+    assert silent.value("sampled_turns") is None and silent.value("sampled_cpu_seconds") is None
+    assert other(profile_cpu_seconds=3.0).value("sampled_cpu_seconds") == 7
     (ours.folder / "metrics.jsonl").write_text('{"phase": "train", "states/profiles": 2}\n')
     assert other().value("sampled_turns") is None  # of two profiles one was counted
 

@@ -21,6 +21,7 @@ from turnwise.errors import InputError
 from turnwise.reports.inspect_log import evaluations, training_rollouts, write_logs
 
 ROOT = Path(__file__).parents[3]
+needs_it = pytest.mark.extra("inspect")
 
 
 def written(path: Path, *rows: dict[str, Any]) -> Path:
@@ -65,8 +66,10 @@ def test_a_rollout_is_a_path_of_the_tree(run: Path) -> None:
     assert list(flat[0].scores) == ["total", "functional"]
 
 
+@needs_it
 def test_inspect_reads_them_back(run: Path, tmp_path: Path) -> None:
-    log_module = pytest.importorskip("inspect_ai.log")
+    from inspect_ai import log as log_module
+
     paths = write_logs(run, tmp_path / "logs")
     logs = {log.eval.task: log for log in map(log_module.read_eval_log, map(str, paths))}
     assert set(logs) == {"rollouts", "base-greedy", "after-greedy", "after-skills"}
@@ -94,8 +97,10 @@ def test_inspect_reads_them_back(run: Path, tmp_path: Path) -> None:
         assert log_module.read_eval_log(str(path)).samples
 
 
+@needs_it
 def test_an_unfinished_run_has_logs_too(run: Path, tmp_path: Path) -> None:
-    log_module = pytest.importorskip("inspect_ai.log")
+    from inspect_ai import log as log_module
+
     finished = write_logs(run, tmp_path / "logs")
     (run / "result.json").rename(tmp_path / "result.json")
     paths = write_logs(run, tmp_path / "logs", "json")
@@ -107,9 +112,9 @@ def test_an_unfinished_run_has_logs_too(run: Path, tmp_path: Path) -> None:
     assert log_module.read_eval_log(str(finished[0])).status == "success"
 
 
+@needs_it
 @pytest.mark.slow
 def test_the_viewer_serves_them(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("inspect_ai._view.fastapi_server")
     write_logs(run, tmp_path / "logs")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -159,13 +164,15 @@ def test_a_damaged_line_is_named(run: Path, line: str, named: str) -> None:
     assert "train.jsonl:4" in str(caught.value)
 
 
-def test_what_holds_no_texts_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as without:
-        without.setitem(sys.modules, "inspect_ai.log", None)
-        with pytest.raises(InputError, match=r"requirements-inspect\.txt"):
-            write_logs(run, tmp_path / "logs")
+def test_a_missing_package_is_told_with_the_remedy(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
+    with pytest.raises(InputError, match=r"requirements-inspect\.txt"):
+        write_logs(run, tmp_path / "logs")
     assert (ROOT / "requirements-inspect.txt").is_file()
-    pytest.importorskip("inspect_ai.log")
+
+
+@needs_it
+def test_what_holds_no_texts_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such run"):
         write_logs(tmp_path / "nowhere", tmp_path / "logs")
     for path in (*(run / "rollouts").iterdir(), *(run / "evaluation").iterdir()):
@@ -174,8 +181,8 @@ def test_what_holds_no_texts_is_refused(run: Path, tmp_path: Path, monkeypatch: 
         write_logs(run, tmp_path / "logs")
 
 
+@needs_it
 def test_the_program_says_what_it_wrote(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("inspect_ai.log")
     spec = importlib.util.spec_from_file_location("export_inspect", ROOT / "scripts" / "export_inspect.py")
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)

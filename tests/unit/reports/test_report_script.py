@@ -27,7 +27,7 @@ def runs(tmp_path, make):
     for seed in range(2):
         folder = tmp_path / "outputs" / f"seed{seed}"
         folder.mkdir(parents=True)
-        raw = make.result(seed=seed, shift=seed, name="pivotrl/tab1/pivotrl")
+        raw = make.result(seed=seed, shift=seed, name="pivotrl/tab4/full")
         (folder / "result.json").write_text(json.dumps(raw))
     return tmp_path / "outputs"
 
@@ -122,7 +122,7 @@ def test_the_page_of_a_kept_run_is_made_again(script, tmp_path, make, capsys):
 
 
 def test_a_sweep_of_other_runs_is_noted(script, runs, capsys):
-    assert script.main([str(runs), "--paper", str(ROOT / "conf" / "sweep" / "pivotrl_tab4.yaml")]) == 0
+    assert script.main([str(runs), "--paper", str(ROOT / "conf" / "sweep" / "awpo_tab4.yaml")]) == 0
     assert "none of these runs is a row of it" in " ".join(capsys.readouterr().out.split())
 
 
@@ -157,16 +157,16 @@ def test_seeds_and_folders_that_are_not_there_are_told(script, runs, tmp_path, c
 
 
 def test_a_seed_beside_one_that_is_there_is_told_too(script, make, tmp_path, capsys):
-    folder = tmp_path / "outputs" / "pivotrl" / "tab1" / "pivotrl" / "seed0"
+    folder = tmp_path / "outputs" / "pivotrl" / "tab1" / "pivotrl_swe" / "seed0"
     folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl")))
-    asked = ("sweep=pivotrl_tab1", "rows=pivotrl", f"outputs={tmp_path / 'outputs'}")
+    (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl_swe")))
+    asked = ("sweep=pivotrl_tab1", "rows=pivotrl_swe", f"outputs={tmp_path / 'outputs'}")
     assert "seed=7: no finished run" in refused(script, capsys, *asked, "seed=0,7")
     assert script.main([*asked, "seed=0", "--json"]) == 0
     *_, entry, counts = capsys.readouterr().out.splitlines()
-    assert json.loads(counts) == {"PivotRL": {"holds": 0, "fails": 0, "undecided": 0, "not_run": 1}}
+    assert json.loads(counts) == {"PivotRL": {"holds": 0, "fails": 0, "undecided": 0, "untestable": 0, "not_run": 1}}
     (changed,) = json.loads(entry)["changed"]  # the hash of a run that was made up
-    assert (changed["row"], changed["seed"], changed["kept"]) == ("pivotrl", 0, "9f2c41d7a0b3")
+    assert (changed["row"], changed["seed"], changed["kept"]) == ("pivotrl_swe", 0, "9f2c41d7a0b3")
 
 
 def test_one_help_tells_of_every_form(script, capsys):
@@ -178,3 +178,11 @@ def test_one_help_tells_of_every_form(script, capsys):
         assert word in told
     for option in ("--json", "--brief", "--paper", "--against", "--rebuild", "--figure", "--section", "--latex"):
         assert option in told
+
+
+def test_a_summary_of_one_paper(script, capsys, tmp_path):
+    outputs = f"outputs={tmp_path}"
+    assert script.main(["summary", "paper=awpo", outputs, "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out.splitlines()[-1])) == {"AWPO"}
+    assert "there are awpo, pivotrl" in refused(script, capsys, "summary", "paper=awp", outputs)
+    assert "goes with summary" in refused(script, capsys, "sweep=awpo_tab2", "paper=awpo", outputs)

@@ -9,7 +9,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.table import comparison
+from turnwise.experiments.claims import comparison
 from turnwise.reports.measured import Measured
 from turnwise.reports.verdict import decide, decide_gate, settled
 from turnwise.runs.result import read_result
@@ -135,23 +135,43 @@ def test_settled() -> None:
     ]  # fmt: skip
 
 
-def test_a_gates_numbers_are_told_apart_by_their_own_intervals() -> None:
+def test_a_gates_numbers_are_told_apart_by_the_interval_of_their_difference() -> None:
     report = {
         "t1": {
             "0.12": {"precision": 0.8, "precision_ci95": [0.6, 0.9], "cut": 21},
             "0.30": {"precision": 0.4, "precision_ci95": [0.3, 0.5], "cut": 60},
+            "0.40": {"precision": 0.55, "precision_ci95": [0.45, 0.65]},
+            "0.50": {"precision": 0.62, "precision_ci95": [0.5, 0.7]},
         },
         "tier1": {"saved_pct": 13.0, "ci95": [7.0, 19.0], "precision": 0.9},
     }
-    rows = dict.fromkeys(["0.12", "0.30", "0.99", "tier1"])
+    rows = dict.fromkeys(["0.12", "0.30", "0.40", "0.50", "0.99", "tier1"])
 
     def verdict(text: str, metric: str) -> str:
         return decide_gate(comparison(text, rows), metric, report).verdict
 
     assert verdict("0.12 > 0.30", "t1/{}/precision") == "holds"
     assert verdict("0.30 > 0.12", "t1/{}/precision") == "fails"
+    assert verdict("0.12 > 0.40", "t1/{}/precision") == "holds"  # their intervals meet, but 0.25 > sqrt(0.2^2 + 0.1^2)
+    assert verdict("0.12 > 0.50", "t1/{}/precision") == "undecided"
     assert verdict("0.12 > 0.7", "t1/{}/precision") == "undecided"
     assert verdict("0.12 > 0.30", "t1/{}/cut") == "undecided"  # no interval
     assert verdict("0.12 > 0.99", "t1/{}/precision") == "not_run"
     assert verdict("tier1 > 0", "{}/saved_pct") == "holds"
     assert decide_gate(comparison("tier1 > 0", rows), "{}/saved_pct", None).verdict == "not_run"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "least", "verdict"),
+    [
+        (0.1, 1.0, 0, 2.0, "holds"),  # clear of zero, however small
+        (-1.0, 1.9, 0, 2.0, "fails"),  # level: no advantage of two points
+        (-1.0, 2.0, 0, 2.0, "undecided"),
+        (-1.0, 1.9, 0, None, "undecided"),
+        (-3.0, -0.1, 0, 2.0, "fails"),
+        (-1.5, 1.0, -2, 2.0, "holds"),  # a claim with a margin of its own has no other
+        (-2.5, 1.0, -2, 2.0, "undecided"),
+    ],
+)
+def test_the_least_advantage_that_counts(low, high, margin, least, verdict) -> None:
+    assert settled(low, high, margin, least) == verdict

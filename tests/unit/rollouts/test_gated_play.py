@@ -99,6 +99,17 @@ def test_one_group_is_stopped_where_it_stood_and_its_turns_are_saved(arms) -> No
     assert whole - part == len(free[cut].turns) - len(gated[cut].turns) > 0
 
 
+def test_groups_that_are_over_by_the_step_are_played_alike_and_leave_the_update(player, states, arms) -> None:
+    free, _, whole, _, _ = arms
+    kept, turns = play(player, states, Divergence(k=HORIZON, threshold=1.0))
+    gone, same = play(player, states, Divergence(k=HORIZON, threshold=1.0, over=True))
+    assert turns == same == whole and not any(tree.stopped for tree in kept)
+    for without, with_gate in zip(free, gone, strict=True):
+        assert with_gate.stopped == (with_gate.looks[0].values[DISTANCE] < 1.0) and len(with_gate.looks) == 1
+        assert_same(without, with_gate, HORIZON)
+    assert any(tree.stopped for tree in gone)
+
+
 def collector(trees: list[RolloutTree], zero_variance: str) -> Collector:
     by_id = {tree.state.id: tree for tree in trees}
     return Collector(

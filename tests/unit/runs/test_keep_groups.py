@@ -13,6 +13,7 @@ from tests.unit.runs.test_keep import SWEEP, groups, save
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.jobs import ask, played
 from turnwise.reports.entry_tables import entry_tables
+from turnwise.reports.gates.of_sweep import asked_of
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.summary import read_entry
 from turnwise.reports.tables import to_markdown
@@ -33,6 +34,18 @@ def test_groups_are_kept_without_texts_where_all_of_them_were_recorded_and_say_t
     settings = Settings(k=1, steps=(1, 2), resamples=50)
     said = [gate_report(folder, settings) | {"data": ""} for folder in (run, place)]
     assert said[0] == said[1] and said[0]["groups"] == 2 and said[0]["zero_variance"] == 1
+
+
+def test_a_report_takes_the_step_and_the_threshold_of_the_gated_runs(tmp_path: Path) -> None:
+    divergence = "turnwise.algo.gates.divergence.Divergence"
+    for name, gate in (
+        ("paper", f"{{_target_: {divergence}, k: 10, threshold: 0.12}}"),
+        ("earlier", f"{{_target_: {divergence}, k: 5, threshold: 0.12, over: false}}"),
+        ("another", "{_target_: turnwise.algo.gates.signal.Signal, k: 20, threshold: 0.01}"),
+    ):
+        save(tmp_path / name / "seed3", 30)
+        (tmp_path / name / "seed3" / "config.yaml").write_text(f"gate: {gate}\n")
+    assert [asked_of(tmp_path / name) for name in ("paper", "earlier", "another", "none")] == [{}, {"k": 5}, {}, {}]
 
 
 def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> None:
@@ -116,7 +129,7 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
     (conf / "sweep" / "p_fig5.yaml").write_text(
         "paper: P\nentry: Figure 5\ntitle: Figure 5\nseeds: [0]\ngate_report: p_fig5\n"
         "columns: {rho: '{}/peak/rho', k: '{}/peak/k'}\n"
-        "rows: {few: {overrides: a=1}, many: {overrides: a=2}}\n"
+        "rows: {begin: {overrides: a=0}, few: {overrides: a=1, starts: begin}, many: {overrides: a=2}}\n"
         "directions: {'{}/t7/10/prefix_edit_distance_mean/rho': [few > many]}\n"
     )
 
@@ -124,6 +137,7 @@ def test_rows_that_record_groups_of_their_own_are_held_against_each_other(tmp_pa
         asked = ask(["sweep=p_fig5"], conf)
         return read_entry(asked, [outputs, results], mean_interval, paired_mean_difference, None)
 
+    record_groups(outputs / "p/fig5/begin", 0, [1] * 3)  # what others start from is no arm
     assert entry().verdict == "not_run" and entry().groups is None
     # where the odd ones part at once and the even ones never, d_K follows the spread; parted alike, it says nothing
     record_groups(results / "p/fig5/few", 0, [12, 0] * 10)

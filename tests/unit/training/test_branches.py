@@ -48,6 +48,7 @@ def test_metrics_of_a_collection() -> None:
     rewards = [{"total": [1.0, 1.0, 0.0, 1.0, 1.0]}, {"total": [1.0] * 4}]
     metrics = branch_metrics(Experience([grown(), flat], rewards, [], skipped=5))
     assert metrics["train/states_skipped"] == 5
+    assert metrics["train/states_active"] == pytest.approx(2 / 7)
     assert metrics["train/roots_per_group"] == 3
     assert metrics["train/continuations"] == 3
     assert metrics["train/effective_prefixes"] == pytest.approx(4 / 7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -19,8 +18,7 @@ from turnwise.errors import InputError
 from turnwise.training.loggers import started
 
 ROOT = Path(__file__).parents[3]
-INSTALLED = importlib.util.find_spec("trackio") is not None
-needs_it = pytest.mark.skipif(not INSTALLED, reason="needs requirements-trackio.txt")
+needs_it = pytest.mark.extra("trackio")
 RUN = """
 import sys
 from pathlib import Path

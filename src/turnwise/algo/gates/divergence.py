@@ -17,15 +17,17 @@ class Divergence(AtStep):
     """Stop a tree at step K if d_K < d_L (arXiv:2605.05802, Eq. 2): its rewards will likely all be the same.
 
     The tree is stopped as it is and leaves the update altogether; no other rollouts replace it. A group whose
-    rollouts have all ended by step K is let be: there is nothing to save, and its rewards are known.
+    rollouts have all ended by step K is let be, because there is nothing to save and its rewards are known, unless ``over``.
 
     Attributes:
         k: K, the turn since the root after which the group is looked at, once.
         threshold: d_L.
+        over: whether a group whose rollouts have all ended by step K leaves the update too, as in the paper's second tier.
     """
 
     k: int = 10
     threshold: float = 0.12
+    over: bool = False
 
     def __post_init__(self) -> None:
         if self.k < 1:

@@ -14,17 +14,19 @@ from turnwise.types import GateDecision, RolloutTree
 class Either(AtStep):
     """Stops a tree at step K if d_K < d_L or tau_K >= tau_H (arXiv:2605.05802, Eq. 3).
 
-    In a group of eight, tau_K >= 0.9 means that all have ended, when no gate decides. The second clause
-    thus stops only groups of more than ten, or under a lower tau_H.
+    In a group of eight, tau_K >= 0.9 means that all have ended, when a gate decides only if ``over``. Without it the second
+    clause stops only groups of more than ten, or under a lower tau_H.
 
     Attributes:
         k, threshold: K and d_L, as in ``turnwise.algo.gates.divergence.Divergence``.
         ended: tau_H, share of the rollouts that are over.
+        over: as in ``Divergence``.
     """
 
     k: int = 10
     threshold: float = 0.12
     ended: float = 0.9
+    over: bool = False
 
     def __post_init__(self) -> None:
         if self.k < 1:

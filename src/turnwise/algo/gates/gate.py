@@ -36,12 +36,21 @@ class Gate:
         """
         return None
 
+    def at_end(self, tree: RolloutTree) -> bool:
+        """Returns whether a tree leaves the update whose first rollouts have all ended, and which the gate has not stopped."""
+        return False
+
 
 class AtStep(Gate):
-    """A gate that decides from the rollouts' first turns, after ``k`` of them where :meth:`looks_at` is not overridden."""
+    """A gate that decides from the rollouts' first turns, after ``k`` of them where :meth:`looks_at` is not overridden.
+
+    ``over``: whether it decides as well on a group whose rollouts have all ended by then. There is nothing to stop, but the group
+    leaves the update, as in the second tier of arXiv:2605.05802, which reads d_K from a buffer.
+    """
 
     __slots__ = ()
     k: int
+    over: bool = False
 
     def looks_at(self, step: int) -> bool:
         return step == self.k
@@ -52,6 +61,10 @@ class AtStep(Gate):
 
     def __call__(self, tree: RolloutTree, step: int) -> bool:
         group = group_at(tree, step) if self.looks_at(step) else None
+        return group is not None and noted(tree, self.decision(tree, group))
+
+    def at_end(self, tree: RolloutTree) -> bool:
+        group = group_at(tree, self.k, over=True) if self.over and not tree.looks else None
         return group is not None and noted(tree, self.decision(tree, group))
 
 

@@ -49,11 +49,11 @@ def prefixes(
     )
 
 
-def group_at(tree: RolloutTree, step: int) -> Prefixes | None:
+def group_at(tree: RolloutTree, step: int, over: bool = False) -> Prefixes | None:
     """Returns the group of ``tree`` after ``step`` turns, else None. Its valid rollouts have taken them, or have ended before.
 
-    It is None if no rollout is left to stop, if fewer than two are valid, or if rollouts branched below the root: those share a
-    prefix by construction, and their agreement shows nothing. A rollout may have gone on beyond ``step``.
+    It is None if no rollout is left to stop (unless ``over``), if fewer than two are valid, or if rollouts branched below the
+    root: those share a prefix by construction, and their agreement shows nothing. A rollout may have gone on beyond ``step``.
     """
     every = [tree.path(leaf) for leaf in tree.leaves()]
     if sum(map(len, every)) != len(tree.turns):
@@ -61,7 +61,7 @@ def group_at(tree: RolloutTree, step: int) -> Prefixes | None:
     paths = [[tree.turns[i] for i in path] for path in every if path[-1] not in tree.invalid]
     # The observation's tokens are appended only where a rollout goes on.
     ended = [len(path) <= step and not path[-1].observation_ids for path in paths]
-    if len(paths) < 2 or all(ended):
+    if len(paths) < 2 or (all(ended) and not over):
         return None
     return prefixes(
         [[turn.text for turn in path] for path in paths],

@@ -86,6 +86,11 @@ class ProfileSummary:
     miss_rate: float | None  # Pr[strict = 0 | functional = 1] over samples; None if no sample was functional
     yield_curve: tuple[tuple[float, int], ...]  # (lambda_diff, states that ``adv`` keeps)
 
+    def result(self, kept: int) -> dict[str, float]:
+        """Returns the entries ``pivots.*`` of a run's result, where the rule kept so many states."""
+        shares = {"without_signal": self.zero_signal, "solved": self.solved, "failed": self.zero_signal - self.solved}
+        return {"candidates": self.states, "kept": kept, **{name: round(value, 4) for name, value in shares.items()}}
+
 
 def summarise(profiles: Iterable[Profile], lambdas: Sequence[float] | None = None) -> ProfileSummary:
     """Yield curve, share of zero-signal turns and miss rate of the strict rule.

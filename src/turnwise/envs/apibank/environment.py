@@ -9,6 +9,7 @@ from turnwise.envs.apibank.generated import OfficeTasks
 from turnwise.envs.apibank.released import ReleasedTasks
 from turnwise.envs.dialogues.environment import DialogueEnv
 from turnwise.envs.dialogues.experts import Mistakes
+from turnwise.envs.environment import Verifier
 
 
 class ApiBankEnv(DialogueEnv):
@@ -24,10 +25,11 @@ class ApiBankEnv(DialogueEnv):
         kept: how many tasks' ground truths are kept in memory.
         thinks: whether the experts state before each reply which calls are left to make.
         muddle: the probability that the clumsy expert then states something else before a right reply.
+        verifier: ``oracle`` (``dialogues.verifier``) or ``demonstrated`` (``dialogues.demonstrated``).
 
     Raises:
         InputError: the public files cannot be read.
-        ValueError: a number below 1, or an unknown level or format.
+        ValueError: a number below 1, or an unknown level, format or verifier.
     """
 
     name = "apibank"
@@ -43,10 +45,20 @@ class ApiBankEnv(DialogueEnv):
         kept: int = 256,
         thinks: bool = False,
         muddle: float = 0.0,
+        verifier: Verifier = "oracle",
     ) -> None:
         source = OfficeTasks(tuple(levels)) if data is None else ReleasedTasks(data, levels)
         super().__init__(
-            source, horizon, steps, format, mistakes, brief=data is None, kept=kept, thinks=thinks, muddle=muddle
+            source,
+            horizon,
+            steps,
+            format,
+            mistakes,
+            brief=data is None,
+            kept=kept,
+            thinks=thinks,
+            muddle=muddle,
+            verifier=verifier,
         )
         self.data = data
         self.levels = " ".join(map(str, levels))

@@ -11,6 +11,7 @@ from turnwise.envs.bfcl.package import SUBSETS, root
 from turnwise.envs.bfcl.public import PublicTasks
 from turnwise.envs.dialogues.environment import DialogueEnv
 from turnwise.envs.dialogues.experts import Mistakes
+from turnwise.envs.environment import Verifier
 
 
 class BfclEnv(DialogueEnv):
@@ -26,10 +27,11 @@ class BfclEnv(DialogueEnv):
         kept: how many tasks' ground truths are kept in memory.
         thinks: whether the experts state before each reply which calls are left to make.
         muddle: the probability that the clumsy expert then states something else before a right reply.
+        verifier: ``oracle`` (``dialogues.verifier``) or ``demonstrated`` (``dialogues.demonstrated``).
 
     Raises:
         MissingBfclError: bfcl-eval is not installed; the message says how.
-        ValueError: a number below 1, or an unknown level, format or subset.
+        ValueError: a number below 1, or an unknown level, format, subset or verifier.
     """
 
     name = "bfcl"
@@ -45,6 +47,7 @@ class BfclEnv(DialogueEnv):
         kept: int = 256,
         thinks: bool = False,
         muddle: float = 0.0,
+        verifier: Verifier = "oracle",
     ) -> None:
         if level not in ("tiny", "public"):
             raise ValueError(f"level: must be tiny or public, got {level!r}")
@@ -55,6 +58,8 @@ class BfclEnv(DialogueEnv):
         source = TinyTasks() if tiny else PublicTasks(tuple(subsets))
         turns = (16 if tiny else 60) if horizon is None else horizon
         form: Format = format or ("bfcl_python" if tiny else "hermes")
-        super().__init__(source, turns, steps, form, mistakes, brief=tiny, kept=kept, thinks=thinks, muddle=muddle)
+        super().__init__(
+            source, turns, steps, form, mistakes, brief=tiny, kept=kept, thinks=thinks, muddle=muddle, verifier=verifier
+        )
         self.level = level
         self.closing = "done" if tiny else "Done."

@@ -8,12 +8,13 @@ from typing import Protocol
 
 from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.demonstration import by_quality, trajectory_of
-from turnwise.envs.dialogues import experts, verifier
+from turnwise.envs.dialogues import demonstrated, experts
+from turnwise.envs.dialogues import verifier as oracle
 from turnwise.envs.dialogues.experts import Mistakes
 from turnwise.envs.dialogues.problem import DialogueProblem
 from turnwise.envs.dialogues.score import Reference
 from turnwise.envs.dialogues.session import DialogueSession
-from turnwise.envs.environment import Quality, check_horizon
+from turnwise.envs.environment import Quality, Verifier, check_horizon, check_verifier
 from turnwise.envs.remembered import LastTasks
 from turnwise.envs.scripted import ScriptedEnv
 from turnwise.envs.tools import check_format, played
@@ -53,9 +54,10 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         kept: how many tasks' ground truths are kept in memory.
         thinks: whether the experts state before each reply which calls are left to make.
         muddle: the probability that the clumsy expert then states something else before a right reply.
+        verifier: ``oracle`` (``dialogues.verifier``) or ``demonstrated`` (``dialogues.demonstrated``).
 
     Raises:
-        ValueError: a number below 1, no probability, or an unknown format.
+        ValueError: a number below 1, no probability, or an unknown format or verifier.
     """
 
     closing = "Done."
@@ -72,6 +74,7 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         kept: int,
         thinks: bool = False,
         muddle: float = 0.0,
+        verifier: Verifier = "oracle",
     ) -> None:
         if steps < 1 or kept < 1:
             raise ValueError(f"steps and kept must be at least 1, got {steps} and {kept}")
@@ -82,6 +85,7 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         self.horizon = check_horizon(horizon)
         self.format: Format = check_format(format)
         self.mistakes = mistakes or Mistakes()
+        self.verifier = check_verifier(verifier)
         self._problems = LastTasks(self._problem, kept)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
@@ -114,4 +118,6 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         return trajectory_of(session, played(session, replies, self.format), quality, seed)
 
     def accepts(self, session: DialogueSession, action: str, expert: str) -> bool:
-        return verifier.accepts(session, action)
+        if self.verifier == "oracle":
+            return oracle.accepts(session, action)
+        return demonstrated.accepts(session, action, expert)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.envs.environment import check_horizon
-from turnwise.envs.household import planner, verifier
+from turnwise.envs.environment import Verifier, check_horizon, check_verifier
+from turnwise.envs.household import demonstrated, planner
+from turnwise.envs.household import verifier as oracle
 from turnwise.envs.household.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.household.rooms import make_task
 from turnwise.envs.household.session import HouseholdSession
@@ -22,19 +23,27 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         horizon: turns of an episode.
         mistakes: probabilities of the clumsy expert.
         worlds: how many tasks keep their parsed worlds in memory.
+        verifier: ``oracle`` (``household.verifier``) or ``demonstrated`` (``household.demonstrated``).
 
     Raises:
-        ValueError: the horizon or the number of worlds is below 1.
+        ValueError: the horizon or the number of worlds is below 1, or there is no such verifier.
     """
 
     name = "household"
     good, clumsy = GoodExpert, ClumsyExpert
 
-    def __init__(self, horizon: int = 30, mistakes: Mistakes | None = None, worlds: int = 256) -> None:
+    def __init__(
+        self,
+        horizon: int = 30,
+        mistakes: Mistakes | None = None,
+        worlds: int = 256,
+        verifier: Verifier = "oracle",
+    ) -> None:
         if worlds < 1:
             raise ValueError(f"worlds: keep at least one world, got {worlds}")
         self.horizon = check_horizon(horizon)
         self.mistakes = mistakes or Mistakes()
+        self.verifier = check_verifier(verifier)
         self._worlds = LastTasks(_world, worlds)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
@@ -57,7 +66,9 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return planner.remaining(session.world, session.state)
 
     def accepts(self, session: HouseholdSession, action: str, expert: str) -> bool:
-        return verifier.accepts(session, action)
+        if self.verifier == "oracle":
+            return oracle.accepts(session, action)
+        return demonstrated.accepts(session, action, expert)
 
 
 def _world(task: Task) -> World:

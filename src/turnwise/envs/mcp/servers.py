@@ -16,7 +16,7 @@ from turnwise.envs.mcp.link import Link
 from turnwise.envs.tools import Tools
 from turnwise.errors import InputError
 
-INSTALL = "pip install -r requirements-mcp.txt"
+INSTALL = "`make mcp` installs it (pip install -r requirements-mcp.txt)"
 
 
 @dataclass(frozen=True, slots=True)

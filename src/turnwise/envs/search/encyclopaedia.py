@@ -43,12 +43,21 @@ class Encyclopaedia:
         level: ``tiny`` (short sentences, few words) or ``full``.
         edition: another number is another encyclopaedia.
         countries: how many; None is the level's own number.
+        hops: relations that a question follows, one kind of question for each number; None is the level's own (1 and 2, or
+            2 and 3). The longer ones widen the spread of difficulty.
 
     Raises:
-        ValueError: the level is unknown, the edition is negative, or there are fewer than two countries.
+        ValueError: the level is unknown, the edition is negative, there are fewer than two countries, or a number of hops is
+            below 1 or comes twice.
     """
 
-    def __init__(self, level: Level = "full", edition: int = 0, countries: int | None = None) -> None:
+    def __init__(
+        self,
+        level: Level = "full",
+        edition: int = 0,
+        countries: int | None = None,
+        hops: Sequence[int] | None = None,
+    ) -> None:
         if level not in SCHEMAS:
             raise ValueError(f"level must be one of {', '.join(SCHEMAS)}, got {level!r}")
         if edition < 0:
@@ -57,6 +66,9 @@ class Encyclopaedia:
         count = self.schema.countries if countries is None else countries
         if count < 2:
             raise ValueError(f"countries: one to learn from and one to keep apart, so at least 2, got {count}")
+        self.hops = self.schema.hops if hops is None else tuple(hops)
+        if min(self.hops, default=0) < 1 or len(set(self.hops)) < len(self.hops):
+            raise ValueError(f"hops: name at least one number from 1 up, each once, got {list(self.hops)}")
         rng = random.Random(f"encyclopaedia {level} {edition}")
         names = Names(level, rng)
         drawn = [_country(self.schema, names, rng) for _ in range(count)]
@@ -68,7 +80,7 @@ class Encyclopaedia:
         by_kind: dict[str, list[Question]] = {}
         for number, country in enumerate(self.countries):
             if (number % _UNSEEN == 1) == (split == "unseen"):
-                for question in _questions(self.schema, country):
+                for question in _questions(self.schema, self.hops, country):
                     if split == "unseen" or _kept(question) == (split == "seen"):
                         by_kind.setdefault(question.kind, []).append(question)
         rng = random.Random(f"questions {split} {seed}")
@@ -116,9 +128,9 @@ def _page(schema: Schema, thing: Thing, all_names: list[str], rng: random.Random
     return Page(thing.name, (schema.defines[thing.kind].format(x=thing.name), *said))
 
 
-def _questions(schema: Schema, country: Country) -> Iterator[Question]:
+def _questions(schema: Schema, numbers: Sequence[int], country: Country) -> Iterator[Question]:
     for thing in country.values():
-        for hops in schema.hops:
+        for hops in numbers:
             chains = list(_chains(schema, country, thing, hops))
             rng = random.Random(f"{thing.name} {hops}")
             yield from rng.sample(chains, min(schema.chains, len(chains)))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from turnwise.envs.calls import Style
-from turnwise.envs.environment import Level
-from turnwise.envs.search import verifier
+from turnwise.envs.environment import Level, Verifier, check_verifier
+from turnwise.envs.search import demonstrated
+from turnwise.envs.search import verifier as oracle
 from turnwise.envs.search.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.search.questions import QuestionEnv
 from turnwise.envs.search.scoring import F1_FLOOR
@@ -21,6 +22,7 @@ class SearchEnv(QuestionEnv[SearchSession]):
         level: ``tiny`` (short pages, few words, short commands) or ``full``.
         edition: another number is another encyclopaedia.
         countries: its size; None is the level's own (24, 100).
+        hops: relations that its questions follow; None is the level's own (tiny 1 and 2, full 2 and 3).
         results: pages that a search shows; None is the level's own (tiny 1, full 3).
         horizon: turns of an episode.
         calls: how calls are written, ``short`` or ``hermes``; None is short at the tiny level, else hermes.
@@ -29,9 +31,11 @@ class SearchEnv(QuestionEnv[SearchSession]):
         corpus: a file of pages to search, instead of those that come with the questions.
         retriever: a retrieval server's address instead of BM25 in this process.
         mistakes: probabilities of the clumsy expert.
+        verifier: ``oracle`` (``search.verifier``) or ``demonstrated`` (``search.demonstrated``).
 
     Raises:
-        ValueError: a number is out of range, or the questions' files bring no pages and there is no other source of them.
+        ValueError: a number is out of range, there is no such verifier, or the questions' files bring no pages and
+            there is no other source of them.
         InputError: a file cannot be used.
     """
 
@@ -51,10 +55,13 @@ class SearchEnv(QuestionEnv[SearchSession]):
         corpus: str | None = None,
         retriever: str | None = None,
         mistakes: Mistakes | None = None,
+        verifier: Verifier = "oracle",
+        hops: Sequence[int] | None = None,
     ) -> None:
         if results is not None and results < 1:
             raise ValueError(f"results: a search shows at least one page, got {results}")
-        super().__init__(TOOLS, level, edition, countries, horizon, calls, floor, files, corpus, retriever)
+        super().__init__(TOOLS, level, edition, countries, horizon, calls, floor, files, corpus, retriever, hops)
+        self.verifier = check_verifier(verifier)
         self.results, self.mistakes = results or (1 if level == "tiny" else 3), mistakes or Mistakes()
 
     def begin(self, task: Task) -> SearchSession:
@@ -62,4 +69,5 @@ class SearchEnv(QuestionEnv[SearchSession]):
         return SearchSession(task, question, self._retriever, self.results, self._calls, self.horizon, self.floor)
 
     def accepts(self, session: SearchSession, action: str, expert: str) -> bool:
-        return verifier.accepts(session, action, expert)
+        accepts = oracle.accepts if self.verifier == "oracle" else demonstrated.accepts
+        return accepts(session, action, expert)

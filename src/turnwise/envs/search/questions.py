@@ -95,12 +95,13 @@ class QuestionEnv(ToolEnv[Q]):
         files: Mapping[str, str] | None,
         corpus: str | None,
         retriever: str | None,
+        hops: Sequence[int] | None = None,
     ) -> None:
         if not 0 <= floor <= 1:
             raise ValueError(f"floor: F1 lies in [0, 1], got {floor}")
         super().__init__(level, horizon, calls, tools)
         self.floor = floor
-        self._source = Source(level, edition, countries, files, corpus)
+        self._source = Source(level, edition, countries, files, corpus, hops)
         self.source, self.retriever, self.corpus = self._source.name, retriever, corpus
         self._pages = self._source.pages
         if self._pages is None and (self.opens or retriever is None):

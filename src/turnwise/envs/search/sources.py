@@ -19,7 +19,7 @@ class Source:
     """Questions by split, and the pages that belong to them.
 
     Args:
-        level, edition, countries: of the encyclopaedia; see there.
+        level, edition, countries, hops: of the encyclopaedia; see there.
         files: split -> question file, instead of the encyclopaedia's. A split without a file has no tasks.
         corpus: a file of pages, instead of those that come with the questions.
 
@@ -35,10 +35,11 @@ class Source:
         countries: int | None,
         files: Mapping[str, str] | None,
         corpus: str | None,
+        hops: Sequence[int] | None = None,
     ) -> None:
         for split in files or ():
             check_split(split, f"files.{split}")
-        self._made = None if files else Encyclopaedia(level, edition, countries)
+        self._made = None if files else Encyclopaedia(level, edition, countries, hops)
         self._read: dict[str, list[Question]] = {}
         self._lists: dict[tuple[str, int], list[Question]] = {}
         pages: list[Page] = list(self._made.pages) if self._made else []
@@ -48,7 +49,8 @@ class Source:
         if corpus is not None:
             pages = read_pages(corpus, "corpus")
         self.pages = Pages(pages) if pages else None
-        self.name = f"files {_digest(files)}" if files else f"{level} {edition} {countries}"
+        made = f"{level} {edition} {countries}" + (f" {list(hops)}" if hops is not None else "")
+        self.name = f"files {_digest(files)}" if files else made
 
     def tasks(self, env: str, split: str, count: int, seed: int) -> Sequence[Task]:
         """Returns ``count`` different tasks. With a larger ``count`` the same tasks come first, and new ones follow.

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from turnwise.errors import InputError
+from turnwise.reports.gates.counted import counts
 from turnwise.reports.gates.groups import TOLERANCE
 from turnwise.reports.gates.recorded import paths_of
 from turnwise.reports.gates.resample import intervals
-from turnwise.reports.gates.tables import counts
 from turnwise.runs.lines import checked_lines
 
 Played = Mapping[str, Any]

@@ -14,12 +14,13 @@ from turnwise.reports.gates.groups import Buffer
 from turnwise.reports.gates.looks import looks_table
 from turnwise.reports.gates.printed import compare
 from turnwise.reports.gates.recorded import read_recorded
+from turnwise.reports.gates.references import arms_table
 from turnwise.reports.gates.released import FEATURES, is_released, read_features
 from turnwise.reports.gates.tables import (
     THRESHOLDS,
-    arms_table,
     labels_table,
     peak_row,
+    regime_row,
     signals_table,
     thresholds_table,
     types_table,
@@ -88,11 +89,12 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
         "horizon": buffer.horizon,
         "left_out": dict(buffer.left_out),
         "settings": asdict(settings),
+        "regime": regime_row(buffer, k, settings.threshold, resamples, seed),
         "t1": thresholds_table(buffer, k, settings.thresholds, resamples, seed),
         "t7": signals_table(buffer, resamples, seed),
         "peak": peak_row(buffer),
-        "t8": types_table(buffer, k),
-        "t10": labels_table(buffer, 15 if 15 in buffer.steps else k),
+        "t8": types_table(buffer, k, resamples, seed),
+        "t10": labels_table(buffer, 15 if 15 in buffer.steps else k, resamples, seed),
         "t12": arms_table(buffer, k, settings.threshold, settings.ended, resamples, seed),
         "looks": looks_table(buffer, resamples, seed),
         "tier1": read_tier1(data, resamples, seed) if released else None,

@@ -1,106 +1,14 @@
-"""Renders the gate report as tables of text, and makes the report on the groups that a sweep recorded."""
+"""Renders the gate report as tables of text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from turnwise.errors import InputError
-from turnwise.experiments.jobs import Asked, job_of, picked, played
-from turnwise.reports.gates.arms import recordings
 from turnwise.reports.gates.printed import half_up
-from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.tables import Table
-from turnwise.runs.keep import finished
-from turnwise.runs.result import Result, read_result
-
-COMMAND = "python scripts/gate_report.py"
 
 Node = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """The report that an entry's numbers come from, and its runs in the order of ``arms``."""
-
-    report: Node
-    arms: tuple[Path, ...]  # folders of runs: without and with a gate, or one for each row that records its own groups
-    places: tuple[Path, ...]  # the place of each of them
-    results: tuple[Result, ...]
-    commands: tuple[str, ...]  # the commands that print the report
-    rows: tuple[str, ...] = ()  # the row of each arm, if rows record their own groups
-
-    def seeds(self, row: str) -> list[int]:
-        """Returns the results of the runs that a row's numbers come from."""
-        arms = [arm for arm, of in zip(self.arms, self.rows) if of == row] if self.rows else self.arms
-        return sorted({result.seed for result in _results(arms)})
-
-    @property
-    def hashes(self) -> dict[str, str]:
-        """Returns the configuration hash of each arm's first seed."""
-        firsts = {arm: min(_results((arm,)), key=lambda result: result.seed) for arm in self.arms}
-        return {arm.name: first.config_hash for arm, first in firsts.items()}
-
-
-def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
-    """Returns the groups that an entry is computed from, of all seeds, or None if a required run is not finished.
-
-    They are the groups of the named sweep's rows ``never`` and, if it exists, ``gated``. If a sweep names itself, they are each
-    row's own groups, and the report holds one report for each row.
-
-    Raises:
-        InputError: the groups cannot be used, or the sweep has no such row.
-    """
-    source = played(asked)
-    if source is asked:
-        return _of_rows(asked, places)
-    if "never" not in source.sweep.rows:
-        raise InputError(f"{asked.sweep.name}: gate_report: {source.sweep.name} has no row 'never'")
-    names = [job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated") if row in source.sweep.rows]
-    for place in places:
-        arms = tuple(folder for name in names if _is_recorded(folder := place / name))
-        if arms and arms[0] == place / names[0]:
-            words = " ".join(f"{key}={arm}" for key, arm in zip(("data", "gated"), arms))
-            return Groups(_read(arms), arms, (place,) * len(arms), _results(arms), (f"{COMMAND} {words}",))
-    return None
-
-
-def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
-    """Returns the groups of every row with finished runs, each from the first place that has some."""
-    found: dict[str, tuple[Path, Path]] = {}
-    for row in picked(asked):
-        name = job_of(asked, row, asked.sweep.seeds[0]).name
-        if (place := next((place for place in places if _is_recorded(place / name)), None)) is not None:
-            found[row] = (place / name, place)
-    if not found:
-        return None
-    arms, where = zip(*found.values())
-    reports = {row: _read((arm,)) for row, arm in zip(found, arms)}
-    groups = sum(report["groups"] for report in reports.values())
-    report = {"source": "recorded", "groups": groups, "data": ", ".join(map(str, arms)), **reports}
-    commands = tuple(f"{COMMAND} data={arm}" for arm in arms)
-    return Groups(report, arms, where, _results(arms), commands, tuple(found))
-
-
-def _is_recorded(folder: Path) -> bool:
-    return bool(list(finished([folder])) and recordings(folder))
-
-
-def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
-    return tuple(read_result(run) for run in finished(arms))
-
-
-def _read(arms: tuple[Path, ...]) -> dict[str, Any]:
-    return _report(arms, tuple((result.commit, result.finished) for result in _results(arms)))
-
-
-@lru_cache(maxsize=8)
-def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> dict[str, Any]:
-    """Returns the report on the groups of one place. It is cached for several entries until a run changes."""
-    return gate_report(arms[0], Settings(), *arms[1:])
 
 
 def gate_tables(report: Node) -> list[Table]:
@@ -119,7 +27,11 @@ def _thresholds(report: Node) -> Table:
         [name, *_counts(row), *(f"{_percent(row[s])} {_range(row[f'{s}_ci95'], 1)}" for s in ("safe", "raw"))]
         for name, row in report["t1"].items()
     ]
-    uniform = f"{report['zero_variance']} of {report['groups']} groups are zero-variance"
+    below, live = (_percent(report["regime"][name]) for name in ("below_pct", "live_pct"))
+    uniform = (
+        f"{report['zero_variance']} of {report['groups']} groups are zero-variance; d_K is below "
+        f"{report['settings']['threshold']:g} in {below} %, and something still ran in {live} %"
+    )
     left_out = "".join(f"; {count} groups {reason} left out" for reason, count in report["left_out"].items())
     headers = ["d_K <", "cut", "TP", "FP", "precision", "recall", "safe, %", "raw, %"]
     return Table(f"T1. Threshold sweep at K = {k}", headers, rows, [f"{uniform}{left_out}."])
@@ -149,14 +61,16 @@ def _types(report: Node) -> Table:
             best = row["best"]
             pair = f"{best['signal']}, {best['k']}" if best else "-"
             auroc = _number(best["auroc"], 2) if best else "-"
-            rows.append([name, str(row["n"]), str(row["n_zv"]), _number(row["auroc"], 2), pair, auroc])
+            own = f"{_number(row['auroc'], 2)} {_range(row['auroc_ci95'], 2)}"
+            rows.append([name, str(row["n"]), str(row["n_zv"]), own, pair, auroc])
     headers = ["task type", "n", "zero-variance", "AUROC of d_K", "greatest |rho|", "its AUROC"]
     return Table("T8. By task type", headers, rows)
 
 
 def _labels(report: Node) -> Table:
     rows = [
-        [name, str(row["n"]), _number(row["median_d"], 2), _number(row["median_tau"], 2)]
+        [name, str(row["n"])]
+        + [f"{_number(row[what], 2)} {_range(row[f'{what}_ci95'], 2)}" for what in ("median_d", "median_tau")]
         for name, row in report["t10"].items()
     ]
     k = next(iter(report["t10"].values()))["k"]
@@ -165,7 +79,8 @@ def _labels(report: Node) -> Table:
 
 def _arms(report: Node) -> Table:
     rows = [
-        [name, *_counts(row), _percent(row["saved_pct"]), _percent(row["l2_pct"])]
+        [name, *_counts(row)]
+        + [f"{_percent(row[what])} {_range(row[f'{what}_ci95'], 1)}" for what in ("saved_pct", "l2_pct")]
         for name, row in report["t12"].items()
     ]
     headers = ["arm", "cut", "TP", "FP", "precision", "recall", "turns saved, %", "norm kept, %"]

@@ -1,25 +1,25 @@
 """Computes the offline tables of Selective Rollout (arXiv:2605.05802) from any buffer of groups.
 
-Percentages are 0 to 100, all other numbers are shares; undefined numbers are None. Intervals are 95 %: Wilson's for precision and
-recall, else a bootstrap over groups. As in the paper, a group also counts as cut if all its rollouts had already ended.
+Percentages are 0 to 100, all other numbers are shares; undefined numbers are None. Intervals are 95 %: those of
+``turnwise.reports.gates.counted`` for precision and recall, else a bootstrap over groups. As in the paper, a group also counts as
+cut if all its rollouts had already ended.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from turnwise.algo.gates.signals import DISTANCE, SIGNALS, TERMINATION
-from turnwise.evaluation.stats import wilson
+from turnwise.reports.gates.counted import Row, counts
 from turnwise.reports.gates.groups import LABELS, Buffer
 from turnwise.reports.gates.resample import intervals
 
 THRESHOLDS = (0.05, 0.08, 0.10, 0.12, 0.14, 0.18)
-Row = dict[str, Any]
+LEAST = 3  # groups of a class: of fewer, resampling groups shows no spread (the paper takes up to two for a single observation)
 
 
 def thresholds_table(
@@ -45,15 +45,26 @@ def _row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> 
     }
 
 
-def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
-    """Returns cut, tp, fp, precision and recall of a cut, with Wilson's intervals of the last two."""
-    tp, fired, positives = int((cut & uniform).sum()), int(cut.sum()), int(uniform.sum())
-    row: Row = {"cut": fired, "tp": tp, "fp": fired - tp}
-    for name, trials in (("precision", fired), ("recall", positives)):
-        found = wilson(tp, trials) if trials else None
-        row[name] = found.mean if found else None
-        row[f"{name}_ci95"] = [found.low, found.high] if found else None
-    return row
+def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: int) -> Row:
+    """Returns what the method presupposes at step ``k``, in percent.
+
+    ``zero_variance_pct`` of the groups end alike; ``below_pct`` have d_K below the threshold, as the paper counts; ``live_pct``
+    have, and a rollout is left to stop; ``oracle_pct`` of the turns lie after step ``k`` in groups that end alike.
+    """
+    below, tails, turns = buffer.values(k, DISTANCE) < threshold, buffer.tails(k), buffer.turns
+    columns = [buffer.uniform, below, below & (tails > 0), tails * buffer.uniform, turns]
+    names = ("zero_variance_pct", "below_pct", "live_pct", "oracle_pct")
+    bounds = intervals(_regime, columns, resamples, seed)
+    return dict(zip(names, _regime(*columns).tolist(), strict=True)) | {
+        f"{name}_ci95": interval for name, interval in zip(names, bounds, strict=True)
+    }
+
+
+def _regime(
+    uniform: np.ndarray, below: np.ndarray, live: np.ndarray, after: np.ndarray, turns: np.ndarray
+) -> np.ndarray:
+    shares = [part.mean(-1) for part in (uniform, below, live)]
+    return 100 * np.stack([*shares, after.sum(-1) / turns.sum(-1)], -1)
 
 
 def rank_statistics(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
@@ -72,18 +83,32 @@ def rank_statistics(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
 
 
 def signals_table(buffer: Buffer, resamples: int, seed: int) -> dict[str, dict[str, Row]]:
-    """Returns T7 (and the paper's Fig. 2): K -> signal -> rho with its two-sided p, and AUROC."""
+    """Returns T7 (and the paper's Fig. 2): K -> signal -> rho with its two-sided p, and AUROC.
+
+    ``over_tau`` is its rho minus that of the termination fraction on the same groups, both resampled together.
+    """
+    return {str(k): {name: _signal_row(buffer, k, name, resamples, seed) for name in SIGNALS} for k in buffer.steps}
+
+
+def _signal_row(buffer: Buffer, k: int, name: str, resamples: int, seed: int) -> Row:
+    columns = [buffer.values(k, name), buffer.values(k, TERMINATION), buffer.variances]
+    rho, auroc, over = (defined(value) for value in _beside_tau(*columns))
+    of_rho, of_auroc, of_over = intervals(_beside_tau, columns, resamples, seed)
+    p = defined(stats.spearmanr(columns[0], columns[2]).pvalue) if rho is not None else None
     return {
-        str(k): {name: _signal_row(buffer.values(k, name), buffer.variances, resamples, seed) for name in SIGNALS}
-        for k in buffer.steps
+        "rho": rho,
+        "p": p,
+        "auroc": auroc,
+        "over_tau": over,
+        "rho_ci95": of_rho,
+        "auroc_ci95": of_auroc,
+        "over_tau_ci95": of_over,
     }
 
 
-def _signal_row(values: np.ndarray, variances: np.ndarray, resamples: int, seed: int) -> Row:
-    rho, auroc = (defined(value) for value in rank_statistics(values, variances))
-    of_rho, of_auroc = intervals(rank_statistics, [values, variances], resamples, seed)
-    p = defined(stats.spearmanr(values, variances).pvalue) if rho is not None else None
-    return {"rho": rho, "p": p, "auroc": auroc, "rho_ci95": of_rho, "auroc_ci95": of_auroc}
+def _beside_tau(values: np.ndarray, tau: np.ndarray, variances: np.ndarray) -> np.ndarray:
+    own = rank_statistics(values, variances)
+    return np.concatenate([own, own[..., :1] - rank_statistics(tau, variances)[..., :1]], -1)
 
 
 def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
@@ -101,11 +126,12 @@ def _rho(values: np.ndarray, variances: np.ndarray) -> float | None:
     return defined(rank_statistics(values, variances)[0])
 
 
-def types_table(buffer: Buffer, k: int) -> dict[str, Row]:
+def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
     """Returns T8: for each kind of task, the AUROC of d_K at step ``k``, and that of the signal and step with the largest |rho|.
 
-    The paper's caption calls this pair the one with the largest AUROC, but its numbers are those of the largest |rho|. The row
-    ``median`` holds the medians over kinds. The table is empty if no kind of task is known.
+    The paper's caption calls this pair the one with the largest AUROC, but its numbers are those of the largest |rho|. It has no
+    interval, because it is the largest of many. The interval of d_K's AUROC resamples the groups of its kind, and needs ``LEAST``
+    groups of either class. The row ``median`` holds the medians over kinds. The table is empty if no kind of task is known.
     """
     kinds = sorted({group.kind for group in buffer.groups if group.kind is not None})
     table: dict[str, Row] = {}
@@ -119,10 +145,13 @@ def types_table(buffer: Buffer, k: int) -> dict[str, Row]:
         ]
         ranked = [row for row in found if row[0] is not None and row[1] is not None]
         best = max(ranked, key=lambda row: abs(row[0]), default=None)  # type: ignore[arg-type]
+        smaller = min(int(part.uniform.sum()), int((~part.uniform).sum()))
+        of_auroc = intervals(rank_statistics, [part.values(k, DISTANCE), part.variances], resamples, seed)[1]
         table[kind] = {
             "n": len(part.groups),
             "n_zv": int(part.uniform.sum()),
             "auroc": next(row[1] for row in found if row[2:] == (DISTANCE, k)),
+            "auroc_ci95": of_auroc if smaller >= LEAST else None,
             "best": best and {"signal": best[2], "k": best[3], "rho": best[0], "auroc": best[1]},
         }
     if table:
@@ -133,76 +162,27 @@ def types_table(buffer: Buffer, k: int) -> dict[str, Row]:
     return table
 
 
-def labels_table(buffer: Buffer, k: int) -> dict[str, Row]:
-    """Returns T10: medians of d_K and tau_K at step ``k`` by how the groups ended."""
+def labels_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
+    """Returns T10: medians of d_K and tau_K at step ``k`` by how the groups ended. Intervals resample the groups of a label, and
+    need ``LEAST`` of them."""
     table: dict[str, Row] = {}
     for label in LABELS:
         part = buffer.only([i for i, group in enumerate(buffer.groups) if group.label == label])
+        columns = [part.values(k, name) for name in (DISTANCE, TERMINATION)]
+        found = intervals(_medians, columns, resamples, seed) if len(part.groups) >= LEAST else [None, None]
         table[label] = {
             "n": len(part.groups),
             "k": k,
-            "median_d": _median(part.values(k, DISTANCE)),
-            "median_tau": _median(part.values(k, TERMINATION)),
+            "median_d": _median(columns[0]),
+            "median_tau": _median(columns[1]),
+            "median_d_ci95": found[0],
+            "median_tau_ci95": found[1],
         }
     return table
 
 
-def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T12: the gate and its references at step ``k``: what each cuts, saves and keeps of the advantages.
-
-    ``saved_pct`` is the share of all turns that cut rollouts still had before them. ``l2_pct`` is the norm of the remaining
-    advantages in percent of all. A filter after sampling (DAPO's) saves nothing and drops only zeros. ``random`` cuts as many
-    groups as the OR rule; its row is the expectation over draws (for ``l2_pct`` over a sample).
-    """
-    distance, tau = buffer.values(k, DISTANCE), buffer.values(k, TERMINATION)
-    none = np.zeros(len(buffer.groups), dtype=bool)
-    cuts = {
-        "no_gate": none,
-        "oracle": buffer.uniform,
-        "dapo": none,
-        "divergence": distance < threshold,
-        "termination": tau >= ended,
-        "either": (distance < threshold) | (tau >= ended),
-        "divergence+dapo": distance < threshold,
-    }
-    table = {
-        name: counts(cut, buffer.uniform)
-        | {"saved_pct": saved_share(buffer, cut, k), "l2_pct": 100 * kept_norm(buffer, cut)}
-        for name, cut in cuts.items()
-    }
-    table["random"] = _random_arm(buffer, int(cuts["either"].sum()), k, resamples, seed)
-    return table
-
-
-def saved_share(buffer: Buffer, cut: np.ndarray, k: int) -> float:
-    """Returns the turns after step ``k`` of the cut groups, in percent of all turns."""
-    return float(100 * buffer.tails(k)[cut].sum() / buffer.turns.sum())
-
-
-def kept_norm(buffer: Buffer, cut: np.ndarray) -> float:
-    """Returns ||A_kept|| / ||A_all||; 1 if all advantages are 0."""
-    total = buffer.energies.sum()
-    return math.sqrt(buffer.energies[~cut].sum() / total) if total else 1.0
-
-
-def _random_arm(buffer: Buffer, fired: int, k: int, resamples: int, seed: int) -> Row:
-    n = len(buffer.groups)
-    rng = np.random.default_rng(seed)
-    norms = []
-    for _ in range(resamples):
-        cut = np.zeros(n, dtype=bool)
-        cut[rng.choice(n, fired, replace=False)] = True
-        norms.append(kept_norm(buffer, cut))
-    share = float(buffer.uniform.mean())
-    return {
-        "cut": fired,
-        "tp": fired * share,
-        "fp": fired * (1 - share),
-        "precision": share if fired else None,
-        "recall": fired / n if buffer.uniform.any() else None,
-        "saved_pct": float(100 * fired / n * buffer.tails(k).sum() / buffer.turns.sum()),
-        "l2_pct": 100 * float(np.mean(norms)),
-    }
+def _medians(*columns: np.ndarray) -> np.ndarray:
+    return np.stack([np.median(column, axis=-1) for column in columns], -1)
 
 
 def defined(value: float) -> float | None:

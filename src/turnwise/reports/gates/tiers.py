@@ -11,10 +11,10 @@ import numpy as np
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
+from turnwise.reports.gates.counted import counts
 from turnwise.reports.gates.groups import TOLERANCE, Buffer
 from turnwise.reports.gates.released import TRAINING, WALLCLOCK, Row, number_of, read_csv, whole_number_of
 from turnwise.reports.gates.resample import intervals
-from turnwise.reports.gates.tables import counts
 
 
 def replayed(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> dict[str, Any]:

@@ -9,10 +9,12 @@ import pytest
 
 from turnwise.algo.gates.divergence import Divergence
 from turnwise.algo.gates.either import Either
+from turnwise.algo.gates.never import Never
 from turnwise.algo.gates.oracle import Oracle
 from turnwise.algo.gates.random_cut import RandomCut
 from turnwise.algo.gates.sequential import Sequential
 from turnwise.algo.gates.signal import Signal
+from turnwise.training.frozen import Shadow
 from turnwise.types import RolloutTree, Turn
 
 Grow = Callable[..., RolloutTree]
@@ -46,6 +48,21 @@ def test_a_group_that_is_over_is_let_be(grow: Grow) -> None:
     assert not Divergence(k=3)(grow(["abc", "abc"], 3), 3)
     assert not Divergence(k=3)(grow(["ab", "ab"], 2), 3)
     assert Divergence(k=3)(grow(["abc", "abcd"], 3), 3)
+
+
+def test_a_group_that_is_over_may_leave_the_update(grow: Grow) -> None:
+    alike, apart, longer = grow(["ab", "ab"], 2), grow(["ab", "xyz"], 3), grow(["abc", "abcd"], 4)
+    gate = Divergence(k=3, over=True)
+    assert not gate(alike, 3) and gate.at_end(alike) and not gate.at_end(apart)
+    assert [look.stop for look in (*alike.looks, *apart.looks)] == [True, False]
+    assert gate(grow(["abc", "abcd"], 3), 3)
+    Divergence(k=3, threshold=0.0, over=True)(longer, 3)
+    assert not gate.at_end(longer)  # it has decided on that one while it was under way
+    assert not Divergence(k=3).at_end(grow(["ab", "ab"], 2)) and not Never().at_end(grow(["ab", "ab"], 2))
+    half = grow(["ab", "xyz"], 3)
+    assert Either(k=3, over=True).at_end(half) and len(half.looks) == 1  # tau_K = 1
+    shadow = Shadow(gate)
+    assert not shadow.at_end(grow(["ab", "ab"], 2)) and shadow.cut == {"s"}
 
 
 def test_rollouts_of_a_failed_world_are_not_compared(grow: Grow) -> None:

@@ -58,6 +58,8 @@ def test_summary_by_hand():
     assert summary.solved == 0.25
     assert summary.miss_rate == 5 / 8  # of 8 functional samples (4 + 1 + 3) the strict rule refuses 2 + 1 + 2
     assert summary.yield_curve == ((0.25, 0), (0.5, 1), (1.0, 2))
+    shares = {"without_signal": 0.5, "solved": 0.25, "failed": 0.25}
+    assert summary.result(kept=1) == {"candidates": 4, "kept": 1, **shares}
 
 
 def test_no_functional_sample_gives_no_miss_rate():

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("mcp", reason="mcp is not installed; pip install -r requirements-mcp.txt")
-
 from turnwise.envs.checks.replay import replay
 from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
 from turnwise.envs.mcp import McpEnv, Mistakes
 from turnwise.envs.replay import ReplayDiffersError
 from turnwise.errors import InputError
 from turnwise.types import Task
+
+pytestmark = pytest.mark.extra("mcp")
 
 BOXES = {
     "command": ["python", "-m", "turnwise.envs.mcp.example_server"],

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openenv", reason="openenv is not installed; see requirements-openenv.txt")
-pytest.importorskip("fastmcp", reason="what openenv needs is not installed; see requirements-openenv.txt")
-
 from turnwise.envs.checks.hostile import check_hostile
 from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
 from turnwise.envs.openenv import OpenenvEnv
 from turnwise.envs.replay import ReplayedSession
 from turnwise.errors import InputError
+
+pytestmark = pytest.mark.extra("openenv")
 
 SERVER = Path(__file__).with_name("brief_server.py")
 

@@ -19,11 +19,6 @@ SUMS = {"chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digi
 SLOW_OR_SMALL = {"arc_agi", "futoshiki", "word_ladder"}  # word_ladder has fewer items than are numbered
 
 
-@pytest.fixture
-def installed() -> None:
-    pytest.importorskip("reasoning_gym", reason="env=reasoning_gym needs make reasoning_gym")
-
-
 def made(data: str, settings: dict[str, object] | None = None, number: int = 0) -> tuple[Dataset, Item]:
     dataset = Dataset(data, settings or {})
     return dataset, dataset.item(number)
@@ -66,7 +61,7 @@ class TestOwnScores:
         assert OWN_SCORES["countdown"]("1/0", entry) == 0 and OWN_SCORES["countdown"]("1+0", entry) == 1
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.extra("reasoning_gym")
 class TestTasks:
     def test_the_same_arguments_give_the_same_questions_and_splits_share_none(self) -> None:
         one, two = ReasoningGymEnv(SUMS), ReasoningGymEnv(SUMS)
@@ -121,7 +116,7 @@ class TestTasks:
                 ReasoningGymEnv(**({"tasks": SUMS} | wrong))  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.extra("reasoning_gym")
 class TestScores:
     def test_scores_are_the_packages(self) -> None:
         dataset, item = made("chain_sum", {"level": 0})
@@ -207,7 +202,7 @@ class TestScores:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("installed")
+@pytest.mark.extra("reasoning_gym")
 def test_no_answer_wins_nearly_everywhere() -> None:
     """Constants and lines of the question, over every data set that can be played. A yes or no may win more than half."""
     constants = ["", "{}", "[]", "()", "0", "1", "2", "-1", "x", "?", "No", "Yes", "True", "False", "None"]
@@ -225,7 +220,7 @@ def test_no_answer_wins_nearly_everywhere() -> None:
     assert not won
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.extra("reasoning_gym")
 class TestEpisodes:
     def test_one_answer_ends_the_episode(self) -> None:
         env = ReasoningGymEnv(SUMS)

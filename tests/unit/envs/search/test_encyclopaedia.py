@@ -29,6 +29,21 @@ def test_an_edition_is_a_number_from_0_up() -> None:
         Encyclopaedia("tiny", edition=-1)
 
 
+def test_other_numbers_of_hops_are_kinds_of_their_own() -> None:
+    book = Encyclopaedia("tiny", countries=10, hops=[1, 4])
+    questions = book.questions("train", 0)
+    assert {q.kind for q in questions} == {"chain1", "chain4", "comparison"}
+    assert all(len(q.evidence) == 4 for q in questions if q.kind == "chain4")
+    same = {q.text for q in Encyclopaedia("tiny", countries=10).questions("train", 0) if q.kind == "chain1"}
+    assert same == {q.text for q in questions if q.kind == "chain1"}
+
+
+@pytest.mark.parametrize("hops", [[], [0, 1], [2, 2]])
+def test_numbers_of_hops_are_whole_and_differ(hops: list[int]) -> None:
+    with pytest.raises(ValueError, match="hops"):
+        Encyclopaedia("tiny", hops=hops)
+
+
 def test_splits_share_no_question_and_unseen_shares_no_page(book: Encyclopaedia) -> None:
     found = all_questions(book)
     texts = {split: {q.text for q in questions} for split, questions in found.items()}

@@ -155,8 +155,8 @@ def test_an_answer_that_is_no_list_of_pages_is_a_fault(odd: dict[str, Any], serv
         Served(serve(app))("x", 1)
 
 
+@pytest.mark.extra("dense")
 def test_any_sentence_transformers_model_serves(script: ModuleType, serve: Any, tmp_path: Path) -> None:
-    pytest.importorskip("sentence_transformers", reason="the extra of requirements-dense.txt")
     from sentence_transformers import SentenceTransformer, models
     from transformers import BertConfig, BertModel, BertTokenizerFast
 

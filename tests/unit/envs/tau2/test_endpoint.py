@@ -12,7 +12,7 @@ from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.tau2 import EndpointUser, Tau2Env
 from turnwise.judges.client import ChatClient
 
-pytestmark = pytest.mark.usefixtures("installed")
+pytestmark = pytest.mark.extra("tau2")
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ HOME = (
 )
 TOLD = "The refund is $164.28, the other order stays at $625.60."
 TICKET = "[service_issue]airplane_mode_on|lock_sim_card_pin[PERSONA:Easy]"  # a locked SIM card: only a person can help
+needs_it = pytest.mark.extra("tau2")
 
 
 @pytest.mark.parametrize("name", ["inspect_evals", "inspect_ai"])
@@ -43,6 +44,7 @@ def test_without_the_package_the_message_says_how_to_install_it(monkeypatch, nam
         Tau2Env()
 
 
+@needs_it
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -56,11 +58,12 @@ def test_without_the_package_the_message_says_how_to_install_it(monkeypatch, nam
         ({"patience": 0}, "patience: at least one reply"),
     ],
 )
-def test_a_wrong_setting_is_named(installed, arguments, message):
+def test_a_wrong_setting_is_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         Tau2Env(**arguments)
 
 
+@needs_it
 def test_the_splits_are_the_shipped_ones_without_what_is_paid_for_nothing(world):
     assert {domain: len(names) for domain, names in world.left_out.items()} == {
         "airline": 19,
@@ -82,16 +85,18 @@ def test_the_splits_are_the_shipped_ones_without_what_is_paid_for_nothing(world)
     }
 
 
+@needs_it
 @pytest.mark.parametrize(
     "domain", ["retail", *(pytest.param(each, marks=pytest.mark.slow) for each in ("airline", "telecom"))]
 )
-def test_the_tasks_left_out_are_those_that_pay_for_doing_nothing(installed, domain):
+def test_the_tasks_left_out_are_those_that_pay_for_doing_nothing(domain):
     paid = {name for name in package.records(domain) if Reference.of(problem_of(domain, name)).free}
     assert paid == set(package.FREE[domain])
     assert Tau2Env(domains=[domain], free=True).left_out == {domain: ()}
 
 
-def test_lists_of_tasks_are_reproducible_and_bounded(installed):
+@needs_it
+def test_lists_of_tasks_are_reproducible_and_bounded():
     env = Tau2Env(domains=["airline"], free=True)
     names = [task.id for task in env.tasks("train", 30)]
     assert [task.id for task in env.tasks("train", 5)] == names[:5] and len(set(names)) == 30
@@ -102,6 +107,7 @@ def test_lists_of_tasks_are_reproducible_and_bounded(installed):
         env.tasks("test", 1)
 
 
+@needs_it
 def test_a_task_of_something_else_is_refused(world):
     for other in (
         Task("bfcl", "x", "train"),
@@ -112,9 +118,10 @@ def test_a_task_of_something_else_is_refused(world):
             world.reset(other)
 
 
+@needs_it
 @pytest.mark.parametrize("form", ["hermes", "qwen_xml", "llama_json", "bfcl_python"])
 @pytest.mark.parametrize(("domain", "name"), [("airline", "39"), ("retail", "59"), ("telecom", TICKET)])
-def test_the_expert_wins_in_every_format(installed, task, domain, name, form):
+def test_the_expert_wins_in_every_format(task, domain, name, form):
     env = Tau2Env(format=form)
     for quality in ("good", "clumsy"):
         trajectory = env.demonstrate(task(domain, name), quality)
@@ -129,6 +136,7 @@ def test_the_expert_wins_in_every_format(installed, task, domain, name, form):
     assert session.won and session.fault == ""
 
 
+@needs_it
 @pytest.mark.slow
 def test_the_experts_win_every_task_and_the_verifier_accepts_all_that_the_good_one_does(world):
     for split, count in (("train", 160), ("seen", 46), ("unseen", 46)):
@@ -149,6 +157,7 @@ def play(session, *actions):
     return steps[-1]
 
 
+@needs_it
 def test_an_order_is_cancelled_and_what_had_to_be_told_is_told(world, task):
     session = world.reset(task("retail", "59"))
     assert "Yusuf Taylor" in play(session, ASK).observation
@@ -159,6 +168,7 @@ def test_an_order_is_cancelled_and_what_had_to_be_told_is_told(world, task):
         session.step(TOLD)
 
 
+@needs_it
 @pytest.mark.parametrize(
     ("actions", "fault"),
     [
@@ -176,13 +186,15 @@ def test_what_is_missing_or_too_much_is_named(world, task, actions, fault):
     assert step.done and not step.won and step.reward == 0 and step.info["fault"] == fault
 
 
-def test_at_the_horizon_an_episode_is_lost_whatever_its_state(installed, task):
+@needs_it
+def test_at_the_horizon_an_episode_is_lost_whatever_its_state(task):
     env = Tau2Env(format="bfcl_python", horizon=3)
     session = env.reset(task("retail", "59"))
     step = play(session, CANCEL, MOVE, FIND)
     assert step.done and not step.won and step.info["fault"] == "unfinished"
 
 
+@needs_it
 def test_a_ticket_is_worked_on_alone_and_ended_by_a_call(world, task):
     session = world.reset(task("telecom", TICKET))
     system, ticket = session.opening()
@@ -197,7 +209,8 @@ def test_a_ticket_is_worked_on_alone_and_ended_by_a_call(world, task):
     assert play(twin, "done()").info["fault"] == "action_missing"
 
 
-def test_what_cannot_be_read_costs_a_turn_and_says_why(installed, task):
+@needs_it
+def test_what_cannot_be_read_costs_a_turn_and_says_why(task):
     env = Tau2Env()
     session = env.reset(task("retail", "59"))
     before = session.world.state()
@@ -214,7 +227,8 @@ def test_what_cannot_be_read_costs_a_turn_and_says_why(installed, task):
     assert session.turns == 5 and session.world.state() == before and session.said == ()
 
 
-def test_calls_in_one_reply_are_answered_one_by_one(installed, task):
+@needs_it
+def test_calls_in_one_reply_are_answered_one_by_one(task):
     env = Tau2Env()
     session = env.reset(task("retail", "59"))
     calls = [ToolCall("get_order_details", {"order_id": name}) for name in ("#W2702727", "#W8268610")]
@@ -223,14 +237,16 @@ def test_calls_in_one_reply_are_answered_one_by_one(installed, task):
     assert session.said == ()  # the benchmark's user reads nothing that stands beside a call
 
 
-def test_the_policy_can_be_left_out(installed, task):
+@needs_it
+def test_the_policy_can_be_left_out(task):
     with_rules, without = (
         Tau2Env(rules=rules).reset(task("airline", "39")).opening()[0]["content"] for rules in (True, False)
     )
     assert package.policy("airline") in with_rules and "<policy>" not in without
 
 
-def test_required_calls_are_compared_as_the_benchmark_does(installed):
+@needs_it
+def test_required_calls_are_compared_as_the_benchmark_does():
     call = ToolCall("f", {"ids": ["1", "2"], "note": "x"})
     assert Gold(call).matches(ToolCall("f", {"note": "x", "ids": ["2", "1"]}))
     assert not Gold(call).matches(ToolCall("f", {"ids": ["1", "2"]}))
@@ -245,7 +261,8 @@ def test_what_is_told_is_looked_for_without_commas_and_capitals():
     assert missing(["1628", "10"], ["It is 16,28"]) == ["10"]
 
 
-def test_other_references_are_played_again_when_they_are_needed(installed, task):
+@needs_it
+def test_other_references_are_played_again_when_they_are_needed(task):
     env = Tau2Env(domains=["retail"], kept=1)
     first = env.reset(task("retail", "59")).reference
     assert env.reset(task("retail", "59")).reference is first
@@ -265,8 +282,9 @@ def test_success_is_the_mean_of_the_domains():
             by_domain(wrong)
 
 
+@needs_it
 @pytest.mark.parametrize(("domain", "name"), [("retail", "59"), ("telecom", TICKET)])
-def test_rollout_and_demonstration_have_the_same_tokens(installed, task, domain, name):
+def test_rollout_and_demonstration_have_the_same_tokens(task, domain, name):
     chat = ChatTokens(AutoTokenizer.from_pretrained(ASSETS))
     env = Tau2Env(rules=False)
     trajectory = env.demonstrate(task(domain, name), "clumsy")

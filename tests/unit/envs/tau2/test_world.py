@@ -12,7 +12,7 @@ from turnwise.envs.tau2.package import DOMAINS, toolbox
 from turnwise.envs.tau2.world import FAILED, World, pristine
 from turnwise.types import ToolCall
 
-pytestmark = pytest.mark.usefixtures("installed")
+pytestmark = pytest.mark.extra("tau2")
 USER = "yusuf_rossi_9620"
 HOME = {"address1": "1 Elm St", "address2": "", "city": "Rome", "state": "NY", "country": "USA", "zip": "13440"}
 REFUEL = ToolCall("refuel_data", {"customer_id": "C1001", "line_id": "L1002", "gb_amount": 1.5})

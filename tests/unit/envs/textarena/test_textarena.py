@@ -20,11 +20,6 @@ IDS = [f"{game}-v0{level}" for game, level in GAMES.items()]
 GUESS = "guess the number between 1 and 20 within 10 turns"
 
 
-@pytest.fixture
-def installed() -> None:
-    pytest.importorskip("textarena", reason="env=textarena needs make textarena")
-
-
 def test_without_the_package_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"make textarena.*requirements-textarena\.txt"):
@@ -53,7 +48,7 @@ class TestSolvers:
         assert _pegs((1, 1, 2, 3), (1, 2, 1, 1)) == (1, 2)
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.extra("textarena")
 class TestGames:
     @pytest.mark.parametrize("name", IDS)
     def test_every_game_opens_offline_and_repeats_exactly(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("verifiers", reason="verifiers is not installed; see requirements-verifiers.txt")
-pytest.importorskip("agents", reason="what verifiers needs is not installed; see requirements-verifiers.txt")
-
 from turnwise.envs.checks.replay import replay
 from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
 from turnwise.envs.verifiers import VerifiersEnv
 from turnwise.envs.verifiers.package import rows
 from turnwise.errors import InputError
+
+pytestmark = pytest.mark.extra("verifiers")
 
 
 @pytest.fixture(autouse=True)

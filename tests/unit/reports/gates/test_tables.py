@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from turnwise.algo.gates.signals import DISTANCE
+from turnwise.algo.gates.signals import DISTANCE, TERMINATION
 from turnwise.reports.gates.groups import Buffer, label_of
 from turnwise.reports.gates.tables import (
-    arms_table,
-    kept_norm,
     labels_table,
     peak_row,
     rank_statistics,
+    regime_row,
     signals_table,
     thresholds_table,
     types_table,
@@ -49,21 +48,6 @@ def test_nothing_cut_has_no_precision(make_buffer: Make) -> None:
     assert (row["cut"], row["precision"], row["precision_ci95"], row["recall"], row["raw"]) == (0, None, None, 0, 0)
 
 
-def test_arms_by_hand(make_buffer: Make) -> None:
-    arms = arms_table(make_buffer(ROWS), 5, 0.12, 0.9, 4000, 0)
-    assert [arms["divergence"][key] for key in ("cut", "tp", "fp")] == [3, 2, 1]
-    # 40 of the 200 turns stood before the cut rollouts; one of two equal advantage vectors is lost
-    assert arms["divergence"]["saved_pct"] == pytest.approx(100 * 40 / 200)
-    assert arms["divergence"]["l2_pct"] == pytest.approx(100 * math.sqrt(1 / 2))
-    assert [arms["termination"][key] for key in ("cut", "tp", "saved_pct", "l2_pct")] == [1, 1, 0, 100]
-    assert arms["oracle"]["saved_pct"] == pytest.approx(100 * 40 / 200)
-    assert arms["no_gate"]["saved_pct"] == arms["dapo"]["saved_pct"] == 0
-    # three of five at random: on average 3/5 of the 70 turns; both mixed groups lost with chance 3/10, one with 6/10
-    assert arms["random"]["saved_pct"] == pytest.approx(100 * 0.6 * 70 / 200)
-    assert (arms["random"]["tp"], arms["random"]["fp"]) == pytest.approx((1.8, 1.2))
-    assert arms["random"]["l2_pct"] == pytest.approx(100 * (0.1 + 0.6 * math.sqrt(0.5)), abs=2)
-
-
 def test_the_peak_is_the_greatest_rank_correlation_of_either_sign(make_buffer: Make) -> None:
     """Against scipy's own."""
     rows = [
@@ -82,10 +66,6 @@ def test_the_peak_is_the_greatest_rank_correlation_of_either_sign(make_buffer: M
 
 def test_a_peak_that_is_not_defined_is_none(make_buffer: Make) -> None:
     assert peak_row(make_buffer([("all_fail", 0.1, 20)] * 3)) == {"rho": None, "k": None}
-
-
-def test_a_buffer_without_signal_keeps_its_norm(make_buffer: Make) -> None:
-    assert kept_norm(make_buffer([("all_fail", 0.1, 20)] * 2), np.array([True, False])) == 1.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=4, max_size=30))
@@ -114,19 +94,79 @@ def test_a_constant_signal_has_no_correlation(make_buffer: Make) -> None:
 def test_types_take_the_strongest_correlation(make_buffer: Make) -> None:
     rows = [("all_fail", 0.1, 0.5, 20, 4, "a"), ("mixed", 0.2, 0.1, 20, 4, "a"), ("mixed", 0.3, 0.2, 20, 4, "a")]
     rows += [("mixed", 0.3, 0.2, 20, 4, "b")]
-    table = types_table(make_buffer(rows, (5, 9)), 5)
+    table = types_table(make_buffer(rows, (5, 9)), 5, 20, 0)
     assert (table["a"]["n"], table["a"]["n_zv"], table["a"]["auroc"]) == (3, 1, 1.0)
     # all of kind a's signals rank alike at either step, once upwards, once downwards: |rho| ties, the first is taken
     assert (table["a"]["best"]["k"], table["a"]["best"]["auroc"]) == (5, 1.0)
-    assert table["b"] == {"n": 1, "n_zv": 0, "auroc": None, "best": None}
+    assert table["b"] == {"n": 1, "n_zv": 0, "auroc": None, "auroc_ci95": None, "best": None}
     assert table["median"] == {"auroc": 1.0, "best_auroc": 1.0}
 
 
 def test_labels_have_medians(make_buffer: Make) -> None:
-    table = labels_table(make_buffer(ROWS), 5)
+    table = labels_table(make_buffer(ROWS), 5, 20, 0)
     assert (table["all_fail"]["n"], table["all_fail"]["median_d"], table["all_fail"]["median_tau"]) == (2, 0.15, 0)
     assert table["all_succeed"]["median_tau"] == 1
-    assert labels_table(make_buffer(ROWS[:1]), 5)["mixed"] == {"n": 0, "k": 5, "median_d": None, "median_tau": None}
+    nothing = dict.fromkeys(["median_d", "median_tau", "median_d_ci95", "median_tau_ci95"])
+    assert labels_table(make_buffer(ROWS[:1]), 5, 20, 0)["mixed"] == {"n": 0, "k": 5, **nothing}
+
+
+def _spread(rows: int) -> list[tuple[object, ...]]:
+    """Groups of two kinds, half of them mixed, whose distances and endings rise and fall without a pattern."""
+    rng = np.random.default_rng(7)
+    return [
+        ("mixed" if i % 2 else "all_fail", float(rng.beta(2 + i % 2, 3)), int(rng.integers(0, 21)), "ab"[i // 2 % 2])
+        for i in range(rows)
+    ]
+
+
+def test_intervals_of_types_and_labels_against_scipys_bootstrap(make_buffer: Make) -> None:
+    buffer = make_buffer([(label, d, tail, kind) for label, d, tail, kind in _spread(120)])
+    types, labels = types_table(buffer, 5, 6000, 0), labels_table(buffer, 5, 6000, 0)
+    given = {"paired": True, "vectorized": False, "method": "percentile", "n_resamples": 2000}
+
+    def auroc(values: np.ndarray, mixed: np.ndarray) -> float:
+        return float(
+            stats.mannwhitneyu(values[mixed > 0], values[mixed == 0]).statistic / (mixed.sum() * (1 - mixed).sum())
+        )
+
+    for kind in "ab":
+        part = [group for group in buffer.groups if group.kind == kind]
+        values = np.array([group.signals[5][DISTANCE] for group in part])
+        mixed = np.array([float(group.label == "mixed") for group in part])
+        theirs = stats.bootstrap((values, mixed), auroc, rng=np.random.default_rng(1), **given).confidence_interval
+        assert types[kind]["auroc_ci95"] == pytest.approx([theirs.low, theirs.high], abs=0.02)
+    for label, row in labels.items():
+        for signal, name in ((DISTANCE, "median_d"), (TERMINATION, "median_tau")):
+            column = np.array([group.signals[5][signal] for group in buffer.groups if group.label == label])
+            if not len(column):
+                assert row[f"{name}_ci95"] is None
+                continue
+            theirs = stats.bootstrap((column,), np.median, rng=np.random.default_rng(2), **given).confidence_interval
+            assert row[f"{name}_ci95"] == pytest.approx([theirs.low, theirs.high], abs=0.03)
+
+
+def test_a_kind_with_few_groups_of_a_class_has_no_interval(make_buffer: Make) -> None:
+    rows = [("all_fail", 0.1, 20, "a")] * 2 + [("mixed", 0.2, 20, "a")] * 9
+    assert types_table(make_buffer(rows), 5, 20, 0)["a"]["auroc_ci95"] is None
+    rows += [("all_fail", 0.3, 20, "a")]
+    assert types_table(make_buffer(rows), 5, 20, 0)["a"]["auroc_ci95"] is not None
+
+
+def test_a_signal_beside_the_termination_fraction(make_buffer: Make) -> None:
+    buffer = make_buffer([row[:3] for row in _spread(60)])
+    table = signals_table(buffer, 400, 0)["5"]
+    d, tau = table[DISTANCE], table[TERMINATION]
+    assert d["over_tau"] == pytest.approx(d["rho"] - tau["rho"])
+    assert d["over_tau_ci95"][0] < d["over_tau"] < d["over_tau_ci95"][1]
+    assert (tau["over_tau"], tau["over_tau_ci95"]) == (0, [0, 0])
+
+
+def test_what_the_method_presupposes_by_hand(make_buffer: Make) -> None:
+    found = regime_row(make_buffer(ROWS), 5, 0.12, 50, 0)
+    names = ["zero_variance_pct", "below_pct", "live_pct", "oracle_pct"]
+    # three of five end alike; of the three below 0.12 one is over; 40 of the 200 turns stand before groups that end alike
+    assert [found[name] for name in names] == pytest.approx([60, 60, 40, 20])
+    assert all(found[f"{name}_ci95"][0] <= found[name] <= found[f"{name}_ci95"][1] for name in names)
 
 
 @pytest.mark.parametrize(

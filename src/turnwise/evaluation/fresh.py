@@ -1,0 +1,68 @@
+"""Draws tasks and items for an evaluation, at a seed other than 0 such as development has not seen.
+
+Settings are chosen while one looks at the tasks of seed 0. A verdict needs other tasks, and another seed alone does not give
+them where an environment has few: of the questions of two seeds of ``env=search`` four in ten are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
+
+from turnwise.errors import InputError
+from turnwise.evaluation.skills import Item, items
+from turnwise.types import Task
+
+T = TypeVar("T")
+
+
+def fresh_tasks(environment: Any, split: str, count: int, seed: int) -> Sequence[Task]:
+    """Returns ``count`` tasks of a split drawn at a seed; at a seed other than 0 none that ``count`` tasks of seed 0 hold.
+
+    Two tasks are the same if they have the same data, whatever their ids.
+
+    Raises:
+        InputError: the environment has too few tasks for that.
+    """
+    return _fresh(lambda most, at: environment.tasks(split, most, at), _content, count, seed, f"{split} tasks")
+
+
+def fresh_items(skill: str, count: int, seed: int) -> list[Item]:
+    """Returns ``count`` test items of a toy skill, as :func:`fresh_tasks` does tasks.
+
+    Raises:
+        InputError: the skill has too few items for that.
+    """
+    return _fresh(
+        lambda most, at: items(skill, "test", most, at), lambda item: item.prompt, count, seed, f"{skill} items"
+    )
+
+
+def _content(task: Task) -> str:
+    return json.dumps([task.env, task.data], sort_keys=True, default=str)
+
+
+def _fresh(
+    draw: Callable[[int, int], Sequence[T]], key: Callable[[T], Hashable], count: int, seed: int, what: str
+) -> list[T]:
+    seen = list(draw(count, 0))
+    if seed == 0:
+        return seen
+    known = {key(one) for one in seen}
+    try:
+        found = [
+            one for one in draw(2 * count, seed) if key(one) not in known
+        ]  # so many, for all of `known` may be there
+    except ValueError as error:
+        raise _too_few(what, count, seed, str(error)) from error
+    if len(found) < count:
+        raise _too_few(what, count, seed, f"{len(found)} are left")
+    return found[:count]
+
+
+def _too_few(what: str, count: int, seed: int, why: str) -> InputError:
+    return InputError(
+        f"eval.seed={seed}: there are not {count} {what} beside those of eval.seed=0 ({why}); lower eval.tasks or "
+        "eval.items, or leave eval.seed at 0"
+    )

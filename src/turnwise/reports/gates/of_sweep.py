@@ -1,0 +1,118 @@
+"""Makes the gate report on the groups that a sweep recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import InputError
+from turnwise.experiments.jobs import Asked, job_of, picked, played
+from turnwise.files import read_yaml
+from turnwise.reports.gates.arms import recordings
+from turnwise.reports.gates.report import Settings, gate_report
+from turnwise.runs.keep import finished
+from turnwise.runs.result import Result, read_result
+
+COMMAND = "python scripts/gate_report.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The report that an entry's numbers come from, and its runs in the order of ``arms``."""
+
+    report: Mapping[str, Any]
+    arms: tuple[Path, ...]  # folders of runs: without and with a gate, or one for each row that records its own groups
+    places: tuple[Path, ...]  # the place of each of them
+    results: tuple[Result, ...]
+    commands: tuple[str, ...]  # the commands that print the report
+    rows: tuple[str, ...] = ()  # the row of each arm, if rows record their own groups
+
+    def seeds(self, row: str) -> list[int]:
+        """Returns the results of the runs that a row's numbers come from."""
+        arms = [arm for arm, of in zip(self.arms, self.rows) if of == row] if self.rows else self.arms
+        return sorted({result.seed for result in _results(arms)})
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Returns the configuration hash of each arm's first seed."""
+        firsts = {arm: min(_results((arm,)), key=lambda result: result.seed) for arm in self.arms}
+        return {arm.name: first.config_hash for arm, first in firsts.items()}
+
+
+def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
+    """Returns the groups that an entry is computed from, of all seeds, or None if a required run is not finished.
+
+    They are the groups of the named sweep's rows ``never`` and, if it exists, ``gated``, whose K and threshold the report takes.
+    If a sweep names itself, they are each row's own groups, and the report holds one report for each row.
+
+    Raises:
+        InputError: the groups cannot be used, or the sweep has no such row.
+    """
+    source = played(asked)
+    if source is asked:
+        return _of_rows(asked, places)
+    if "never" not in source.sweep.rows:
+        raise InputError(f"{asked.sweep.name}: gate_report: {source.sweep.name} has no row 'never'")
+    names = [job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated") if row in source.sweep.rows]
+    for place in places:
+        arms = tuple(folder for name in names if _is_recorded(folder := place / name))
+        if arms and arms[0] == place / names[0]:
+            words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
+            words += [f"{name}={value}" for name, value in (asked_of(arms[1]) if len(arms) > 1 else {}).items()]
+            return Groups(_read(arms), arms, (place,) * len(arms), _results(arms), (f"{COMMAND} {' '.join(words)}",))
+    return None
+
+
+def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
+    """Returns the groups of every row with finished runs, each from the first place that has some.
+
+    Rows that others start from are left out: they may record demonstrations.
+    """
+    found: dict[str, tuple[Path, Path]] = {}
+    starts = {made.begins(asked.scale) for made in asked.sweep.rows.values()}
+    for row in picked(asked):
+        if row in starts:
+            continue
+        name = job_of(asked, row, asked.sweep.seeds[0]).name
+        if (place := next((place for place in places if _is_recorded(place / name)), None)) is not None:
+            found[row] = (place / name, place)
+    if not found:
+        return None
+    arms, where = zip(*found.values())
+    reports = {row: _read((arm,)) for row, arm in zip(found, arms)}
+    groups = sum(report["groups"] for report in reports.values())
+    report = {"source": "recorded", "groups": groups, "data": ", ".join(map(str, arms)), **reports}
+    commands = tuple(f"{COMMAND} data={arm}" for arm in arms)
+    return Groups(report, arms, where, _results(arms), commands, tuple(found))
+
+
+def _is_recorded(folder: Path) -> bool:
+    return bool(list(finished([folder])) and recordings(folder))
+
+
+def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
+    return tuple(read_result(run) for run in finished(arms))
+
+
+def _read(arms: tuple[Path, ...]) -> dict[str, Any]:
+    return _report(arms, tuple((result.commit, result.finished) for result in _results(arms)))
+
+
+@lru_cache(maxsize=8)
+def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> dict[str, Any]:
+    """Returns the report on the groups of one place. It is cached for several entries until a run changes."""
+    return gate_report(arms[0], Settings(**(asked_of(arms[1]) if len(arms) > 1 else {})), *arms[1:])
+
+
+def asked_of(gated: Path) -> dict[str, Any]:
+    """Returns K and d_L of the gate that these runs had, where they are not the paper's; nothing of a gate of another kind."""
+    for run in finished([gated]):
+        path = run / "config.yaml"
+        gate = read_yaml(path).get("gate") if path.is_file() else None
+        if isinstance(gate, Mapping) and str(gate.get("_target_")).endswith(".Divergence"):
+            own = {name: gate[name] for name in ("k", "threshold")}
+            return {name: value for name, value in own.items() if value != getattr(Settings(), name)}
+    return {}

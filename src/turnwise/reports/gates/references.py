@@ -1,0 +1,104 @@
+"""Compares the gate with its references on one buffer: Selective Rollout's Table 12."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from turnwise.algo.gates.signals import DISTANCE, TERMINATION
+from turnwise.reports.gates.counted import Row, counts
+from turnwise.reports.gates.groups import Buffer
+from turnwise.reports.gates.resample import Statistic, intervals
+
+COLUMNS = ("saved_pct", "l2_pct", "below_oracle", "over_random")
+
+
+def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples: int, seed: int) -> dict[str, Row]:
+    """Returns T12: the gate and its references at step ``k``: what each cuts, saves and keeps of the advantages.
+
+    ``saved_pct`` is the share of all turns that cut rollouts still had before them. ``l2_pct`` is the norm of the remaining
+    advantages in percent of all. A filter after sampling (DAPO's) saves nothing and drops only zeros. ``random`` cuts as many
+    groups as the OR rule; its row is the expectation over draws. ``below_oracle`` is how much more the oracle saves, and
+    ``over_random`` how much more of the norm is kept than under random cuts, both on the same resampled groups.
+    """
+    distance, tau = buffer.values(k, DISTANCE), buffer.values(k, TERMINATION)
+    none = np.zeros(len(buffer.groups), dtype=bool)
+    either = (distance < threshold) | (tau >= ended)
+    cuts = {
+        "no_gate": none,
+        "oracle": buffer.uniform,
+        "dapo": none,
+        "divergence": distance < threshold,
+        "termination": tau >= ended,
+        "either": either,
+        "divergence+dapo": distance < threshold,
+    }
+    shared = [buffer.tails(k), buffer.turns, buffer.energies, buffer.uniform, either]
+    table = {
+        name: counts(cut, buffer.uniform) | _measured(_compared, [cut, *shared], COLUMNS, resamples, seed)
+        for name, cut in cuts.items()
+    }
+    n, fired, share = len(buffer.groups), int(either.sum()), float(buffer.uniform.mean())
+    table["random"] = {
+        "cut": fired,
+        "tp": fired * share,
+        "fp": fired * (1 - share),
+        "precision": share if fired else None,
+        "recall": fired / n if buffer.uniform.any() else None,
+        **_measured(_random, shared, COLUMNS[:2], resamples, seed),
+    }
+    return table
+
+
+def _measured(
+    statistic: Statistic, columns: Sequence[np.ndarray], names: Sequence[str], resamples: int, seed: int
+) -> Row:
+    found = statistic(*columns).tolist()
+    bounds = intervals(statistic, columns, resamples, seed)
+    return dict(zip(names, found, strict=True)) | {f"{name}_ci95": b for name, b in zip(names, bounds, strict=True)}
+
+
+def _compared(
+    cut: np.ndarray,
+    tails: np.ndarray,
+    turns: np.ndarray,
+    energies: np.ndarray,
+    uniform: np.ndarray,
+    either: np.ndarray,
+) -> np.ndarray:
+    """The columns of an arm, (..., n) -> (..., 4)."""
+    saved, kept = _saved(cut, tails, turns), kept_norm(cut, energies)
+    at_random = _random(tails, turns, energies, uniform, either)
+    return np.stack([saved, kept, _saved(uniform, tails, turns) - saved, kept - at_random[..., 1]], -1)
+
+
+def _random(
+    tails: np.ndarray, turns: np.ndarray, energies: np.ndarray, uniform: np.ndarray, either: np.ndarray
+) -> np.ndarray:
+    """What random cuts of as many groups as ``either`` save and keep on average, (..., n) -> (..., 2).
+
+    Of m useful groups, which have equal norms (a lost rollout aside), H are kept with a hypergeometric chance, and with them
+    sqrt(H / m) of the norm.
+    """
+    n = tails.shape[-1]
+    fired, useful = either.sum(-1)[..., None], (~uniform).sum(-1)[..., None]
+    kept = np.arange(n + 1)
+    chances = stats.hypergeom.pmf(kept, n, useful, n - fired)
+    norm = np.where(useful > 0, np.sqrt(kept / np.maximum(useful, 1)), 1.0)
+    saved = 100 * either.mean(-1) * tails.sum(-1) / turns.sum(-1)
+    return np.stack([saved, 100 * (chances * norm).sum(-1)], -1)
+
+
+def _saved(cut: np.ndarray, tails: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    """The turns after step K of the cut groups, in percent of all turns."""
+    return np.asarray(100 * (tails * cut).sum(-1) / turns.sum(-1))
+
+
+def kept_norm(cut: np.ndarray, energies: np.ndarray) -> np.ndarray:
+    """100 ||A_kept|| / ||A_all||; 100 if all advantages are 0."""
+    total = energies.sum(-1)
+    return np.asarray(
+        100 * np.sqrt(np.where(total > 0, (energies * ~cut).sum(-1) / np.where(total > 0, total, 1), 1.0))
+    )

@@ -1,0 +1,97 @@
+"""Says how many seeds and tasks a claim would take to be decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from turnwise.evaluation.stats import seeds_for, tasks_factor
+from turnwise.reports.tables import Table, plain
+from turnwise.reports.verdict import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Seeds and tasks with which an advantage of ``effect`` is told from none with the given power, each on its own.
+
+    ``seeds`` is None if there are not two seeds to estimate a spread from, or if no number of seeds that anybody would run is
+    enough. ``tasks`` is None if the runs hold no outcomes of single tasks.
+    """
+
+    effect: float
+    seeds: int | None
+    tasks: int | None
+
+    @property
+    def sentence(self) -> str:
+        """The plan in words, such as ``80 % power for 2: 14 seeds, 300 tasks``."""
+        wanted = [f"{self.seeds:,} seeds" if self.seeds else "more seeds than can be run or planned from these"]
+        return ", ".join([*wanted, *([f"{self.tasks:,} tasks"] if self.tasks else [])])
+
+
+def planned(decision: Decision, power: float = 0.8) -> Plan | None:
+    """Returns what a claim would take, or None if it names no advantage to be told from none."""
+    if decision.effect is None or not decision.effect > 0:
+        return None
+    seeds = seeds_for(decision.by_seed, decision.effect, power)
+    tasks = None
+    if decision.task_error is not None and decision.tasks:
+        tasks = max(2, ceil(decision.tasks * tasks_factor(decision.task_error, decision.effect, power)))
+    return Plan(decision.effect, seeds, tasks)
+
+
+def power_table(title: str, decisions: list[Decision], power: float) -> Table:
+    """Returns a table of what each claim would take, from the runs that are there."""
+    headers = [
+        "claim",
+        "metric",
+        "effect",
+        "seeds there",
+        "spread of a seed",
+        "seeds needed",
+        "tasks there",
+        "tasks needed",
+    ]
+    table = Table(f"{title}: seeds and tasks for {100 * power:g} % power", headers, [])
+    for one in decisions:
+        plan = planned(one, power)
+        spread = _spread(one.by_seed)
+        table.rows.append(
+            [
+                one.claim.text,
+                one.metric,
+                "-" if plan is None else plain(plan.effect),
+                str(len(one.by_seed) or "-"),
+                "-" if spread is None else plain(spread),
+                "-" if plan is None or plan.seeds is None else f"{plan.seeds:,}",
+                str(one.tasks or "-"),
+                "-" if plan is None or plan.tasks is None else f"{plan.tasks:,}",
+            ]
+        )
+    table.notes = [
+        "effect: the least advantage that the sweep counts as one, or the paper's own difference if that is smaller. Seeds: of a "
+        "two-sided t test at 5 % on the differences of seeds, whose standard deviation is the spread. Tasks: of a two-sided z "
+        "test on the mean over tasks, whose error falls with the square root of their number. A claim needs both."
+    ]
+    return table
+
+
+def power_json(decision: Decision, power: float) -> dict[str, Any]:
+    """Returns what a claim would take for JSON."""
+    plan = planned(decision, power)
+    return {
+        "claim": decision.claim.text,
+        "metric": decision.metric,
+        "effect": plan and plan.effect,
+        "spread": _spread(decision.by_seed),
+        "seeds": plan and plan.seeds,
+        "tasks": plan and plan.tasks,
+    }
+
+
+def _spread(values: tuple[float, ...]) -> float | None:
+    if len(values) < 2:
+        return None
+    mean = sum(values) / len(values)
+    return float((sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5)

@@ -1,0 +1,116 @@
+"""Measures the preconditions of a sweep's claims on pilot runs, and says which of them are false."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from turnwise.errors import InputError
+from turnwise.experiments.claims import Precondition
+from turnwise.experiments.jobs import Asked, job_of, of_pilots
+from turnwise.experiments.table import find_sweep
+from turnwise.reports.gates.of_sweep import recorded_groups
+from turnwise.reports.measured import finished_runs
+from turnwise.reports.verdict import Decision, recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A precondition and what its pilot runs measured.
+
+    ``values`` holds one value for each pilot seed, in the order of ``seeds``; of a gate report one over the groups of all.
+    ``needed`` says which claims need it: this sweep's rows and claims, whichever sweep measured it.
+    """
+
+    name: str
+    bound: Precondition
+    needed: Precondition
+    values: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
+    label: str = ""  # of the row that measured it
+    runs: str = ""  # the name of its runs
+
+    @property
+    def value(self) -> float | None:
+        """The mean over pilot seeds, or None if there is no pilot run."""
+        return fmean(self.values) if self.values else None
+
+    @property
+    def true(self) -> bool | None:
+        """Whether the mean lies within the bounds, or None if nothing was measured."""
+        return None if self.value is None else self.bound.within(self.value)
+
+    @property
+    def sentence(self) -> str:
+        """What was measured and what was wanted, in words."""
+        if self.value is None:
+            return f"{self.bound.says}: not measured yet"
+        told = f"{self.bound.says} is {self.value:.3g}, not {self.bound.bounds}"
+        return f"{told} ({self.bound.remedy})" if self.bound.remedy else told
+
+
+def find_preconditions(asked: Asked, places: Sequence[Path], notes: list[str]) -> list[Finding]:
+    """Returns the preconditions of a sweep with the values of its pilot runs, each from the first place that has some.
+
+    A run that cannot be read is left out and named in ``notes``.
+
+    Raises:
+        InputError: a precondition refers to one that is not there.
+    """
+    return [_found(asked, name, places, notes) for name in asked.sweep.preconditions]
+
+
+def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
+    """Returns the decision on a claim in the light of its preconditions.
+
+    It is untestable if one of them is false, and undecided while one is not measured. A claim that cannot be run at this scale,
+    because a model or data are missing, stays that.
+    """
+    needed = [finding for finding in findings if finding.needed.needed_by(decision.claim, decision.metric)]
+    wrong = [finding.sentence for finding in needed if finding.true is False]
+    unknown = [finding.sentence for finding in needed if finding.true is None]
+    if wrong and not decision.cannot:
+        return replace(decision, verdict="untestable", why="; ".join(wrong))
+    if unknown and decision.verdict != "not_run":
+        return replace(decision, verdict="undecided", why="; ".join(unknown))
+    return decision
+
+
+def _found(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) -> Finding:
+    needed = asked.sweep.preconditions[name]
+    owner, bound = asked, needed
+    if needed.same is not None:
+        there, _, wanted = needed.same.partition("/")
+        owner = replace(asked, sweep=find_sweep(there, asked.folder).of_scale(asked.scale), rows=None)
+        bound = owner.sweep.preconditions.get(wanted, needed)
+        if bound.same is not None:
+            raise InputError(
+                f"conf/sweep/{asked.sweep.name}.yaml: preconditions.{name}: {needed.same!r} is no precondition that is "
+                f"written out in conf/sweep/{there}.yaml"
+            )
+    pilots = of_pilots(replace(owner, rows=None, seeds=None))
+    row = owner.sweep.rows[bound.row]
+    finding = Finding(name, bound, needed, label=row.label or bound.row)
+    if owner.sweep.gate_report:
+        return _of_groups(finding, pilots, places, notes)
+    jobs = [job_of(pilots, bound.row, seed) for seed in pilots.seeds or ()]
+    for place in places:
+        if runs := finished_runs(jobs, place, notes):
+            values = {seed: value for seed, run in runs.items() if (value := run.value(bound.metric)) is not None}
+            return replace(finding, values=tuple(values.values()), seeds=tuple(values), runs=jobs[0].name)
+    return finding
+
+
+def _of_groups(finding: Finding, pilots: Asked, places: Sequence[Path], notes: list[str]) -> Finding:
+    try:
+        groups = recorded_groups(pilots, places)
+    except InputError as error:
+        notes.append(f"left out: {error}")
+        return finding
+    value = recorded(groups.report, finding.bound.metric.replace("{}", finding.bound.row)) if groups else None
+    if groups is None or value is None:
+        return finding
+    seeds = tuple(sorted({result.seed for result in groups.results}))
+    return replace(finding, values=(value[0],), seeds=seeds, runs=str(groups.arms[0].relative_to(groups.places[0])))

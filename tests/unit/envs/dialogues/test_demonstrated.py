@@ -1,0 +1,92 @@
+"""``env.verifier=demonstrated``: a reply is accepted where its calls are the demonstrated ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnwise.data.toolcalls.write import write_calls
+from turnwise.envs.apibank import ApiBankEnv
+from turnwise.types import ToolCall
+
+EMAIL = "SendEmail(address='ann@x', content='hello')"
+
+
+@pytest.fixture(scope="module")
+def office():
+    return ApiBankEnv(verifier="demonstrated")
+
+
+@pytest.fixture(scope="module")
+def session(office):
+    """``translate water``, with Dictionary(keyword), QueryStock(stock_code) and SendEmail(address, content)."""
+    return office.reset(office.tasks("train", 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("action", "expert"),
+    [
+        ("Dictionary(keyword='water')", "Dictionary(keyword='water')"),
+        ('[Dictionary( keyword = "water" )]', "Dictionary(keyword='water')"),
+        ("Dictionary(keyword=' water')", "Dictionary(keyword='water')"),
+        (EMAIL, EMAIL),
+        ("SendEmail(content='hello', address='ann@x')", EMAIL),
+        (f"[{EMAIL}, Dictionary(keyword='water')]", f"[Dictionary(keyword='water'), {EMAIL}]"),
+        ("I am done.", "done"),
+        # a mistake of the demonstration is compared with like any other call
+        ("Dictionary(keyword='waterx')", "Dictionary(keyword='waterx')"),
+    ],
+)
+def test_the_demonstrated_calls_are_accepted_in_any_spelling(office, session, action, expert):
+    assert office.accepts(session, action, expert)
+
+
+@pytest.mark.parametrize(
+    ("action", "expert"),
+    [
+        ("Dictionary(keyword='fire')", "Dictionary(keyword='water')"),  # another value
+        ("Dictionary(keyword='Water')", "Dictionary(keyword='water')"),
+        ("QueryStock(stock_code='water')", "Dictionary(keyword='water')"),  # another name
+        ("Dictionary()", "Dictionary(keyword='water')"),  # misses an argument
+        (f"[Dictionary(keyword='water'), {EMAIL}]", "Dictionary(keyword='water')"),  # one call too many
+        ("[Dictionary(keyword='water'), Dictionary(keyword='water')]", "Dictionary(keyword='water')"),
+        ("done", "Dictionary(keyword='water')"),
+        ("", "Dictionary(keyword='water')"),
+        ("", "done"),
+        ("Dictionary(keyword='water')", "done"),
+        # the right call, where the demonstration made another one
+        ("Dictionary(keyword='water')", "Dictionary(keyword='waterx')"),
+        ("Dictionary(keyword='water')", "QueryStock(stock_code='CCC')"),
+    ],
+)
+def test_other_calls_are_refused(office, session, action, expert):
+    assert not office.accepts(session, action, expert)
+
+
+@pytest.mark.parametrize(
+    "error", ["Dictionary_all(keyword='water')", "Dictionary()", "Dictionary(keyword=", "Dictionary(7)"]
+)
+def test_nothing_is_accepted_where_the_demonstrated_call_is_an_error(office, session, error):
+    for action in (error, "Dictionary(keyword='water')", "done"):
+        assert not office.accepts(session, action, error)
+
+
+def test_the_good_expert_is_accepted_and_a_changed_call_is_not(build):
+    for name in ("bfcl-tiny", "apibank-hermes"):
+        world = build(name)
+        anchored = type(world)(format=world.format, verifier="demonstrated")
+        for task in anchored.tasks("seen", 5):
+            session = anchored.reset(task)
+            for calls in (turn.calls for turn in session.problem.turns):
+                for call in calls:
+                    said = write_calls([call], anchored.format)
+                    changed = write_calls([ToolCall(f"{call.name}_all", call.arguments)], anchored.format)
+                    assert anchored.accepts(session, said, said)
+                    assert not anchored.accepts(session, changed, said)
+                    session.step(said)
+                session.step("done")
+            assert session.won and not anchored.accepts(session, "done", "done")
+
+
+def test_an_unknown_verifier_is_refused():
+    with pytest.raises(ValueError, match="oracle or demonstrated"):
+        ApiBankEnv(verifier="strict")

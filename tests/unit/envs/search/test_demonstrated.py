@@ -1,0 +1,68 @@
+"""``env.verifier=demonstrated``: a step is accepted where it shows what the demonstrated one shows, or answers the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnwise.envs.search import SearchEnv
+from turnwise.types import Task
+
+
+@pytest.fixture(scope="module")
+def env():
+    return SearchEnv("tiny", verifier="demonstrated")
+
+
+@pytest.fixture
+def session(env):
+    data = {
+        "kind": "chain2",
+        "question": "Who is the head of the home of Alma Irving?",
+        "answers": ["Gita Bauer"],
+        "evidence": [["Alma Irving", "The home is Clay Dale."], ["Clay Dale", "Its head is Gita Bauer."]],
+    }
+    return env.reset(Task("search", "train/case", "train", data))
+
+
+@pytest.mark.parametrize(
+    ("action", "expert"),
+    [
+        ("search Alma Irving", "search Alma Irving"),
+        ("search the home of Alma Irving", "search Alma Irving"),
+        ("search Bero Falk", "search bero falk"),  # a mistake is compared with like any other step
+        ("answer gita bauer.", "answer Gita Bauer"),
+        ("answer Lano Bauer", "answer Lano Bauer"),
+    ],
+)
+def test_the_same_pages_and_the_same_answer_are_accepted(env, session, action, expert):
+    assert env.accepts(session, action, expert)
+
+
+@pytest.mark.parametrize(
+    ("action", "expert"),
+    [
+        ("search Clay Dale", "search Alma Irving"),  # evidence, and not what was demonstrated
+        ("search Alma Irving", "search Bero Falk"),
+        ("answer Gita Bauer", "search Alma Irving"),
+        ("answer Gita Bauer", "answer Lano Bauer"),
+        ("search Gita Bauer", "answer Gita Bauer"),
+        ("answer Bauer", "answer Gita Bauer"),
+        ("find Alma Irving", "search Alma Irving"),
+        ("", "search Alma Irving"),
+        # the demonstrated step is no call, or finds nothing
+        ("Alma Irving", "Alma Irving"),
+        ("search zzz", "search zzz"),
+        ("search yyy", "search zzz"),
+    ],
+)
+def test_other_steps_are_refused(env, session, action, expert):
+    assert not env.accepts(session, action, expert)
+
+
+def test_showing_the_same_again_is_the_same_and_a_finished_episode_accepts_nothing(env, session):
+    session.step("search Alma Irving")
+    assert env.accepts(session, "search irving alma", "search Alma Irving")
+    session.step("answer Gita Bauer")
+    assert not env.accepts(session, "answer Gita Bauer", "answer Gita Bauer")
+    with pytest.raises(ValueError, match="oracle or demonstrated"):
+        SearchEnv("tiny", verifier="name")

@@ -1,0 +1,79 @@
+"""The settings and claims of a table stood in the history before the runs that judge them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from turnwise.experiments.jobs import ask, jobs, of_pilots, origin, played
+from turnwise.experiments.table import Sweep, find_sweep, sweep_names
+from turnwise.runs.result import Result, read_result
+
+ROOT = Path(__file__).parents[3]
+CONF, RESULTS = ROOT / "conf", ROOT / "results"
+NAMES = [name for name in sweep_names(CONF) if find_sweep(name, CONF).preconditions]
+DECIDING = {"seeds", "directions", "least", "preconditions", "pilots", "gate_report"}
+
+
+@cache
+def git(*words: str) -> str | None:
+    found = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return found.stdout if found.returncode == 0 else None
+
+
+WHOLE = (git("rev-parse", "--is-shallow-repository") or "").strip()
+
+
+def runs_of(name: str, pilot: bool) -> Iterator[tuple[str, Result]]:
+    """The kept runs that the claims of a sweep read, or its preconditions: the row and the result of each."""
+    asked = ask([f"sweep={name}"], CONF)
+    if pilot and asked.sweep.pilots is None:
+        return
+    asked = played(of_pilots(asked) if pilot else asked)
+    for job in jobs(asked):
+        folder = RESULTS / job.name / f"seed{job.seed}"
+        if job.cannot is None and (folder / "result.json").exists():
+            yield job.row, read_result(folder)
+
+
+def file_at(commit: str, name: str) -> Sweep:
+    text = git("show", f"{commit}:conf/sweep/{name}.yaml")
+    assert text is not None, f"conf/sweep/{name}.yaml is not there at {commit}"
+    return Sweep.model_validate({"name": name, **yaml.safe_load(text)})
+
+
+def deciding(sweep: Sweep) -> dict[str, Any]:
+    """What decides a verdict at the tiny scale: claims, preconditions, seeds and settings; no labels, notes or claims of ours."""
+    rows = {
+        name: (row.overrides, row.at.get("tiny"), row.shares("tiny"), row.starts, row.trains)
+        for name, row in sweep.rows.items()
+    }
+    return {**sweep.model_dump(include=DECIDING), "shared": sweep.shared("tiny"), "rows": rows}
+
+
+@pytest.mark.skipif(WHOLE != "false", reason="this copy has no history, or only its end")
+@pytest.mark.parametrize("name", NAMES)
+def test_claims_and_settings_precede_their_runs(name: str) -> None:
+    sweep = find_sweep(name, CONF)
+    for row, result in runs_of(name, pilot=False):
+        assert git("merge-base", "--is-ancestor", result.commit, "HEAD") is not None, f"{row}: {result.commit}"
+        assert deciding(file_at(result.commit, name)) == deciding(sweep), f"{row}: changed since {result.commit}"
+        owner = origin(sweep, row, CONF, "tiny")[0] if row in sweep.rows else sweep
+        assert deciding(file_at(result.commit, owner.name)) == deciding(find_sweep(owner.name, CONF)), owner.name
+
+
+@pytest.mark.skipif(WHOLE != "false", reason="this copy has no history, or only its end")
+@pytest.mark.parametrize("name", NAMES)
+def test_preconditions_were_measured_before_the_claims_were_judged(name: str) -> None:
+    judged = [result for _, result in runs_of(name, pilot=False)]
+    for row, pilot in runs_of(name, pilot=True):
+        assert git("merge-base", "--is-ancestor", pilot.commit, "HEAD") is not None, f"{row}: {pilot.commit}"
+        for result in judged:
+            assert git("merge-base", "--is-ancestor", pilot.commit, result.commit) is not None, (row, pilot.commit)
+            assert pilot.seed != result.seed
