@@ -98,10 +98,16 @@ def of_pilots(asked: Asked) -> Asked:
         InputError: the sweep has no pilot runs.
     """
     sweep = asked.sweep
-    rows = [one.row for one in sweep.preconditions.values() if one.same is None]
+    rows = [
+        one.row for one in sweep.preconditions.values() if one.same is None and one.row in (asked.rows or sweep.rows)
+    ]
     if sweep.pilots is None or not rows:
         shared = sorted({one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same})
-        told = f"its preconditions are those of {', '.join(shared)}" if shared else "it names no preconditions"
+        told = (
+            f"its preconditions are those of {', '.join(shared)}"
+            if shared
+            else "it names no precondition of these rows"
+        )
         raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
     if sweep.start_seed is None:
         for row in rows:  # grows: what they start from may start from another row itself
@@ -272,10 +278,8 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
     if scale not in ("tiny", "paper"):
         raise InputError(f"scale={scale}: a sweep has the scales tiny and paper")
     pilots = given.get("pilots", "false").lower()
-    if pilots not in ("true", "false") or (pilots == "true" and given.keys() & {"rows", "seed"}):
-        raise InputError(
-            "pilots=true: it takes the rows and seeds that the sweep file names, so no rows= or seed= beside it"
-        )
+    if pilots not in ("true", "false") or (pilots == "true" and "seed" in given):
+        raise InputError("pilots=true: it takes the seeds that the sweep file names, so no seed= beside it")
     asked = Asked(
         find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
         folder,
