@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,25 @@ class Settings:
             raise ValueError(f"horizon must be at least 2 turns, got {self.horizon}")
 
 
+class Sections(Mapping[str, Any]):
+    """A report whose sections are computed when they are first read, because a table of a paper needs few of them."""
+
+    def __init__(self, sections: Mapping[str, Callable[[], Any]]) -> None:
+        self._sections = sections
+        self._found: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._found:
+            self._found[name] = self._sections[name]()
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sections)
+
+    def __len__(self) -> int:
+        return len(self._sections)
+
+
 def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
     """Returns the report on ``data``: a file of recorded rollouts, the folder of a run or of its seeds, or the authors' folder.
 
@@ -73,6 +93,11 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
     Raises:
         InputError: there is no data, or it cannot be used.
     """
+    return dict(gate_sections(data, settings, gated))
+
+
+def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> Sections:
+    """Returns :func:`gate_report` with sections that are computed when they are read; the data is read, and refused, now."""
     released = is_released(data)
     buffer = read_features(data) if released else _recorded(data, settings)
     if settings.k not in buffer.steps:
@@ -81,31 +106,34 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
             + ("" if released else f" (the longest rollout has {buffer.horizon} turns)")
         )
     k, seed, resamples = settings.k, settings.seed, settings.resamples
-    report: dict[str, Any] = {
-        "data": str(data),
-        "source": "released" if released else "recorded",
-        "groups": len(buffer.groups),
-        "zero_variance": int(buffer.uniform.sum()),
-        "horizon": buffer.horizon,
-        "left_out": dict(buffer.left_out),
-        "settings": asdict(settings),
-        "regime": regime_row(buffer, k, settings.threshold, resamples, seed),
-        "t1": thresholds_table(buffer, k, settings.thresholds, resamples, seed),
-        "t7": signals_table(buffer, resamples, seed),
-        "peak": peak_row(buffer),
-        "t8": types_table(buffer, k, resamples, seed),
-        "t10": labels_table(buffer, 15 if 15 in buffer.steps else k, resamples, seed),
-        "t12": arms_table(buffer, k, settings.threshold, settings.ended, resamples, seed),
-        "looks": looks_table(buffer, resamples, seed),
-        "tier1": read_tier1(data, resamples, seed) if released else None,
-        "tier3": read_tier3(data, resamples, seed) if released else None,
-        "tuned": tuned(buffer, settings),
-    }
+    tiers = (read_tier1(data, resamples, seed), read_tier3(data, resamples, seed)) if released else (None, None)
+    saved = read_arms(data, gated, resamples, seed) if gated and not released else tiers[0]
     cut = buffer.values(k, DISTANCE) < settings.threshold
-    report["replayed"] = replayed(buffer, cut, k, resamples, seed)
-    if not released:
-        report["tier1"] = read_arms(data, gated, resamples, seed) if gated else report["replayed"]
-    report["paper"] = [asdict(cell) for cell in compare(report)] if released and settings == Settings() else None
+    printed = released and settings == Settings()
+    report = Sections(
+        {
+            "data": lambda: str(data),
+            "source": lambda: "released" if released else "recorded",
+            "groups": lambda: len(buffer.groups),
+            "zero_variance": lambda: int(buffer.uniform.sum()),
+            "horizon": lambda: buffer.horizon,
+            "left_out": lambda: dict(buffer.left_out),
+            "settings": lambda: asdict(settings),
+            "regime": lambda: regime_row(buffer, k, settings.threshold, resamples, seed),
+            "t1": lambda: thresholds_table(buffer, k, settings.thresholds, resamples, seed),
+            "t7": lambda: signals_table(buffer, resamples, seed),
+            "peak": lambda: peak_row(buffer),
+            "t8": lambda: types_table(buffer, k, resamples, seed),
+            "t10": lambda: labels_table(buffer, 15 if 15 in buffer.steps else k, resamples, seed),
+            "t12": lambda: arms_table(buffer, k, settings.threshold, settings.ended, resamples, seed),
+            "looks": lambda: looks_table(buffer, resamples, seed),
+            "tier1": lambda: saved if released or gated else report["replayed"],
+            "tier3": lambda: tiers[1],
+            "tuned": lambda: tuned(buffer, settings),
+            "replayed": lambda: replayed(buffer, cut, k, resamples, seed),
+            "paper": lambda: [asdict(cell) for cell in compare(report)] if printed else None,
+        }
+    )
     return report
 
 
