@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from turnwise.algo.gates.signals import DISTANCE, SIGNALS, TERMINATION
 from turnwise.reports.gates.counted import Row, counts
@@ -107,6 +107,14 @@ def _ranks(column: np.ndarray) -> np.ndarray:
     return ranks.reshape(column.shape)
 
 
+def _p_value(values: np.ndarray, variances: np.ndarray) -> float | None:
+    """Returns the two-sided p of Spearman's rho by Student's t with n - 2 degrees of freedom, as ``scipy.stats.spearmanr``."""
+    n, rho = len(values), np.corrcoef(_ranks(values), _ranks(variances))[1, 0]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        t = rho * np.sqrt(np.maximum((n - 2) / ((rho + 1.0) * (1.0 - rho)), 0))
+    return defined(2 * special.stdtr(n - 2, -abs(t)))
+
+
 def signals_table(buffer: Buffer, resamples: int, seed: int) -> dict[str, dict[str, Row]]:
     """Returns T7 (and the paper's Fig. 2): K -> signal -> rho with its two-sided p, and AUROC.
 
@@ -145,7 +153,7 @@ def rank_rows(
     rows: dict[str, Row] = {}
     for i, name in enumerate(names):
         at = {"rho": 2 * i, "auroc": 2 * i + 1, beside: 2 * len(names) + i}
-        p = None if values[2 * i] is None else defined(stats.spearmanr(signals[name], variances).pvalue)
+        p = None if values[2 * i] is None else _p_value(columns[2 + i], columns[1])
         rows[name] = {"rho": values[2 * i], "p": p} | {key: values[place] for key, place in at.items()}
         rows[name] |= {f"{key}_ci95": bounds[place] for key, place in at.items()}
     return rows

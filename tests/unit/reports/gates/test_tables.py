@@ -202,4 +202,6 @@ def test_the_bootstrap_of_all_signals_is_that_of_each_by_scipys_ranks(seed: int,
     for name, values in columns.items():
         alone = intervals(statistic, [values, variances], 40, seed)
         assert [rows[name]["rho_ci95"], rows[name]["auroc_ci95"]] == alone  # to the last bit
+        p = stats.spearmanr(values, variances).pvalue if rows[name]["rho"] is not None else math.nan
+        assert rows[name]["p"] == (None if math.isnan(p) else p)
     assert rows["d"]["over_d_ci95"] in (None, [0.0, 0.0])
