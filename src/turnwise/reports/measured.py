@@ -155,12 +155,25 @@ def finished_runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[
         folder = place / job.name / f"seed{job.seed}"
         if (folder / "result.json").exists():
             try:
-                run = Measured(folder, read_result(folder))
-                _ = run.rows  # read now, because a run with damaged rows does not count
-                runs[job.seed] = run
-            except (ResultError, Damaged) as error:
+                runs[job.seed] = _measured(folder, _written(folder))
+            except (ResultError, Damaged, OSError) as error:
                 notes.append(f"left out: {error}")
     return runs
+
+
+@lru_cache(maxsize=512)
+def _measured(folder: Path, written: tuple[int, ...]) -> Measured:
+    """Reads a run once for all entries, until it is written anew."""
+    run = Measured(folder, read_result(folder))
+    _ = run.rows  # read now, because a run with damaged rows does not count
+    return run
+
+
+def _written(folder: Path) -> tuple[int, ...]:
+    """Returns numbers that change when the result or the metrics of a run are written anew."""
+    files = (folder / "result.json", text_file(folder / "metrics.jsonl"))
+    stats = [file.stat() for file in files if file is not None]
+    return tuple(number for stat in stats for number in (stat.st_ino, stat.st_mtime_ns, stat.st_size))
 
 
 def _profile_turns(run: Measured) -> float | None:
