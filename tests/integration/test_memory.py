@@ -41,4 +41,5 @@ def test_a_sweep_holds_no_more_after_six_rows_than_after_two(small: Callable[...
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     held = [int(line) / 1024 for line in (tmp_path / "held.txt").read_text().split()]  # MiB
-    assert len(held) == 6 and held[5] - held[1] < 30, held  # where nothing is given back, each row adds nearly that much
+    # where nothing is given back, each row adds nearly 30
+    assert len(held) == 6 and held[5] - held[1] < 30, held
