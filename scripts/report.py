@@ -119,7 +119,8 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     pictures = [] if whole else entry_figures(entries[0], mean_interval)
     shown = {numbered(args.figure, n): picture for n, picture in enumerate(pictures if args.figure else ())}
     runs = {} if whole else run_folders(entries[0])
-    save(args, kept, lines, tables_page(title, kept, lines, pictures, runs, args.html), shown, console)
+    page = tables_page(title, kept, lines, pictures, runs, args.html) if args.html else ""
+    save(args, kept, lines, page, shown, console)
     if args.figure and not pictures:
         console.print(f"No figure: {args.figure} is not written, for no run here has a number to draw.")
     for path, picture in shown.items():

@@ -191,13 +191,13 @@ def test_a_summary_of_one_paper(script, capsys, tmp_path):
 
 
 def test_the_second_report_says_the_same_and_composes_nothing(script, make, tmp_path, capsys, monkeypatch):
-    folder = tmp_path / "outputs" / "pivotrl" / "tab1" / "pivotrl" / "seed0"
+    folder = tmp_path / "outputs" / "pivotrl" / "tab1" / "pivotrl_swe" / "seed0"
     folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl")))
+    (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl_swe")))
     monkeypatch.chdir(tmp_path)
     said = []
     for _ in range(2):
-        assert script.main(["summary", "paper=pivotrl", "--json"]) == 0
+        assert script.main(["sweep=pivotrl_tab1", "rows=pivotrl_swe", "seed=0", "--json"]) == 0
         said.append(capsys.readouterr().out)
         monkeypatch.setattr("turnwise.experiments.hashes.compose_config", None)
     assert said[0] == said[1] and '"kept": "9f2c41d7a0b3"' in said[0]
