@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from turnwise.reports.gates.printed import compare
 from turnwise.reports.gates.recorded import read_recorded
 from turnwise.reports.gates.references import arms_table
 from turnwise.reports.gates.released import FEATURES, is_released, read_features
+from turnwise.reports.gates.sections import Sections, whole
 from turnwise.reports.gates.tables import (
     THRESHOLDS,
     labels_table,
@@ -66,25 +66,6 @@ class Settings:
             raise ValueError(f"horizon must be at least 2 turns, got {self.horizon}")
 
 
-class Sections(Mapping[str, Any]):
-    """A report whose sections are computed when they are first read, because a table of a paper needs few of them."""
-
-    def __init__(self, sections: Mapping[str, Callable[[], Any]]) -> None:
-        self._sections = sections
-        self._found: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._found:
-            self._found[name] = self._sections[name]()
-        return self._found[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sections)
-
-    def __len__(self) -> int:
-        return len(self._sections)
-
-
 def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
     """Returns the report on ``data``: a file of recorded rollouts, the folder of a run or of its seeds, or the authors' folder.
 
@@ -93,7 +74,7 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
     Raises:
         InputError: there is no data, or it cannot be used.
     """
-    return dict(gate_sections(data, settings, gated))
+    return whole(gate_sections(data, settings, gated))
 
 
 def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> Sections:

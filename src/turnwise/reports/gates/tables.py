@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from scipy import special
@@ -17,6 +18,7 @@ from turnwise.algo.gates.signals import DISTANCE, SIGNALS, TERMINATION
 from turnwise.reports.gates.counted import Row, counts
 from turnwise.reports.gates.groups import LABELS, Buffer
 from turnwise.reports.gates.resample import intervals
+from turnwise.reports.gates.sections import Sections
 
 THRESHOLDS = (0.05, 0.08, 0.10, 0.12, 0.14, 0.18)
 LEAST = 3  # groups of a class: of fewer, resampling groups shows no spread (the paper takes up to two for a single observation)
@@ -115,21 +117,17 @@ def _p_value(values: np.ndarray, variances: np.ndarray) -> float | None:
     return defined(2 * special.stdtr(n - 2, -abs(t)))
 
 
-def signals_table(buffer: Buffer, resamples: int, seed: int) -> dict[str, dict[str, Row]]:
+def signals_table(buffer: Buffer, resamples: int, seed: int) -> Sections:
     """Returns T7 (and the paper's Fig. 2): K -> signal -> rho with its two-sided p, and AUROC.
 
     ``over_tau`` is its rho minus that of the termination fraction on the same groups, both resampled together.
     """
-    return {
-        str(k): rank_rows(
-            {name: buffer.values(k, name) for name in SIGNALS},
-            buffer.variances,
-            resamples,
-            seed,
-            ("over_tau", "rho", TERMINATION),
-        )
-        for k in buffer.steps
-    }
+
+    def rows(k: int) -> dict[str, Row]:
+        signals = {name: buffer.values(k, name) for name in SIGNALS}
+        return rank_rows(signals, buffer.variances, resamples, seed, ("over_tau", "rho", TERMINATION))
+
+    return Sections({str(k): partial(rows, k) for k in buffer.steps})
 
 
 def rank_rows(

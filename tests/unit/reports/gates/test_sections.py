@@ -10,6 +10,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.reports.gates import report as module
+from turnwise.reports.gates import tables
 from turnwise.reports.gates.report import Settings, gate_report, gate_sections
 
 SETTINGS = Settings(k=2, steps=(2,), resamples=20)
@@ -25,10 +26,15 @@ def test_a_section_is_computed_once_and_only_if_it_is_read(data: Path, monkeypat
     for name in ("signals_table", "tuned", "looks_table", "replayed"):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, name=name, real=real: computed.append(name) or real(*a))
+    ranked: list[object] = []
+    rows = tables.rank_rows
+    monkeypatch.setattr(tables, "rank_rows", lambda *a: ranked.append(a) or rows(*a))
     report = gate_sections(data, SETTINGS)
     assert report["groups"] == 2 and report["peak"]["k"] == 2 and not computed
+    assert list(report["t7"]) == ["2"] and not ranked
+    assert report["t7"]["2"] is report["t7"]["2"] and len(ranked) == 1
     assert report["tier1"] == report["replayed"] and report["t7"] is report["t7"]
-    assert computed == ["replayed", "signals_table"]
+    assert computed == ["signals_table", "replayed"]
     assert report == gate_report(data, SETTINGS) and list(report) == list(gate_report(data, SETTINGS))
 
 
