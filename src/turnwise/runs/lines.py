@@ -93,13 +93,19 @@ def checked_rows(path: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: as :func:`checked_lines`.
     """
-    lines = [line for line in text_lines(path) if line.strip()]
+    found = text_file(path)
+    if found is None:
+        return []
     try:
+        content = found.read_bytes()
+        text = (gzip.decompress(content) if found.suffix == ZIPPED else content).decode()
+        lines = [line for line in text.split("\n") if line.strip()]
         rows = json.loads(f"[{','.join(lines)}]")
-    except (ValueError, RecursionError):
-        rows = []
-    whole = len(rows) == len(lines) and all(isinstance(row, dict) for row in rows)
-    return rows if whole else [row for _, row in checked_lines(path)]  # which names the line
+        if len(rows) == len(lines) and all(isinstance(row, dict) for row in rows):
+            return rows
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error):
+        pass
+    return [row for _, row in checked_lines(path)]  # which says what is wrong, and where
 
 
 def cut_lines(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,14 @@ def _recorded(data: Path, settings: Settings) -> Buffer:
         raise InputError(
             f"data={data}: there is no such file or folder; give a run's rollouts/train.jsonl, or a folder"
         )
-    return read_recorded(paths, (*settings.steps, settings.k), settings.horizon)
+    known = tuple((path, path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
+    return _read(known, tuple(sorted({*settings.steps, settings.k})), settings.horizon)
+
+
+@lru_cache(maxsize=4)
+def _read(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...], horizon: int | None) -> Buffer:
+    """Reads recorded groups once until a file changes, because several entries ask different things of them."""
+    return read_recorded([path for path, *_ in known], steps, horizon)
 
 
 def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:
