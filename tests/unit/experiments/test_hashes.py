@@ -32,9 +32,7 @@ BESIDE = [
 def test_a_row_has_the_hash_of_the_run_that_train_would_start() -> None:
     hashes, asked = RowHashes(CONF), ask(["sweep=pivotrl_tab4", "rows=full"], CONF)
     told = [hashes(job_of(asked, "full", seed)) for seed in (0, 1, 0)]
-    run = ["experiment=pivotrl/tab4/full", "scale=tiny_pivotrl", "data.trajectories=300"]
-    run += ["env.verifier=demonstrated", "rollout.states=48"]
-    alone = [config_hash(compose_config([*run, f"seed={seed}"], CONF)) for seed in (0, 1)]
+    alone = [config_hash(compose_config(job_of(asked, "full", seed).overrides, CONF)) for seed in (0, 1)]
     assert told == [alone[0], alone[1], alone[0]] and alone[0] != alone[1]
     other = ask(["sweep=pivotrl_tab4", "rows=full", "update.learning_rate=0.5"], CONF)
     assert hashes(job_of(other, "full", 0)) not in told
