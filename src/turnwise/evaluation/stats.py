@@ -1,7 +1,8 @@
 """Computes intervals and estimators for evaluation: Wilson, paired bootstrap, pass@k, Student's t over seeds.
 
 All functions are pure and deterministic (the bootstrap's seed is an argument). Scores and results are shares, not points,
-except in ``mean_interval``, which uses the unit of its input.
+except in ``mean_interval``, which uses the unit of its input. ``scipy.stats`` takes half a second to import, which most reports
+do not need it for.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,12 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
     """
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"wilson needs 0 <= successes <= trials and a trial, got {successes} of {trials}")
-    low, high = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
-    return Estimate(successes / trials, float(low), float(high), trials)
+    share, z = successes / trials, float(special.ndtri(0.5 + confidence / 2))
+    whole = 2 * (trials + z**2)
+    centre = (2 * trials * share + z**2) / whole
+    half = z / whole * sqrt(4 * trials * share * (1 - share) + z**2)
+    low, high = centre - half if successes else 0.0, centre + half if successes < trials else 1.0
+    return Estimate(share, low, high, trials)
 
 
 def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:
@@ -55,6 +62,8 @@ def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:
         raise ValueError(f"pass@{k} needs 1 <= k <= attempts, but a task has only {n.min()} attempts")
     if (c < 0).any() or (c > n).any():
         raise ValueError("pass_at_k got a task with more successes than attempts, or fewer than none")
+    from scipy import stats
+
     return float(np.mean(stats.hypergeom.sf(0, n, c, k)))
 
 
@@ -124,7 +133,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate
     mean = float(np.mean(values))
     if len(values) == 1:
         return Estimate(mean, None, None, 1)
-    half = float(stats.t.ppf(0.5 + confidence / 2, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    threshold = special.stdtrit(len(values) - 1, 0.5 + confidence / 2)
+    half = float(threshold * np.std(values, ddof=1) / np.sqrt(len(values)))
     return Estimate(mean, mean - half, mean + half, len(values))
 
 
@@ -147,6 +157,7 @@ def seeds_for(differences: Sequence[float], effect: float, power: float = 0.8, c
     spread = float(np.std(differences, ddof=1))
     if spread == 0:
         return 2
+    from scipy import stats
 
     def enough(n: int) -> bool:
         threshold = stats.t.ppf(0.5 + confidence / 2, n - 1)
@@ -166,7 +177,7 @@ def tasks_factor(error: float, effect: float, power: float = 0.8, confidence: fl
     """
     if not effect > 0:
         raise ValueError(f"tasks_factor needs an effect above 0, got {effect}")
-    wanted = effect / float(stats.norm.ppf(0.5 + confidence / 2) + stats.norm.ppf(power))
+    wanted = effect / float(special.ndtri(0.5 + confidence / 2) + special.ndtri(power))
     return (error / wanted) ** 2
 
 
@@ -186,8 +197,16 @@ def _resampled_means(units: np.ndarray, resamples: int, seed: int | Sequence[int
     distinct values, so this is the ordinary bootstrap with much less memory and time.
     """
     values, counts = np.unique(units, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(len(units), counts / len(units), size=resamples)
-    return drawn @ values / len(units)
+    return _drawn_means(tuple(values), tuple(counts), resamples, tuple(np.atleast_1d(seed)))
+
+
+@lru_cache(maxsize=512)  # 80 kB each; a report asks for the same differences in several claims
+def _drawn_means(values: Sequence[float], counts: Sequence[int], resamples: int, seed: Sequence[int]) -> np.ndarray:
+    n = sum(counts)
+    drawn = np.random.default_rng(seed).multinomial(n, np.array(counts) / n, size=resamples)
+    means: np.ndarray = drawn @ np.array(values) / n
+    means.flags.writeable = False
+    return means
 
 
 def _percentiles(mean: float, resampled: np.ndarray, confidence: float, n: int) -> Estimate:

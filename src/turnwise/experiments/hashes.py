@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
+import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import hydra
+import omegaconf
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -12,18 +20,40 @@ from omegaconf.errors import OmegaConfBaseException
 from turnwise.config.hydra_errors import explain
 from turnwise.config.schema import compose_config
 from turnwise.experiments.jobs import Asked, Job, job_of, picked
+from turnwise.files import atomic_write
 from turnwise.runs.identity import config_hash
+
+_PACKAGE = Path(__file__).parents[1]
+CODE = (_PACKAGE / "config", _PACKAGE / "runs" / "identity.py", Path(__file__))  # all of ours that a hash goes through
+_OUTSIDE = re.compile(
+    r"searchpath|oc\.env|hydra:"
+)  # in overrides: the hash depends on other folders, or on the process
+_ENVIRONMENT = re.compile(rb"oc\.env:(\w+)")
 
 
 @dataclass(slots=True)
 class RowHashes:
     """Maps a job to its configuration hash (``turnwise.runs.identity.config_hash``).
 
-    A row is composed only once for all its seeds and for all sweeps that refer to it.
+    A row is composed only once for all its seeds and for all sweeps that refer to it. With a file ``kept`` it is not composed at
+    all while everything that its hash depends on is as it was when the file was written (:meth:`keep`).
     """
 
     folder: Path  # conf/
+    kept: Path | None = None
+    _known: dict[str, str] = field(default_factory=dict)
+    _read: int = 0
+    _state: str = ""
+    _files: dict[str, bytes] = field(default_factory=dict)
     _configs: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kept is not None:
+            self._state = _state(self.folder)
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                found = json.loads(self.kept.read_bytes())
+                self._known = dict(found["hashes"]) if found["state"] == self._state else {}
+        self._read = len(self._known)
 
     def __call__(self, job: Job) -> str:
         """Returns the hash, twelve hex digits.
@@ -31,12 +61,22 @@ class RowHashes:
         Raises:
             ConfigError: the row does not compose; every bad override is named.
         """
-        try:
-            cfg = self._composed(job)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise explain(error, job.overrides, self.folder) from error
-        cfg.seed = job.seed
-        return config_hash(cfg)
+        key = json.dumps([job.seed, *self._row(job)])
+        if key not in self._known:
+            try:
+                cfg = self._composed(job)
+            except (HydraException, OmegaConfBaseException) as error:
+                raise explain(error, job.overrides, self.folder) from error
+            cfg.seed = job.seed
+            self._known[key] = config_hash(cfg)
+        return self._known[key]
+
+    def keep(self) -> None:
+        """Writes the hashes to the file ``kept``, if it can be written. Those that depend on more than the state are left out."""
+        if self.kept is not None and len(self._known) > self._read:
+            hashes = {key: found for key, found in self._known.items() if not _OUTSIDE.search(key)}
+            with suppress(OSError), atomic_write(self.kept) as part:
+                part.write_text(json.dumps({"state": self._state, "hashes": hashes}), encoding="utf-8")
 
     def takes(self, asked: Asked) -> None:
         """Refuses overrides that none of the requested rows accepts.
@@ -56,7 +96,23 @@ class RowHashes:
             raise explain(refused[1], refused[0].overrides, self.folder) from refused[1]
 
     def _composed(self, job: Job) -> DictConfig:
-        key = tuple(item for item in job.overrides if not item.startswith(("name=", "seed=")))
+        key = self._row(job)
         if key not in self._configs:
-            self._configs[key] = compose_config(job.overrides, self.folder)
+            self._configs[key] = compose_config(job.overrides, self.folder, read=self._files)
         return self._configs[key]
+
+    @staticmethod
+    def _row(job: Job) -> tuple[str, ...]:
+        return tuple(item for item in job.overrides if not item.startswith(("name=", "seed=")))
+
+
+def _state(folder: Path) -> str:
+    """Returns a checksum of all that decides a hash beside the overrides: configuration files, code, libraries, environment."""
+    digest = hashlib.sha256(repr((hydra.__version__, omegaconf.__version__, sys.version)).encode())
+    for root in (folder, *CODE):
+        for path in sorted(root.rglob("*.*")) if root.is_dir() else [root]:
+            if path.suffix in (".yaml", ".py"):
+                text = path.read_bytes()
+                values = [os.environ.get(name.decode()) for name in _ENVIRONMENT.findall(text)]
+                digest.update(repr((str(path), text, values)).encode())
+    return digest.hexdigest()

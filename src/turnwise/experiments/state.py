@@ -93,10 +93,12 @@ class Recorded:
                 error_file(folder).parent.mkdir(parents=True, exist_ok=True)
                 with atomic_write(error_file(folder)) as part:
                     part.write_text(f"{said}\n\n{trace}", encoding="utf-8")
-            # a built-in type, because the error must be sent between processes
-            raise RuntimeError(f"{folder}: {said}") from None
-        error_file(folder).unlink(missing_ok=True)
-        return value
+        else:
+            error_file(folder).unlink(missing_ok=True)
+            return value
+        # a built-in type, because the error must be sent between processes; and raised here, where it does not refer to the run's
+        # own error, whose traceback holds all that the run held, and which launchers keep until the last run has ended
+        raise RuntimeError(f"{folder}: {said}")
 
 
 def states_table(title: str, standings: Sequence[Standing]) -> Table:

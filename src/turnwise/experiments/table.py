@@ -204,12 +204,13 @@ def find_sweep(name: str, folder: Path) -> Sweep:
     Raises:
         InputError: there is no such sweep (the message names the most similar one), or its file cannot be used.
     """
-    names = sweep_names(folder)
-    if name not in names:
+    path = folder / "sweep" / f"{name}.yaml"
+    if path.parent != folder / "sweep" or not path.is_file():
+        names = sweep_names(folder)
         near = get_close_matches(name, names, n=1, cutoff=0.6)
         told = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
         raise InputError(f"sweep={name}: sweep has no {name!r}; {told}")
-    return read_sweep(folder / "sweep" / f"{name}.yaml")
+    return read_sweep(path)
 
 
 def read_sweep(path: Path | str) -> Sweep:

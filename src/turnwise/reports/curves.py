@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator
-
 from turnwise.reports.reach import Curve
 from turnwise.reports.svg import GRID, INK, NARROW, SERIES, Drawing, Figure, canvas, label, to_svg
 
@@ -185,6 +183,8 @@ def _draw(
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.spines["right"].set(visible=True, color=GRID)
     if not height:
+        from matplotlib.ticker import MaxNLocator
+
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         names.set_ylim(-0.7, len(order) - 0.3)
     names.set_xlim(0, 1)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from turnwise.experiments.jobs import job_of
-from turnwise.files import read_yaml
+from turnwise.files import parse_yaml
 from turnwise.reports.compare import Interval
 from turnwise.reports.gates.of_sweep import COMMAND
 from turnwise.reports.gates.shown import tier_table
@@ -225,7 +225,8 @@ def _refills(runs: Runs) -> bool:
     """Returns whether groups with equal rewards are discarded and replaced by new ones."""
     for run in runs.values():
         try:
-            advantage = read_yaml(run.folder / "config.yaml").get("advantage") or {}
+            text = (run.folder / "config.yaml").read_bytes()
+            advantage = (parse_yaml(text).get("advantage") or {}) if b"refill" in text else {}  # YAML is slow to parse
         except (OSError, ValueError, AttributeError):
             continue
         return isinstance(advantage, Mapping) and advantage.get("zero_variance") == "refill"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from hashlib import sha256
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Job
 from turnwise.reports.compare import read_metric
-from turnwise.runs.lines import checked_lines
+from turnwise.runs.lines import checked_rows, text_file
 from turnwise.runs.result import Result, ResultError, read_result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
@@ -21,6 +22,35 @@ Outcomes = Mapping[str, Mapping[str, list[float]]]
 
 _EPISODES = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?(?:by_split\.(\w+)\.|by_subset\.([\w-]+)\.)?(after|delta)")
 _ANSWERS = re.compile(r"ood\.(?:(mean_change)|after(?:\.(\w+))?)")
+
+
+@dataclass(slots=True)
+class Scored:
+    """The scores of an evaluation: of episodes by mode, split and subset, then task; of answers by suite, then item."""
+
+    episodes: dict[tuple[str, str, str | None], dict[str, list[float]]] = field(default_factory=dict)
+    answers: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file by its content, which many runs share where it is the evaluation of one base policy."""
+
+    path: Path = field(compare=False)
+    checksum: bytes
+
+
+@lru_cache(maxsize=1024)
+def _read_scored(file: _File) -> Scored:
+    """Reads the scores of an evaluation, once for all claims, entries and runs that need this content."""
+    found = Scored()
+    for row in checked_rows(file.path):
+        if "success" in row:
+            tasks = found.episodes.setdefault((row["mode"], row["split"], row.get("subset")), {})
+            tasks.setdefault(str(row["task"]), []).append(float(row["success"]))
+        elif "score" in row:
+            found.answers.setdefault(row["suite"], {}).setdefault(str(row["item"]), []).append(float(row["score"]))
+    return found
 
 
 class Damaged(InputError):
@@ -79,15 +109,17 @@ class Measured:
         """Returns the single outcomes of ``metric``, or None if there are none. ``when`` is ``base`` or ``after``."""
         episodes, answers = _EPISODES.fullmatch(metric), _ANSWERS.fullmatch(metric)
         found: dict[str, dict[str, list[float]]] = {}
-        for row in self._evaluation(when) if episodes or answers else ():
-            if episodes and "success" in row:
-                mode, split, subset, _ = episodes.groups()
-                mode = mode or getattr(self.result.in_domain, "decoding", None) or "sampled"
-                if row["mode"] == mode and split in (None, row["split"]) and subset in (None, row.get("subset")):
-                    suite = found.setdefault("", {})
-                    suite.setdefault(f"{row['split']}/{row['task']}", []).append(float(row["success"]))
-            elif answers and "score" in row and answers[2] in (None, row["suite"]):
-                found.setdefault(row["suite"], {}).setdefault(str(row["item"]), []).append(float(row["score"]))
+        if episodes:
+            mode, split, subset, _ = episodes.groups()
+            mode = mode or getattr(self.result.in_domain, "decoding", None) or "sampled"
+            for (of_mode, of_split, of_subset), tasks in self._scored(when).episodes.items():
+                if of_mode == mode and split in (None, of_split) and subset in (None, of_subset):
+                    for task, scores in tasks.items():
+                        found.setdefault("", {}).setdefault(f"{of_split}/{task}", []).extend(scores)
+        elif answers:
+            for suite, items in self._scored(when).answers.items():
+                if answers[2] in (None, suite):
+                    found[suite] = {item: list(scores) for item, scores in items.items()}
         return found or None
 
     @cached_property
@@ -97,21 +129,22 @@ class Measured:
         Raises:
             Damaged: the file cannot be read.
         """
-        return list(self._lines("metrics.jsonl"))
+        try:
+            return checked_rows(self.folder / "metrics.jsonl")
+        except InputError as error:
+            raise Damaged(self.folder, str(error)) from error
 
     @cached_property
     def training(self) -> list[dict[str, Any]]:
         """The training rows of ``metrics.jsonl``."""
         return [row for row in self.rows if row.get("phase") == "train"]
 
-    def _evaluation(self, when: str) -> Iterator[dict[str, Any]]:
-        return self._lines(f"evaluation/{when}.jsonl")
-
-    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
+    def _scored(self, when: str) -> Scored:
+        path = self.folder / "evaluation" / f"{when}.jsonl"
+        found = text_file(path)
         try:
-            for _, row in checked_lines(self.folder / name):
-                yield row
-        except InputError as error:
+            return _read_scored(_File(path, sha256(found.read_bytes()).digest())) if found else Scored()
+        except (InputError, OSError) as error:
             raise Damaged(self.folder, str(error)) from error
 
 
@@ -122,12 +155,25 @@ def finished_runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[
         folder = place / job.name / f"seed{job.seed}"
         if (folder / "result.json").exists():
             try:
-                run = Measured(folder, read_result(folder))
-                _ = run.rows  # read now, because a run with damaged rows does not count
-                runs[job.seed] = run
-            except (ResultError, Damaged) as error:
+                runs[job.seed] = _measured(folder, _written(folder))
+            except (ResultError, Damaged, OSError) as error:
                 notes.append(f"left out: {error}")
     return runs
+
+
+@lru_cache(maxsize=512)
+def _measured(folder: Path, written: tuple[int, ...]) -> Measured:
+    """Reads a run once for all entries, until it is written anew."""
+    run = Measured(folder, read_result(folder))
+    _ = run.rows  # read now, because a run with damaged rows does not count
+    return run
+
+
+def _written(folder: Path) -> tuple[int, ...]:
+    """Returns numbers that change when the result or the metrics of a run are written anew."""
+    files = (folder / "result.json", text_file(folder / "metrics.jsonl"))
+    stats = [file.stat() for file in files if file is not None]
+    return tuple(number for stat in stats for number in (stat.st_ino, stat.st_mtime_ns, stat.st_size))
 
 
 def _profile_turns(run: Measured) -> float | None:

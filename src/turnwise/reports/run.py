@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from turnwise.files import parse_yaml, read_yaml
 from turnwise.runs.lines import json_object
@@ -180,6 +179,8 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
 def _profile(path: Path, notes: list[str]) -> Profile | None:
     if not path.is_file():
         return None
+    import pyarrow.parquet as pq  # takes a tenth of a second, and only runs with a profile have such a file
+
     try:
         with pq.ParquetFile(path) as file:
             table = file.read(columns=["mean", "variance", "kept"])

@@ -21,10 +21,6 @@ from typing import Any
 
 import numpy as np
 from cycler import cycler
-from matplotlib import rc_context
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
 
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 SERIES = ("#040404", "#050505", "#060606", "#070707", "#0b0b0b", "#0c0c0c")
@@ -89,13 +85,19 @@ class Figure:
     key: str = ""  # what its signs are, for a picture that stands alone
 
 
-class Drawing(Canvas):
-    """A figure with titles for its marks, and with the series of its parts."""
+class Drawing:
+    """A figure of matplotlib with titles for its marks, and with the series of its parts; all else is the figure's own.
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    matplotlib is imported by what draws, because it takes longer to import than most reports take to write.
+    """
+
+    def __init__(self, figure: Any) -> None:
+        self.figure = figure
         self.told: list[tuple[Any, float, float, str, str]] = []
         self.colours: dict[str, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.figure, name)
 
     def tell(self, axes: Any, x: float, y: float, text: str, series: str = "") -> None:
         """Sets the title of the mark at a point of ``axes`` in data units."""
@@ -125,8 +127,10 @@ class Drawing(Canvas):
 @contextmanager
 def canvas(width: float = 5.2, height: float = 2.9) -> Iterator[Drawing]:
     """Yields a figure in the report's style; sizes are in inches of 72 page units."""
+    from matplotlib import figure, rc_context
+
     with rc_context(STYLE):
-        yield Drawing(figsize=(width, height))
+        yield Drawing(figure.Figure(figsize=(width, height)))
 
 
 def label(text: str, limit: int = 28) -> str:
@@ -136,13 +140,18 @@ def label(text: str, limit: int = 28) -> str:
 
 def whole_iterations(axes: object) -> None:
     """Sets ticks of the x axis at whole numbers, and its label."""
+    from matplotlib.ticker import MaxNLocator
+
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))  # type: ignore[attr-defined]
     axes.set_xlabel("iteration")  # type: ignore[attr-defined]
 
 
 def to_svg(figure: Drawing, key: str, alt: str) -> str:
     """Returns the drawing as an accessible ``<svg>`` element whose ids all start with ``key``."""
-    FigureCanvasSVG(figure)
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    FigureCanvasSVG(figure.figure)
     buffer = io.StringIO()
     with rc_context({**STYLE, "svg.hashsalt": key}):
         blank = {"Date": None, "Creator": None, "Format": None, "Type": None}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from turnwise.evaluation.stats import (
     mean_interval,
@@ -34,6 +35,20 @@ def test_wilson_holds_the_share_and_never_collapses(case):
     assert -1e-12 <= estimate.low <= estimate.mean + 1e-12
     assert estimate.mean - 1e-12 <= estimate.high <= 1 + 1e-12
     assert estimate.high - estimate.low > 1e-3
+
+
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.sampled_from([0.9, 0.95]))
+def test_wilson_is_that_of_scipy(case, confidence):
+    theirs = stats.binomtest(*case).proportion_ci(confidence, method="wilson")
+    ours = wilson(*case, confidence)
+    assert (ours.low, ours.high) == (theirs.low, theirs.high)  # to the last bit
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=40), st.sampled_from([0.9, 0.95]))
+def test_the_interval_over_seeds_is_that_of_scipy(values, confidence):
+    half = stats.t.ppf(0.5 + confidence / 2, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    found = mean_interval(values, confidence)
+    assert (found.low, found.high) == (np.mean(values) - half, np.mean(values) + half)
 
 
 @pytest.mark.parametrize("case", [(0, 0), (3, 2), (-1, 5)])

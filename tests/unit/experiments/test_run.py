@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -212,3 +213,21 @@ def test_an_entry_that_is_read_from_groups_runs_the_sweep_that_records_them(benc
         "p/groups"
     }  # all of its rows: ours names one of the table
     assert len(found) > 1 and bench.launched
+
+
+def test_the_error_of_a_row_does_not_keep_what_its_run_held(tmp_path: Path) -> None:
+    class Weights:
+        pass
+
+    held: list[weakref.ref[Weights]] = []
+
+    def task(cfg: DictConfig) -> None:
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        raise ValueError("no")
+
+    cfg = OmegaConf.create({"paths": {"out": str(tmp_path / "seed0")}})
+    with pytest.raises(RuntimeError, match="seed0: ValueError: no") as kept:  # as a launcher keeps it
+        Recorded(task)(cfg)
+    assert held[0]() is None and kept.value.__context__ is None
+    assert "raise ValueError" in error_file(tmp_path / "seed0").read_text()

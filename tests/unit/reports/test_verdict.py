@@ -10,6 +10,7 @@ import pytest
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.claims import comparison
+from turnwise.reports import measured
 from turnwise.reports.measured import Measured
 from turnwise.reports.verdict import decide, decide_gate, settled
 from turnwise.runs.result import read_result
@@ -175,3 +176,24 @@ def test_a_gates_numbers_are_told_apart_by_the_interval_of_their_difference() ->
 )
 def test_the_least_advantage_that_counts(low, high, margin, least, verdict) -> None:
     assert settled(low, high, margin, least) == verdict
+
+
+def test_an_evaluation_is_parsed_once_for_all_runs_that_share_it_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[Path] = []
+    real = measured.checked_rows
+    monkeypatch.setattr(measured, "checked_rows", lambda path: parsed.append(path) or real(path))
+    runs = [save(tmp_path / name, [2, 1, 0], base=[1, 1, 2]) for name in "ab"]
+    outcomes = [run.outcomes("in_domain.after", "base") for run in runs for _ in range(2)]
+    assert outcomes[0] == {"": {"seen/t0": [1, 0], "seen/t1": [1, 0], "seen/t2": [1, 1]}}
+    assert all(found == outcomes[0] for found in outcomes) and len(parsed) == 1
+    outcomes[0][""]["seen/t0"].append(7.0)  # a caller's own
+    path = runs[0].folder / "evaluation" / "base.jsonl"
+    text = path.read_text()
+    path.write_text(text.replace("true", "false"))
+    assert runs[0].outcomes("in_domain.after", "base")[""]["seen/t2"] == [0, 0]
+    path.write_text(text + "torn")
+    with pytest.raises(InputError, match=r"base\.jsonl:7: "):
+        runs[0].outcomes("in_domain.after", "base")
+    assert runs[1].outcomes("in_domain.after", "base") == outcomes[1]

@@ -71,11 +71,12 @@ SIGNALS: dict[str, Callable[[Prefixes], float]] = {
 
 
 def _mean_over_pairs(items: Sequence[T], distance: Callable[[T, T], float]) -> float:
-    return fmean(distance(a, b) for a, b in combinations(items, 2))
+    return fmean([distance(a, b) for a, b in combinations(items, 2)])
 
 
 def _jaccard_distance(a: frozenset[Hashable], b: frozenset[Hashable]) -> float:
-    return 1 - len(a & b) / len(a | b) if a or b else 0.0
+    shared = len(a & b)
+    return 1 - shared / (len(a) + len(b) - shared) if a or b else 0.0
 
 
 def _unique(items: Sequence[Hashable]) -> float:

@@ -8,12 +8,10 @@ Intervals treat groups as independent across seeds and iterations, so they may b
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
 
 from turnwise.algo.gates.signals import DISTANCE, SIGNALS
 from turnwise.reports.gates.groups import KNOWN, Buffer
-from turnwise.reports.gates.resample import intervals
-from turnwise.reports.gates.tables import Row, defined, rank_statistics
+from turnwise.reports.gates.tables import Row, rank_rows
 
 Looks = dict[str, dict[str, dict[str, Row]]]
 
@@ -41,32 +39,8 @@ def looks_table(buffer: Buffer, resamples: int, seed: int) -> Looks:
 
 
 def _rows(buffer: Buffer, k: int, names: list[str], resamples: int, seed: int) -> dict[str, Row]:
-    distance, variances = buffer.values(k, DISTANCE), buffer.variances
-    rows: dict[str, Row] = {}
-    for name in (*names, *SIGNALS):
-        measured = [group.looks[k].get(name, np.nan) for group in buffer.groups]
-        values = np.array(measured) if name in names else buffer.values(k, name)
-        rows[name] = _row(values, distance, variances, resamples, seed) | {
-            "groups": len(buffer.groups),
-            "zero_variance": int(buffer.uniform.sum()),
-        }
-    return rows
-
-
-def _row(values: np.ndarray, distance: np.ndarray, variances: np.ndarray, resamples: int, seed: int) -> Row:
-    def compared(values: np.ndarray, distance: np.ndarray, variances: np.ndarray) -> np.ndarray:
-        own = rank_statistics(values, variances)
-        return np.concatenate([own, own[..., 1:] - rank_statistics(distance, variances)[..., 1:]], -1)
-
-    rho, auroc, over = (defined(value) for value in compared(values, distance, variances))
-    of_rho, of_auroc, of_over = intervals(compared, [values, distance, variances], resamples, seed)
-    p = defined(stats.spearmanr(values, variances).pvalue) if rho is not None else None
-    return {
-        "rho": rho,
-        "p": p,
-        "auroc": auroc,
-        "over_d": over,
-        "rho_ci95": of_rho,
-        "auroc_ci95": of_auroc,
-        "over_d_ci95": of_over,
-    }
+    signals = {name: np.array([group.looks[k].get(name, np.nan) for group in buffer.groups]) for name in names}
+    signals |= {name: buffer.values(k, name) for name in SIGNALS}
+    rows = rank_rows(signals, buffer.variances, resamples, seed, ("over_d", "auroc", DISTANCE))
+    count = {"groups": len(buffer.groups), "zero_variance": int(buffer.uniform.sum())}
+    return {name: row | count for name, row in rows.items()}

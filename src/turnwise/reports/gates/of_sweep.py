@@ -12,7 +12,7 @@ from turnwise.errors import InputError
 from turnwise.experiments.jobs import Asked, job_of, picked, played
 from turnwise.files import read_yaml
 from turnwise.reports.gates.arms import recordings
-from turnwise.reports.gates.report import Settings, gate_report
+from turnwise.reports.gates.report import Settings, gate_sections
 from turnwise.runs.keep import finished
 from turnwise.runs.result import Result, read_result
 
@@ -97,14 +97,14 @@ def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
     return tuple(read_result(run) for run in finished(arms))
 
 
-def _read(arms: tuple[Path, ...]) -> dict[str, Any]:
+def _read(arms: tuple[Path, ...]) -> Mapping[str, Any]:
     return _report(arms, tuple((result.commit, result.finished) for result in _results(arms)))
 
 
 @lru_cache(maxsize=8)
-def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> dict[str, Any]:
+def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> Mapping[str, Any]:
     """Returns the report on the groups of one place. It is cached for several entries until a run changes."""
-    return gate_report(arms[0], Settings(**(asked_of(arms[1]) if len(arms) > 1 else {})), *arms[1:])
+    return gate_sections(arms[0], Settings(**(asked_of(arms[1]) if len(arms) > 1 else {})), *arms[1:])
 
 
 def asked_of(gated: Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION
 from turnwise.reports.gates.counted import Row, counts
@@ -82,6 +81,8 @@ def _random(
     Of m useful groups, which have equal norms (a lost rollout aside), H are kept with a hypergeometric chance, and with them
     sqrt(H / m) of the norm.
     """
+    from scipy import stats
+
     n = tails.shape[-1]
     fired, useful = either.sum(-1)[..., None], (~uniform).sum(-1)[..., None]
     kept = np.arange(n + 1)

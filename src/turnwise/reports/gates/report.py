@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from turnwise.reports.gates.printed import compare
 from turnwise.reports.gates.recorded import read_recorded
 from turnwise.reports.gates.references import arms_table
 from turnwise.reports.gates.released import FEATURES, is_released, read_features
+from turnwise.reports.gates.sections import Sections, whole
 from turnwise.reports.gates.tables import (
     THRESHOLDS,
     labels_table,
@@ -73,6 +75,11 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
     Raises:
         InputError: there is no data, or it cannot be used.
     """
+    return whole(gate_sections(data, settings, gated))
+
+
+def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> Sections:
+    """Returns :func:`gate_report` with sections that are computed when they are read; the data is read, and refused, now."""
     released = is_released(data)
     buffer = read_features(data) if released else _recorded(data, settings)
     if settings.k not in buffer.steps:
@@ -81,31 +88,34 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
             + ("" if released else f" (the longest rollout has {buffer.horizon} turns)")
         )
     k, seed, resamples = settings.k, settings.seed, settings.resamples
-    report: dict[str, Any] = {
-        "data": str(data),
-        "source": "released" if released else "recorded",
-        "groups": len(buffer.groups),
-        "zero_variance": int(buffer.uniform.sum()),
-        "horizon": buffer.horizon,
-        "left_out": dict(buffer.left_out),
-        "settings": asdict(settings),
-        "regime": regime_row(buffer, k, settings.threshold, resamples, seed),
-        "t1": thresholds_table(buffer, k, settings.thresholds, resamples, seed),
-        "t7": signals_table(buffer, resamples, seed),
-        "peak": peak_row(buffer),
-        "t8": types_table(buffer, k, resamples, seed),
-        "t10": labels_table(buffer, 15 if 15 in buffer.steps else k, resamples, seed),
-        "t12": arms_table(buffer, k, settings.threshold, settings.ended, resamples, seed),
-        "looks": looks_table(buffer, resamples, seed),
-        "tier1": read_tier1(data, resamples, seed) if released else None,
-        "tier3": read_tier3(data, resamples, seed) if released else None,
-        "tuned": tuned(buffer, settings),
-    }
+    tiers = (read_tier1(data, resamples, seed), read_tier3(data, resamples, seed)) if released else (None, None)
+    saved = read_arms(data, gated, resamples, seed) if gated and not released else tiers[0]
     cut = buffer.values(k, DISTANCE) < settings.threshold
-    report["replayed"] = replayed(buffer, cut, k, resamples, seed)
-    if not released:
-        report["tier1"] = read_arms(data, gated, resamples, seed) if gated else report["replayed"]
-    report["paper"] = [asdict(cell) for cell in compare(report)] if released and settings == Settings() else None
+    printed = released and settings == Settings()
+    report = Sections(
+        {
+            "data": lambda: str(data),
+            "source": lambda: "released" if released else "recorded",
+            "groups": lambda: len(buffer.groups),
+            "zero_variance": lambda: int(buffer.uniform.sum()),
+            "horizon": lambda: buffer.horizon,
+            "left_out": lambda: dict(buffer.left_out),
+            "settings": lambda: asdict(settings),
+            "regime": lambda: regime_row(buffer, k, settings.threshold, resamples, seed),
+            "t1": lambda: thresholds_table(buffer, k, settings.thresholds, resamples, seed),
+            "t7": lambda: signals_table(buffer, resamples, seed),
+            "peak": lambda: peak_row(buffer),
+            "t8": lambda: types_table(buffer, k, resamples, seed),
+            "t10": lambda: labels_table(buffer, 15 if 15 in buffer.steps else k, resamples, seed),
+            "t12": lambda: arms_table(buffer, k, settings.threshold, settings.ended, resamples, seed),
+            "looks": lambda: looks_table(buffer, resamples, seed),
+            "tier1": lambda: saved if released or gated else report["replayed"],
+            "tier3": lambda: tiers[1],
+            "tuned": lambda: tuned(buffer, settings),
+            "replayed": lambda: replayed(buffer, cut, k, resamples, seed),
+            "paper": lambda: [asdict(cell) for cell in compare(report)] if printed else None,
+        }
+    )
     return report
 
 
@@ -122,7 +132,14 @@ def _recorded(data: Path, settings: Settings) -> Buffer:
         raise InputError(
             f"data={data}: there is no such file or folder; give a run's rollouts/train.jsonl, or a folder"
         )
-    return read_recorded(paths, (*settings.steps, settings.k), settings.horizon)
+    known = tuple((path, path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
+    return _read(known, tuple(sorted({*settings.steps, settings.k})), settings.horizon)
+
+
+@lru_cache(maxsize=4)
+def _read(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...], horizon: int | None) -> Buffer:
+    """Reads recorded groups once until a file changes, because several entries ask different things of them."""
+    return read_recorded([path for path, *_ in known], steps, horizon)
 
 
 def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-CHUNK = 2_000_000  # most numbers drawn at a time
+CHUNK = 50_000  # most numbers drawn at a time: what is computed from them stays in a core's cache
 
 Statistic = Callable[..., np.ndarray]
 """Maps columns (..., n) to values (..., m): the same statistic for every row of resampled columns."""

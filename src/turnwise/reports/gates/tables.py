@@ -8,15 +8,17 @@ cut if all its rollouts had already ended.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from turnwise.algo.gates.signals import DISTANCE, SIGNALS, TERMINATION
 from turnwise.reports.gates.counted import Row, counts
 from turnwise.reports.gates.groups import LABELS, Buffer
 from turnwise.reports.gates.resample import intervals
+from turnwise.reports.gates.sections import Sections
 
 THRESHOLDS = (0.05, 0.08, 0.10, 0.12, 0.14, 0.18)
 LEAST = 3  # groups of a class: of fewer, resampling groups shows no spread (the paper takes up to two for a single observation)
@@ -70,45 +72,89 @@ def _regime(
 def rank_statistics(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
     """Returns Spearman's rho with the reward variance and the AUROC of "not zero-variance": (..., n) twice -> (..., 2). NaN if
     undefined."""
-    ranks, of_variance = stats.rankdata(values, axis=-1), stats.rankdata(variances, axis=-1)
-    a = ranks - ranks.mean(-1, keepdims=True)
+    return placed_statistics(*places(variances, values))
+
+
+def places(variances: np.ndarray, *signals: np.ndarray) -> list[np.ndarray]:
+    """Returns what :func:`placed_statistics` needs of these columns, so that resamples are ranked without sorting: which groups
+    are not zero-variance, and the place of each variance and of each value among the distinct ones; -1 if a value is NaN."""
+    columns = [np.unique(column, return_inverse=True)[1].reshape(column.shape) for column in (variances, *signals)]
+    return [np.sqrt(variances) > 1e-6, *(np.where(np.isnan(v), -1, c) for c, v in zip(columns, (variances, *signals)))]
+
+
+def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.ndarray) -> np.ndarray:
+    """Returns :func:`rank_statistics` of each signal in turn, (..., 2 * signals)."""
+    of_variance = _ranks(variances)
     b = of_variance - of_variance.mean(-1, keepdims=True)
-    mixed = np.sqrt(variances) > 1e-6
     ones = mixed.sum(-1)
-    pairs = ones * (values.shape[-1] - ones)
+    pairs = ones * (mixed.shape[-1] - ones)
+    found = []
+    for values in signals:
+        ranks = _ranks(values)
+        a = ranks - ranks.mean(-1, keepdims=True)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found.append((a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum(-1)))
+            found.append(((ranks * mixed).sum(-1) - ones * (ones + 1) / 2) / pairs)
+    return np.stack(found, -1)
+
+
+def _ranks(column: np.ndarray) -> np.ndarray:
+    """Returns the rank of each place among those of its row, (..., n); equal ones share their mean rank (scipy's rankdata)."""
+    rows = column.reshape(-1, column.shape[-1])
+    width = int(rows.max(initial=0)) + 1
+    cells = np.maximum(rows, 0) + width * np.arange(len(rows))[:, None]
+    counts = np.bincount(cells.ravel(), minlength=width * len(rows)).reshape(-1, width)
+    ranks = (counts.cumsum(-1) - (counts - 1) / 2).ravel()[cells]
+    ranks[(rows < 0).any(-1)] = np.nan
+    return ranks.reshape(column.shape)
+
+
+def _p_value(values: np.ndarray, variances: np.ndarray) -> float | None:
+    """Returns the two-sided p of Spearman's rho by Student's t with n - 2 degrees of freedom, as ``scipy.stats.spearmanr``."""
+    n, rho = len(values), np.corrcoef(_ranks(values), _ranks(variances))[1, 0]
     with np.errstate(invalid="ignore", divide="ignore"):
-        rho = (a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
-        auroc = ((ranks * mixed).sum(-1) - ones * (ones + 1) / 2) / pairs
-    return np.stack([rho, auroc], -1)
+        t = rho * np.sqrt(np.maximum((n - 2) / ((rho + 1.0) * (1.0 - rho)), 0))
+    return defined(2 * special.stdtr(n - 2, -abs(t)))
 
 
-def signals_table(buffer: Buffer, resamples: int, seed: int) -> dict[str, dict[str, Row]]:
+def signals_table(buffer: Buffer, resamples: int, seed: int) -> Sections:
     """Returns T7 (and the paper's Fig. 2): K -> signal -> rho with its two-sided p, and AUROC.
 
     ``over_tau`` is its rho minus that of the termination fraction on the same groups, both resampled together.
     """
-    return {str(k): {name: _signal_row(buffer, k, name, resamples, seed) for name in SIGNALS} for k in buffer.steps}
+
+    def rows(k: int) -> dict[str, Row]:
+        signals = {name: buffer.values(k, name) for name in SIGNALS}
+        return rank_rows(signals, buffer.variances, resamples, seed, ("over_tau", "rho", TERMINATION))
+
+    return Sections({str(k): partial(rows, k) for k in buffer.steps})
 
 
-def _signal_row(buffer: Buffer, k: int, name: str, resamples: int, seed: int) -> Row:
-    columns = [buffer.values(k, name), buffer.values(k, TERMINATION), buffer.variances]
-    rho, auroc, over = (defined(value) for value in _beside_tau(*columns))
-    of_rho, of_auroc, of_over = intervals(_beside_tau, columns, resamples, seed)
-    p = defined(stats.spearmanr(columns[0], columns[2]).pvalue) if rho is not None else None
-    return {
-        "rho": rho,
-        "p": p,
-        "auroc": auroc,
-        "over_tau": over,
-        "rho_ci95": of_rho,
-        "auroc_ci95": of_auroc,
-        "over_tau_ci95": of_over,
-    }
+def rank_rows(
+    signals: Mapping[str, np.ndarray], variances: np.ndarray, resamples: int, seed: int, over: tuple[str, str, str]
+) -> dict[str, Row]:
+    """Returns rho with its two-sided p, and AUROC, of each signal, all of them on the same resamples of the groups.
 
+    With ``over`` as ``("over_tau", "rho", TERMINATION)`` each row has ``over_tau`` too: its rho minus that of this signal.
+    """
+    names, (beside, which, other) = list(signals), over
+    which_of = ("rho", "auroc").index(which)
 
-def _beside_tau(values: np.ndarray, tau: np.ndarray, variances: np.ndarray) -> np.ndarray:
-    own = rank_statistics(values, variances)
-    return np.concatenate([own, own[..., :1] - rank_statistics(tau, variances)[..., :1]], -1)
+    def statistic(*columns: np.ndarray) -> np.ndarray:
+        found = placed_statistics(*columns)
+        compared = found[..., which_of::2]
+        return np.concatenate([found, compared - compared[..., [names.index(other)]]], -1)
+
+    columns = places(variances, *signals.values())
+    values = [defined(value) for value in statistic(*columns)]
+    bounds = intervals(statistic, columns, resamples, seed)
+    rows: dict[str, Row] = {}
+    for i, name in enumerate(names):
+        at = {"rho": 2 * i, "auroc": 2 * i + 1, beside: 2 * len(names) + i}
+        p = None if values[2 * i] is None else _p_value(columns[2 + i], columns[1])
+        rows[name] = {"rho": values[2 * i], "p": p} | {key: values[place] for key, place in at.items()}
+        rows[name] |= {f"{key}_ci95": bounds[place] for key, place in at.items()}
+    return rows
 
 
 def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
@@ -146,7 +192,8 @@ def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, 
         ranked = [row for row in found if row[0] is not None and row[1] is not None]
         best = max(ranked, key=lambda row: abs(row[0]), default=None)  # type: ignore[arg-type]
         smaller = min(int(part.uniform.sum()), int((~part.uniform).sum()))
-        of_auroc = intervals(rank_statistics, [part.values(k, DISTANCE), part.variances], resamples, seed)[1]
+        columns = places(part.variances, part.values(k, DISTANCE))
+        of_auroc = intervals(placed_statistics, columns, resamples, seed)[1]
         table[kind] = {
             "n": len(part.groups),
             "n_zv": int(part.uniform.sum()),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from turnwise.types import RolloutTree, Turn
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Translation:
     """Args:
     policy: the tokenizer whose ids trees hold.
@@ -33,13 +33,15 @@ class Translation:
         return Turn(turn.parent, list(self._ids((*turn.action_ids, *turn.observation_ids))), [])
 
     def _ids(self, ids: Sequence[int]) -> tuple[int, ...]:
-        return _retokenised(self.policy, self.critic, tuple(ids))
+        return self._known(tuple(ids))
 
+    @cached_property
+    def _known(self) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
+        return lru_cache(maxsize=65536)(self._retokenised)  # goes with the run
 
-@lru_cache(maxsize=65536)
-def _retokenised(policy: Any, critic: Any, ids: tuple[int, ...]) -> tuple[int, ...]:
-    text = policy.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return tuple(critic.encode(text, add_special_tokens=False))
+    def _retokenised(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        text = self.policy.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return tuple(self.critic.encode(text, add_special_tokens=False))
 
 
 def translation(policy: Any, critic: Any) -> Translation | None:

@@ -42,3 +42,12 @@ def test_undefined_resamples_are_left_out() -> None:
     )
     assert found == [[1.0, 1.0], None]
     assert intervals(ratio, [np.ones(1), np.ones(1)], 10, 0) == [None]
+
+
+def test_the_numbers_do_not_depend_on_how_many_are_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [np.arange(13.0), np.arange(13.0) + 2]
+    found = []
+    for chunk in (1, 100, 10**6):
+        monkeypatch.setattr("turnwise.reports.gates.resample.CHUNK", chunk)
+        found.append(intervals(ratio, columns, 101, 5))
+    assert found[0] == found[1] == found[2]

@@ -13,9 +13,11 @@ from scipy import stats
 
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION
 from turnwise.reports.gates.groups import Buffer, label_of
+from turnwise.reports.gates.resample import intervals
 from turnwise.reports.gates.tables import (
     labels_table,
     peak_row,
+    rank_rows,
     rank_statistics,
     regime_row,
     signals_table,
@@ -175,3 +177,31 @@ def test_what_the_method_presupposes_by_hand(make_buffer: Make) -> None:
 )
 def test_labels_of_rewards(rewards: list[float], label: str) -> None:
     assert label_of(rewards) == label
+
+
+@given(st.integers(0, 10_000), st.integers(2, 40), st.booleans())
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_bootstrap_of_all_signals_is_that_of_each_by_scipys_ranks(seed: int, n: int, holes: bool) -> None:
+    rng = np.random.default_rng(seed)
+    columns = {"d": rng.integers(0, 5, n) / 4, "other": rng.random(n)}
+    if holes:
+        columns["other"][rng.integers(n)] = np.nan  # a gate did not measure this group
+    variances = np.where(rng.random(n) < 0.5, 0.0, rng.integers(0, 4, n) / 16)
+
+    def statistic(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
+        ranks, of_variance = stats.rankdata(values, axis=-1), stats.rankdata(variances, axis=-1)
+        a, b = (column - column.mean(-1, keepdims=True) for column in (ranks, of_variance))
+        mixed = np.sqrt(variances) > 1e-6
+        ones = mixed.sum(-1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rho = (a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
+            auroc = ((ranks * mixed).sum(-1) - ones * (ones + 1) / 2) / (ones * (n - ones))
+        return np.stack([rho, auroc], -1)
+
+    rows = rank_rows(columns, variances, 40, seed, ("over_d", "auroc", "d"))
+    for name, values in columns.items():
+        alone = intervals(statistic, [values, variances], 40, seed)
+        assert [rows[name]["rho_ci95"], rows[name]["auroc_ci95"]] == alone  # to the last bit
+        p = stats.spearmanr(values, variances).pvalue if rows[name]["rho"] is not None else math.nan
+        assert rows[name]["p"] == (None if math.isnan(p) else p)
+    assert rows["d"]["over_d_ci95"] in (None, [0.0, 0.0])
