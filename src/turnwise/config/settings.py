@@ -197,8 +197,7 @@ class UpdateSettings:
             drawn. From the second step on the policy differs from the one that sampled: ratios leave 1, and the clip can bind.
         warmup: optimiser steps over which the learning rate rises linearly.
         decay: share of the run's optimiser steps, at its end, over which the learning rate falls linearly to 0.
-        clip_norm: largest norm of the gradient.
-        weight_decay: of AdamW.
+        clip_norm, weight_decay: largest norm of the gradient, and the weight decay of AdamW.
         max_skips: an update whose gradient is not finite is skipped and counted; this many of them in a row end the run.
         allow_empty: whether updates without samples are allowed.
         row_tokens: packed tokens of a row (:func:`turnwise.rollouts.pack.row_limit`).
@@ -272,8 +271,7 @@ class PredictorSettings:
         dtype: precision of the weights.
         autocast: whether to compute in bfloat16.
         learning_rate: constant.
-        weight_decay: of AdamW.
-        clip_norm: largest norm of the gradient.
+        clip_norm, weight_decay: largest norm of the gradient, and the weight decay of AdamW.
         epochs: passes after every collection over all roots and randomly chosen later histories.
         prefix_share: share of the later histories in such a pass.
         reward_max: reward of full success. Predictions and rewards are compared as shares of it.
