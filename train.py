@@ -15,20 +15,19 @@ from typing import NoReturn
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from turnwise.config.check import check_config
+from turnwise.config.help import help_text
 from turnwise.config.hydra_errors import explain
-from turnwise.config.launchers import launchers, refuse_launcher, refuse_processes, took_no_job
+from turnwise.config.launchers import refuse_launcher, refuse_processes, took_no_job
 from turnwise.config.machine import check_machine
 from turnwise.config.schema import ConfigError, register
 from turnwise.config.secrets import refuse_secrets
 from turnwise.config.values import refuse_overrides
-from turnwise.errors import InputError, Stopped
-from turnwise.experiments.arguments import for_hydra, is_sweep
-from turnwise.experiments.run import RowsFailed
+from turnwise.errors import InputError, RowsFailed, Stopped
 from turnwise.files import no_room, out_of_reach
 from turnwise.runs.folder import claim, is_first, rank
 
@@ -90,8 +89,10 @@ def _stop(message: str, status: int, own: bool = False) -> NoReturn:
 
 def main() -> None:
     """Exit status: 0 done, 1 the machine failed, 2 the configuration or the data cannot be used, 130 or 143 a signal."""
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(help_text(CONF))
+        return
     register()
-    OmegaConf.register_new_resolver("launchers", lambda: launchers(CONF), replace=True)  # of --help
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them
     try:
@@ -101,7 +102,9 @@ def main() -> None:
     try:
         refuse_secrets(sys.argv[1:])
         refuse_launcher(sys.argv[1:], CONF)
-        if is_sweep(sys.argv[1:]):
+        if any(argument.startswith("sweep=") for argument in sys.argv[1:]):
+            from turnwise.experiments.arguments import for_hydra  # slow to import
+
             sys.argv[1:] = for_hydra(sys.argv[1:], CONF)
         refuse_overrides(sys.argv[1:], CONF)
         job()

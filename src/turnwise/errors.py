@@ -32,6 +32,10 @@ def refuse_twice(arguments: Iterable[str]) -> None:
         seen.add(key)
 
 
+class RowsFailed(RuntimeError):
+    """Some runs of a sweep did not finish; the printed table shows which ones and why."""
+
+
 class Stopped(RuntimeError):
     """A run that cannot go on by itself: its numbers or its machine gave out. The message says it all; what was saved stays."""
 

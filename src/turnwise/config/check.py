@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -18,7 +19,7 @@ from turnwise.config.hints import meant
 from turnwise.config.rules import impossible_combinations
 from turnwise.config.schema import ConfigError, RunConfig, build_node, first_line
 from turnwise.config.secrets import secrets_in
-from turnwise.config.signature import Signature, TargetError, signature_of
+from turnwise.config.signature import Signature, TargetError, imports_torch, signature_of
 from turnwise.config.sizes import too_large
 from turnwise.config.trainer import impossible_trainer, lost_checkpoints
 from turnwise.config.values import bad_name, unusable_values
@@ -28,12 +29,15 @@ _UNSET = "???"
 _NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy", "engine", "trainer", "eval")
 
 
-def check_config(cfg: DictConfig) -> None:
+def check_config(cfg: DictConfig, refused: bool = False) -> None:
     """Refuses a configuration that cannot run.
 
     Every ``_target_``, at any depth, is compared with its constructor: unknown and missing parameters, types, ``Literal``
     values. Dataclasses of Turnwise are also built once, so that their range checks run. Incompatible combinations of parts are
-    checked last.
+    checked last. Parts that need torch are only built if nothing else is wrong, because importing it takes two seconds.
+
+    Args:
+        refused: whether something else is known to be wrong.
 
     Raises:
         ConfigError: with every mistake found.
@@ -46,11 +50,14 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError(secrets)
     mistakes = [*_unknown_or_missing(tree), *bad_name(tree.get("name"))]
     mistakes += [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
-    mistakes += _walk(tree, "")
+    slow: list[tuple[dict[str, Any], str, Signature]] = []
+    mistakes += _walk(tree, "", slow)
     reported = {mistake.split(":")[0] for mistake in mistakes}
     later = impossible_trainer(tree) + lost_checkpoints(tree) + too_large(tree) + impossible_combinations(tree)
     later += impossible_execution(tree)
     mistakes += [mistake for mistake in later if mistake.split(":")[0] not in reported]
+    if not mistakes and not refused:
+        mistakes = [mistake for node, path, signature in slow for mistake in _ranges(node, path, signature)]
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))  # two checks may report the same mistake
 
@@ -82,12 +89,13 @@ def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
     return mistakes
 
 
-def _walk(node: Any, path: str) -> list[str]:
+def _walk(node: Any, path: str, slow: list[tuple[dict[str, Any], str, Signature]]) -> list[str]:
+    """Returns the mistakes of a node and of what lies below it. Parts that need torch to be built are added to ``slow``."""
     mistakes: list[str] = []
     for key, child in _children(node):
-        mistakes += _walk(child, f"{path}.{key}" if path else str(key))
+        mistakes += _walk(child, f"{path}.{key}" if path else str(key), slow)
     if isinstance(node, Mapping) and "_target_" in node:
-        mistakes += _check_call(node, path, sound=not mistakes)
+        mistakes += _check_call(node, path, not mistakes, slow)
     return mistakes
 
 
@@ -98,7 +106,9 @@ def _children(node: Any) -> Iterator[tuple[str | int, Any]]:
         yield from enumerate(node)
 
 
-def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
+def _check_call(
+    node: Mapping[str, Any], path: str, sound: bool, slow: list[tuple[dict[str, Any], str, Signature]]
+) -> list[str]:
     target = str(node["_target_"])
     try:
         signature = signature_of(target)
@@ -116,7 +126,11 @@ def _check_call(node: Mapping[str, Any], path: str, sound: bool) -> list[str]:
         wrong = {mistake.split(":")[0].rpartition(".")[2] for mistake in mistakes}
         later = [name for name, p in signature.parameters.items() if p.required and node.get("_partial_")]
         kept = {key: value for key, value in node.items() if str(key) not in wrong and key != "_partial_"}
-        mistakes += _ranges(dict.fromkeys(later) | kept, path, signature)
+        given = dict.fromkeys(later) | kept
+        if imports_torch(target) and "torch" not in sys.modules:
+            slow.append((given, path, signature))
+        else:
+            mistakes += _ranges(given, path, signature)
     return mistakes
 
 

@@ -76,11 +76,6 @@ def took_no_job(error: BaseException) -> bool:
     return type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
 
 
-def launchers(folder: Path) -> str:
-    """Returns the launchers of ``conf/hydra/launcher`` in one line, for ``--help``."""
-    return ", ".join(sorted(path.stem for path in (folder / "hydra" / "launcher").glob("*.yaml")))
-
-
 def _stands_on(name: str, folder: Path) -> str:
     """Returns the Hydra launcher that a file of ``conf/hydra/launcher`` configures, or the name itself if there is no file."""
     for _ in range(8):  # Hydra itself refuses files that refer to each other in a circle

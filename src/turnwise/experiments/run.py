@@ -14,15 +14,12 @@ from turnwise.config.hydra_errors import explain
 from turnwise.config.launchers import took_no_job
 from turnwise.config.schema import ConfigError
 from turnwise.console import Terminal
+from turnwise.errors import RowsFailed
 from turnwise.experiments.jobs import Asked, Job, jobs, played
 from turnwise.experiments.state import Standing, standing, states_table
 
 Compose = Callable[[Sequence[str]], DictConfig]
 Launch = Callable[[Sequence[Sequence[str]]], object]
-
-
-class RowsFailed(RuntimeError):
-    """Some runs of a sweep did not finish; the printed table shows which ones and why."""
 
 
 def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal) -> list[Standing]:

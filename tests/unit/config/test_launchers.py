@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from turnwise.config import launchers as module
-from turnwise.config.launchers import launchers, refuse_launcher, refuse_processes
+from turnwise.config.help import help_text
+from turnwise.config.launchers import refuse_launcher, refuse_processes
 from turnwise.config.schema import ConfigError, run_name
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -45,9 +46,13 @@ def test_slurm_off_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_launcher(["-m", *line], CONF)
 
 
-def test_every_launcher_of_the_folder_is_listed() -> None:
-    for path in (CONF / "hydra" / "launcher").glob("*.yaml"):
-        assert path.stem in launchers(CONF).split(", ")
+def test_help_lists_every_option_of_every_group_in_lines_that_fit() -> None:
+    text = help_text(CONF, width=100)
+    listed = {word.strip(",:") for word in text.split()}
+    assert {path.stem for path in CONF.glob("*/*.yaml")} <= listed
+    assert {path.stem for path in (CONF / "hydra" / "launcher").glob("*.yaml")} <= listed
+    groups = text[text.index("Choose one of each group") :]
+    assert max(map(len, groups.splitlines())) <= 100
 
 
 def test_debug_runs_differ_by_name_where_they_differ() -> None:

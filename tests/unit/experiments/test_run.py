@@ -13,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.schema import ConfigError
 from turnwise.console import Terminal
-from turnwise.errors import InputError
+from turnwise.errors import InputError, RowsFailed
 from turnwise.experiments.jobs import ask, jobs
-from turnwise.experiments.run import RowsFailed, run_sweep
+from turnwise.experiments.run import run_sweep
 from turnwise.experiments.state import Recorded, error_file
 from turnwise.runs.identity import config_hash
 from turnwise.runs.result import write_result

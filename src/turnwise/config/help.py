@@ -1,0 +1,47 @@
+"""The text of ``python train.py --help``. It is read from the files of ``conf/``, because Hydra's own help takes a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import fill
+
+_TEXT = """\
+Turnwise, turn-level reinforcement learning for language-model agents.
+
+  python train.py                                       method=pivotrl on the shipped policy, minutes on two cores
+  python train.py method=selective                      so do sft, grpo, awpo, trace and the others, by their names alone
+  python train.py method=sft seed=1 data.trajectories=100
+  python train.py method=grpo policy=qwen3_4b trainer=gpu
+  python train.py -m method=pivotrl,local,sft seed=0,1,2
+  python train.py sweep=pivotrl_tab4                    a table of the paper, row by row
+  python train.py debug=tiny method=pivotrl             does every stage run?
+
+A run lies in outputs/<name>/seed<seed>. The same command resumes it; name=... gives it another folder, fresh=true puts
+what lies there aside and starts again.
+
+Choose one of each group (group=option)
+
+{groups}
+
+With -m or sweep=, who launches the runs
+{launchers}
+
+All keys of a run, with their values: python train.py method=pivotrl --cfg job"""
+
+
+def help_text(folder: Path, width: int = 118) -> str:
+    """Returns the help with the options of every group of the configuration folder, in lines of at most ``width`` characters."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("*.yaml")):
+        group = path.parent.relative_to(folder).as_posix()
+        if group != ".":
+            found.setdefault(group, []).append(path.stem)
+    groups = [_line(group, names, width) for group, names in found.items() if not group.startswith("hydra")]
+    launchers = _line("hydra/launcher", found.get("hydra/launcher", []), width)
+    return _TEXT.format(groups="\n".join(groups), launchers=launchers)
+
+
+def _line(group: str, names: list[str], width: int) -> str:
+    return fill(
+        f"{group}: {', '.join(names)}", width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
