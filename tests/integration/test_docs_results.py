@@ -21,7 +21,7 @@ APART = ("Written by ", "![", "Runs of results/", "Rows without a run of your ow
 def sections() -> list[tuple[Path, str, list[str]]]:
     """Page, section and the arguments of scripts/report.py that wrote it, of those that read kept runs."""
     found = []
-    for page in (ROOT / "docs" / "results.md", *sorted((ROOT / "docs" / "results").glob("*.md"))):
+    for page in (ROOT / "docs" / "results.md", *sorted((ROOT / "docs" / "results").rglob("*.md"))):
         for name, text in SECTION.findall(page.read_text(encoding="utf-8")):
             if written := WRITTEN.search(text):
                 found.append((page, name, shlex.split(written[1])))

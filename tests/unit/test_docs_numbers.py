@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "docs" / "results.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
+PAGES = [ROOT / "docs" / "results.md", *sorted((ROOT / "docs" / "results").rglob("*.md"))]
 GENERATED = re.compile(r"<!-- table:([\w-]+) -->.*?<!-- /table:\1 -->", re.DOTALL)
 MEASURED = re.compile(r"<!-- measured: (.+?) -->", re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")

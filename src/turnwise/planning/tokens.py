@@ -85,7 +85,8 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
     states = int(cfg.rollout.states)
     from_experts = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
     spoken = lengths.spoken + lengths.observation
-    if cfg.allocator is None:  # imitation trains on whole demonstrated trajectories
+    # Imitation trains on whole demonstrated trajectories and has no allocator, even where a scale sets allocator.group_size.
+    if OmegaConf.select(cfg, "allocator._target_") is None:
         spine = lengths.opening + lengths.demonstrated * spoken - lengths.observation
         turns = lengths.demonstrated * states
         return Tokens(states, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, turns * lengths.spoken, states * spine, spine)

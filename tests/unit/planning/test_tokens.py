@@ -65,6 +65,10 @@ def test_demonstrations_are_not_sampled(composed) -> None:
     assert found.stored == 6 * (100 + 5 * 30 - 20)
 
 
+def test_a_scale_that_sets_a_group_size_does_not_make_demonstrations_rollouts(composed) -> None:
+    assert iteration(composed("method=sft", "scale=tiny_selective"), KNOWN).rollouts == 0
+
+
 def test_profile_and_evaluations(composed) -> None:
     cfg = composed("method=pivotrl", "trainer.max_epochs=10", "eval.every=4", "eval.tasks=6", "eval.items=3")
     found = around(cfg, KNOWN, trajectories=7)
