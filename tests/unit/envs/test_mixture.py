@@ -185,7 +185,7 @@ def test_a_task_of_another_world_is_refused() -> None:
         (["env.weights.search=inf"], "env: weights.search: must be above 0"),
         (["+env.weights.serach=1"], "env: weights.serach: .* there are bfcl, software, "),
         (["env.weights.search=many"], "env.weights: expected"),
-        (["env.worlds.search=null"], r"env: worlds: none is left; add one as \+env@env.worlds"),
+        (["env.worlds.search=null"], r"env: worlds: no environment is left; add one as \+env@env.worlds"),
         (["+env@env.worlds.more=mixture", "env.worlds.more.worlds.bfcl=null"], "env: worlds.more: a mixture holds no"),
         (["+env@env.worlds.pages=browse"], "env: worlds.pages: .*'browse'; write it as env.worlds.browse"),
         (["env.worlds.search=tiny"], "env: worlds.search: .*'tiny'; .*env.worlds.search"),
