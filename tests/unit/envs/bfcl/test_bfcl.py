@@ -59,7 +59,7 @@ def test_more_tasks_than_there_are_is_said(public):
 def test_a_task_says_its_subset(public):
     assert {task.subset for task in public.tasks("seen", 40)} == set(SUBSETS)
     assert all(task.subset == subset_of(task.id) for task in public.tasks("seen", 40))
-    with pytest.raises(ValueError, match="is no task"):
+    with pytest.raises(ValueError, match="is not a task"):
         subset_of("tiny/train/0/000001")
 
 
