@@ -189,7 +189,7 @@ def test_a_task_of_another_world_is_refused() -> None:
         (["+env@env.worlds.more=mixture", "env.worlds.more.worlds.bfcl=null"], "env: worlds.more: a mixture holds no"),
         (["+env@env.worlds.pages=browse"], "env: worlds.pages: .*'browse'; write it as env.worlds.browse"),
         (["env.worlds.search=tiny"], "env: worlds.search: .*'tiny'; .*env.worlds.search"),
-        (["env.worlds.search.results=0"], "env.worlds.search: results: a search shows at least one"),
+        (["env.worlds.search.results=0"], "env.worlds.search: results: must be at least 1"),
         (["env.worlds.math.level=full"], "math"),
     ],
 )
