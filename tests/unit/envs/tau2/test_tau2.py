@@ -55,7 +55,7 @@ def test_without_the_package_the_message_says_how_to_install_it(monkeypatch, nam
         ({"horizon": 0}, "horizon: an episode has at least one turn"),
         ({"format": "xml"}, "format: must be one of"),
         ({"kept": 0}, "kept must be at least 1"),
-        ({"patience": 0}, "patience: at least one reply"),
+        ({"patience": 0}, "patience: must be at least 1"),
     ],
 )
 def test_a_wrong_setting_is_named(arguments, message):
@@ -278,7 +278,7 @@ def test_success_is_the_mean_of_the_domains():
         "overall": 0.375,
     }
     for wrong in ({}, {"multi_turn_base_1": [1]}):
-        with pytest.raises(ValueError, match="no task of tau2"):
+        with pytest.raises(ValueError, match="task of tau2"):
             by_domain(wrong)
 
 
