@@ -26,7 +26,10 @@ CREATE TABLE IF NOT EXISTS answers (
 
 
 class CacheError(OSError):
-    """The cache could not be read or written at this moment (no space left, locked too long). The answer itself is valid."""
+    """The cache could not be read or written at this moment (no space left, or locked too long).
+
+    The answer itself is valid.
+    """
 
 
 def key_of(question: Mapping[str, Any]) -> str:
@@ -36,7 +39,7 @@ def key_of(question: Mapping[str, Any]) -> str:
 
 
 class Cache:
-    """A map from questions to answers, both JSON.
+    """A persistent map from questions to answers, both in JSON.
 
     Each entry is one transaction in write-ahead mode: a killed process leaves no partial entry, and a power failure loses at
     most the last entries. The first answer to a question is kept: ``put`` returns the stored one, so that processes that asked

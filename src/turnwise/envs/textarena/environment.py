@@ -69,7 +69,7 @@ class ClumsyExpert(Clumsy[GameSession], GoodExpert):
         return None if session.warned else self.best(session).strip("[]")
 
 
-# type: ignore[misc]  # both bases declare begin; the one of ReplayedEnv is used
+# Both bases declare begin; the one of ReplayedEnv is used, because it is listed first.
 class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
     """One game with many boards, which seeds decide. See ``turnwise.envs.environment.Environment``.
 
