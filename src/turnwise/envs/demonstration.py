@@ -18,7 +18,7 @@ def check_quality(quality: Quality) -> Quality:
         ValueError: ``quality`` is neither good nor clumsy.
     """
     if quality not in ("good", "clumsy"):
-        raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
+        raise ValueError(f"quality: must be good or clumsy, got {quality!r}")
     return quality
 
 

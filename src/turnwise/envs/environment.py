@@ -208,7 +208,7 @@ def check_horizon(turns: int) -> int:
         ValueError: ``turns`` is below 1.
     """
     if turns < 1:
-        raise ValueError(f"horizon: an episode has at least one turn, got {turns}")
+        raise ValueError(f"horizon: must be at least 1, got {turns}")
     return turns
 
 
@@ -226,7 +226,7 @@ def check_verifier(verifier: str) -> Verifier:
 def check_split(split: str, key: str = "split") -> None:
     """Raises ``ValueError`` if there is no split of this name. ``key`` is the name of the setting, for the message."""
     if split not in SPLITS:
-        raise ValueError(f"{key}: the splits are {', '.join(SPLITS)}, got {split!r}")
+        raise ValueError(f"{key}: must be one of {', '.join(SPLITS)}, got {split!r}")
 
 
 def check_open(task: Task, done: bool, turns: int) -> None:

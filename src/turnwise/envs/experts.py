@@ -29,7 +29,7 @@ class Chances:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name, value in values.items():
             if not 0 <= value <= 1:
-                raise ValueError(f"{key}.{name}: a probability lies in [0, 1], got {value}")
+                raise ValueError(f"{key}.{name}: must be in [0, 1], got {value}")
         if sum(values.values()) > MOST:
             raise ValueError(
                 f"{key}: the probabilities sum to {sum(values.values()):g}; at most {MOST}, or no task ends"

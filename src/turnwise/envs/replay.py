@@ -190,7 +190,7 @@ class ReplayedSession:
             f"env={self.task.env}, task {self.task.id}: its actions were repeated in a fresh episode and {place} differs: seen "
             f"{seen[start : start + _SHOWN]!r}, repeated {again[start : start + _SHOWN]!r}. Methods that act in the middle of "
             "an episode (pivotrl with reward=functional, trace, treepo) cannot use this environment; method=grpo can, where "
-            "openings are alike"
+            "an episode always begins alike"
         )
 
 
@@ -231,8 +231,9 @@ class ReplayedEnv(ABC):
         digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
         if known.setdefault(_key(task), digest) != digest:
             raise ReplayDiffersError(
-                f"env={self.name}, task {task.id}: opened a second time it begins otherwise ({text[:_SHOWN]!r}); methods compare "
-                "rollouts of one task, which needs tasks that begin alike: seed the environment from the task's data"
+                f"env={self.name}, task {task.id}: opened a second time, it begins differently ({text[:_SHOWN]!r}). "
+                "Methods compare the rollouts of one task, so a task must always begin alike: seed the environment from the "
+                "task's data"
             )
         return session
 

@@ -132,5 +132,5 @@ def test_tasks_of_other_environments_are_refused():
     environment = AlfworldEnvironment()
     with pytest.raises(ValueError, match="not for 'alfworld'"):
         environment.reset(Task("household", "train/0", "train"))
-    with pytest.raises(ValueError, match="no household task"):
+    with pytest.raises(ValueError, match="not a household task"):
         environment.reset(Task("alfworld", "train/0", "train"))

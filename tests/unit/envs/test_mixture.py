@@ -106,7 +106,7 @@ def test_a_world_with_fewer_tasks_than_its_share_gives_what_it_has() -> None:
 
 def test_a_world_that_refuses_is_named_with_the_remedy() -> None:
     env = Mixture({"search": SearchEnv("tiny", countries=4), "household": HouseholdEnv()})
-    with pytest.raises(InputError, match=r"env\.worlds\.search: .* 500 are wanted; .*or lower env\.weights\.search"):
+    with pytest.raises(InputError, match=r"env\.worlds\.search: .* 500 are needed; .*or lower env\.weights\.search"):
         env.tasks("seen", 1000)
 
 

@@ -48,7 +48,7 @@ def text_of(content: Any, where: str) -> str:
     texts = [part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None for part in parts]
     said = [text for text in texts if isinstance(text, str)]
     if len(said) < len(texts):
-        raise RequestError(f"{where}.content holds something else than text, which the policy cannot read")
+        raise RequestError(f"{where}.content contains something other than text, which the policy cannot read")
     return "".join(said)
 
 

@@ -90,8 +90,8 @@ class AgentEnv(ReplayedEnv):
         """Returns ``count`` different tasks of the file.
 
         Raises:
-                InputError: the file has fewer tasks.
-                ValueError: there is no split of this name.
+            InputError: the file has fewer tasks.
+            ValueError: there is no split of this name.
         """
         check_split(split)
         found = list(self._tasks[split])

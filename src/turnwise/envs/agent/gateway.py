@@ -227,7 +227,7 @@ async def _body(request: web.Request) -> Mapping[str, Any]:
     try:
         body = parse_json(await request.read())
     except ValueError as error:
-        raise RequestError(f"the request is no JSON ({error})") from error
+        raise RequestError(f"the request is not JSON ({error})") from error
     if not isinstance(body, Mapping):
         raise RequestError("the request must be an object")
     return body

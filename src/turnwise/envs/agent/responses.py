@@ -33,10 +33,10 @@ def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> C
         raise RequestError("input must be a text or a list of items")
     tools = body.get("tools") or []
     if other := [t for t in tools if not isinstance(t, Mapping) or t.get("type") != "function"]:
-        raise RequestError(f"tools: {other[0]!r:.80} is no function; the policy has no tools of its own")
+        raise RequestError(f"tools: {other[0]!r:.80} is not a function; the policy has no tools of its own")
     previous = body.get("previous_response_id")
     if previous is not None and previous not in earlier:
-        raise RequestError(f"previous_response_id: {previous!r:.60} is no answer of this episode")
+        raise RequestError(f"previous_response_id: {previous!r:.60} is not the id of an answer in this episode")
     try:
         asked = [_normal(message) for message in messages_of({**body, "input": items})]
     except (UnusableError, TypeError, ValueError) as error:

@@ -51,14 +51,16 @@ def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
             for files in (row.files, row.hidden):
                 _check(files)
         except (ValidationError, ValueError) as error:
-            raise InputError(f"env.tasks_file: {place} is no task: {_first(error)}") from error
+            raise InputError(f"env.tasks_file: {place} is not a valid task: {_first(error)}") from error
         name = f"{row.split}/{row.id}"
         if name in seen:
-            raise InputError(f"env.tasks_file: {place}: a second task {row.id!r} of split {row.split}; rename one")
+            raise InputError(
+                f"env.tasks_file: {place}: the task {row.id!r} of split {row.split} occurs twice; rename one"
+            )
         seen.add(name)
         found[row.split].append(Task(env, name, row.split, dict(record)))
     if not seen:
-        raise InputError(f"env.tasks_file: {path} holds no task; write one JSON object a line")
+        raise InputError(f"env.tasks_file: {path} contains no task; write one JSON object on each line")
     return found
 
 

@@ -52,7 +52,7 @@ class OfficialGames:
                 chosen.append(Task("alfworld", str(folder), split, {"game": path}, kind))
         if len(chosen) < count:
             raise InputError(
-                f"count: split {split!r} has {len(chosen)} playable games, {count} were asked for: lower data.trajectories, "
+                f"count: split {split!r} has {len(chosen)} playable games, but {count} are needed: lower data.trajectories, "
                 "states.count or eval.tasks"
             )
         return chosen

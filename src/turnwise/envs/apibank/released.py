@@ -156,7 +156,7 @@ def _step(record: Mapping[str, Any]) -> dict[str, Any]:
     dialogue = record["input"].replace(_ASKS, "").strip()
     tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
     if not dialogue or not tools:
-        raise ValueError("no dialogue, or no API is described")
+        raise ValueError("it has no dialogue, or describes no API")
     turns = turns_data([UserTurn(dialogue, (call,))])
     return {"tools": tools, "others": [], "turns": turns, "answers": ["success"]}
 
@@ -176,7 +176,7 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
             for about in output if isinstance(output, list) else [output]:
                 found[about["name"]] = _tool(about)
     if not calls:
-        raise ValueError("no call")
+        raise ValueError("it contains no call")
     search = _tool(
         {"name": SEARCHER, "description": "Searches for an API.", "input_parameters": {"keywords": {"type": "str"}}}
     )

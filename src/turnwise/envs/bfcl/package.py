@@ -57,7 +57,7 @@ def api_class(name: str) -> Any:
         MissingBfclError: bfcl-eval, or mpmath, is not installed.
     """
     if name not in _MODULES:
-        raise ValueError(f"no API {name!r}; there are {', '.join(_MODULES)}")
+        raise ValueError(f"there is no API {name!r}; choose one of {', '.join(_MODULES)}")
     root()
     try:
         module = import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{_MODULES[name][0]}")

@@ -46,7 +46,7 @@ class PublicTasks:
 
     def __post_init__(self) -> None:
         if not self.subsets or set(self.subsets) - set(SUBSETS):
-            raise ValueError(f"subsets: name some of {', '.join(SUBSETS)}, got {list(self.subsets)}")
+            raise ValueError(f"subsets: name one or more of {', '.join(SUBSETS)}, got {list(self.subsets)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         """Returns ``count`` tasks of a split, in an order that depends on the seed.

@@ -25,11 +25,10 @@ class Reference:
     start: World
     states: tuple[World, ...]
     answers: tuple[tuple[str, ...], ...]
-    """Runs the ground truth of ``problem`` and returns its result."""
 
     @classmethod
     def of(cls, problem: DialogueProblem) -> Reference:
-        """Play ``problem``'s ground truth."""
+        """Runs the ground truth of ``problem`` and returns its result."""
         start = problem.world()
         truth = start.fork()
         states, answers = [], []
@@ -48,11 +47,8 @@ class Reference:
             called: whether the policy made a call in this turn.
         """
         if not self.answers[turn]:
-            return (
-                # this request cannot be fulfilled; if the policy changed the state nevertheless, the check of the next
-                # turn fails
-                ""
-            )
+            # This request cannot be fulfilled. If the policy changed the state nevertheless, the next turn's check fails.
+            return ""
         if not called:
             return EMPTY
         if not world.same_state(self.states[turn]):

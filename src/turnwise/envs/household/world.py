@@ -115,7 +115,7 @@ class World:
         self.object_types = [name.split()[0] for name in self.objects]
         unknown = set(self.receptacle_types) - set(CONTAINS)
         if unknown:
-            raise ValueError(f"task data: no receptacle type {min(unknown)!r} in the household world")
+            raise ValueError(f"task data: the household world has no receptacle type {min(unknown)!r}")
         number = {name: i for i, name in enumerate(self.receptacles)}
         self.start = [0] * len(self.receptacles)
         for i, name in enumerate(self.objects):
@@ -142,7 +142,7 @@ class World:
 
         goal = data["goal"]
         if goal["type"] not in TYPES:
-            raise ValueError(f"task data: no goal type {goal['type']!r}; use one of {', '.join(TYPES)}")
+            raise ValueError(f"task data: there is no goal type {goal['type']!r}; use one of {', '.join(TYPES)}")
         self.goal: str = goal["type"]
         self.looking = self.goal == "look_at_obj_in_light"
         self.wanted = 2 if self.goal == "pick_two_obj_and_place" else 1

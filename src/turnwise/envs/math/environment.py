@@ -73,7 +73,9 @@ class MathEnv(ToolEnv[MathSession]):
             return make_problems(self.level, split, count, seed)
         problems = list(self._read.get(split, ()))
         if count > len(problems):
-            raise InputError(f"math: {split} has {len(problems)} problems, {count} are wanted; give files.{split} more")
+            raise InputError(
+                f"math: {split} has {len(problems)} problems, but {count} are needed; add some to files.{split}"
+            )
         random.Random(f"problems {split} {seed}").shuffle(problems)
         return problems[:count]
 

@@ -45,7 +45,7 @@ class Equality:
             raise ValueError(f"seconds: must be above 0, got {seconds}")
         self.seconds = seconds
         if python is not None and shutil.which(python) is None:
-            raise ValueError(f"python: {python} is no program; give an interpreter that has math-verify, or null")
+            raise ValueError(f"python: {python} is not a program; give an interpreter that has math-verify, or null")
         self._python = python or sys.executable
         self._worker: _Worker | None = None
         self._lock = threading.Lock()

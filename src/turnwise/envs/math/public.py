@@ -45,7 +45,7 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
         problem = MathProblem(str(lower.get("subject") or lower.get("type") or "file"), cleaned(text).strip(), answer)
         found.setdefault(problem.key, problem)
     if not found:
-        raise InputError(f"{path}: no problem with a final answer in it; correct {key}")
+        raise InputError(f"{path}: it contains no problem with a final answer; correct {key}")
     return list(found.values())
 
 

@@ -142,16 +142,16 @@ def read_tasks(path: str | Path, env: str) -> dict[str, list[Task]]:
     for place, record in read_records(path, "env.file"):
         head = {key: record.pop(key, "") for key in ("id", "split", "subset")}
         if not all(isinstance(value, str) for value in head.values()) or not head["id"]:
-            raise InputError(f"{place}: id, split and subset are texts, and id and split are needed")
+            raise InputError(f"{place}: id, split and subset must be texts, and id and split are required")
         try:
             check_split(head["split"])
         except ValueError as error:
             raise InputError(f"{place}: {error}") from None
         if head["id"] in seen:
-            raise InputError(f"{place}: the id {head['id']!r} is that of {seen[head['id']]} too; rename one")
+            raise InputError(f"{place}: the id {head['id']!r} is used by {seen[head['id']]} too; rename one")
         seen[head["id"]] = place
         problem_of(record, place)
         tasks.setdefault(head["split"], []).append(Task(env, head["id"], head["split"], record, head["subset"]))
     if not tasks:
-        raise InputError(f"{path}: no task in it")
+        raise InputError(f"{path}: it contains no task")
     return tasks

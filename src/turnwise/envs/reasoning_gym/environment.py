@@ -135,7 +135,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
             raise ValueError(f"task {task.id}: number: items have numbers from 0 to {NUMBERS}, got {number!r}")
         item = self._of(task).item(number)
         if item.question != task.data.get("question", item.question):
-            raise ValueError(f"task {task.id}: this version of reasoning-gym asks something else under its number")
+            raise ValueError(f"task {task.id}: this version of reasoning-gym has another question under its number")
         return item
 
     def _dataset(self, name: str, settings: Mapping[str, Any], key: str) -> Dataset:

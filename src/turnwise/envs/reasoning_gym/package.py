@@ -104,11 +104,12 @@ class Dataset:
         if name not in known:
             near = difflib.get_close_matches(name, known, 3)
             raise InputError(
-                f"{key}.{name}: reasoning-gym has no such data set" + (f"; {', '.join(near)}?" if near else "")
+                f"{key}.{name}: reasoning-gym has no such data set"
+                + (f"; did you mean {', '.join(near)}?" if near else "")
             )
         made_by, configured_by = known[name]
         if reason := REFUSED.get(name) or _evaluates(name, made_by):
-            raise InputError(f"{key}.{name}: cannot be played: {reason}; leave it out")
+            raise InputError(f"{key}.{name}: cannot be used: {reason}; leave it out")
         self.name, self.settings = name, dict(settings)
         config = self._config(configured_by, f"{key}.{name}")
         try:
@@ -136,7 +137,7 @@ class Dataset:
         if self.name not in package().CURRICULA:
             raise InputError(f"{key}.level: reasoning-gym has no levels for this data set; give its settings instead")
         if not isinstance(level, int) or level < 0:
-            raise InputError(f"{key}.level: a whole number from 0 on is needed, got {level!r}")
+            raise InputError(f"{key}.level: must be a whole number of at least 0, got {level!r}")
         curriculum = package().create_curriculum(self.name)
         for name, attribute in curriculum.attributes.items():
             curriculum.set_attr_level(name, min(level, len(attribute.levels) - 1))

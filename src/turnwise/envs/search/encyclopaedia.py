@@ -72,7 +72,7 @@ class Encyclopaedia:
             raise ValueError(f"countries: must be at least 2, because one is held out, got {count}")
         self.hops = self.schema.hops if hops is None else tuple(hops)
         if min(self.hops, default=0) < 1 or len(set(self.hops)) < len(self.hops):
-            raise ValueError(f"hops: name at least one number from 1 up, each once, got {list(self.hops)}")
+            raise ValueError(f"hops: must be different numbers of at least 1, got {list(self.hops)}")
         rng = random.Random(f"encyclopaedia {level} {edition}")
         names = Names(level, rng)
         drawn = [_country(self.schema, names, rng) for _ in range(count)]

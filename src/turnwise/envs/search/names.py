@@ -44,7 +44,7 @@ class Names:
         if kind in self._kinds:
             pair = next(self._kinds[kind], None)
             if pair is None:
-                raise ValueError(f"countries: the tiny level has no more names for a {kind}; make fewer countries")
+                raise ValueError(f"countries: the tiny level has no more names for a {kind}; set fewer countries")
             return pair
         while (name := self._made_up(kind)) in self._used:
             pass

@@ -44,7 +44,7 @@ class Pages:
                 sentences = known.sentences + tuple(s for s in sentences if s not in known.sentences)
             found[title] = Page(title, sentences)
         if not found:
-            raise ValueError("there is no page to search: the files hold none")
+            raise ValueError("the files contain no page to search")
         self.pages: Sequence[Page] = tuple(found.values())
         self._named: Mapping[str, Page] = {page.title.casefold(): page for page in self.pages}
 

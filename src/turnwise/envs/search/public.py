@@ -48,7 +48,7 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
             questions.setdefault(found[0].key, found[0])
             pages += found[1]
     if not questions:
-        raise InputError(f"{path}: no question in it; {key} takes files of {_FORMATS}")
+        raise InputError(f"{path}: it contains no question; {key} takes files of {_FORMATS}")
     return list(questions.values()), pages
 
 
@@ -69,7 +69,7 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
             raise InputError(f"{place}: a page needs a title and a text, got the keys {sorted(map(str, record))}")
         pages.append(Page(title.strip().strip('"'), (text,)))
     if not pages:
-        raise InputError(f"{path}: no page in it; {key} takes records with title and text")
+        raise InputError(f"{path}: it contains no page; {key} takes records with title and text")
     return pages
 
 
@@ -120,7 +120,7 @@ def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]
         raise ValueError(f"the answers must be text, got {answers!r} (test files come without them)")
     text, answers = cleaned(text).strip(), [cleaned(answer).strip() for answer in answers]
     if not text or not all(answers):
-        raise ValueError("the question or an answer holds nothing but control characters")
+        raise ValueError("the question or an answer contains only control characters")
     facts = tuple((cleaned(title).strip(), cleaned(sentence).strip()) for title, sentence in evidence)
     return Question(kind, text, tuple(dict.fromkeys(answers)), facts)
 

@@ -42,9 +42,7 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
             if record is None:
                 continue
             if not isinstance(record, dict):
-                raise InputError(
-                    f"{path}:{number}: not an object but {type(record).__name__}; write one object a record"
-                )
+                raise InputError(f"{path}:{number}: the record is not an object but {type(record).__name__}")
             yield f"{path}:{number}", record
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; correct {key} (read from {Path.cwd()})") from None

@@ -63,8 +63,8 @@ class Source:
         if questions is None:
             questions = self._lists[split, seed] = self._ordered(split, seed)
         if count > len(questions):
-            remedy = f"give files.{split} more" if self._made is None else "set countries to more, or level to full"
-            raise InputError(f"{env}: {split} has {len(questions)} questions, {count} are wanted; {remedy}")
+            remedy = f"add some to files.{split}" if self._made is None else "set countries to more, or level to full"
+            raise InputError(f"{env}: {split} has {len(questions)} questions, but {count} are needed; {remedy}")
         source = {"source": self.name}
         return [Task(env, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions[:count]]
 
@@ -77,7 +77,7 @@ class Source:
         made = task.data.get("source")
         if made is not None and made != self.name:
             raise ValueError(
-                f"task {task.id}: made from {made!r}, but these pages are {self.name!r}; use its own settings"
+                f"task {task.id}: made from {made!r}, but these pages are {self.name!r}; use the settings that it was made with"
             )
         return Question.of(task.data)
 

@@ -64,7 +64,7 @@ class SoftwareSession(WorkspaceSession):
             self.cases = dict(task.data["cases"])
             self.fault = {key: task.data["fault"][key] for key in ("path", "line", "function")}
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"task data: a software task has files, cases and a fault ({error!r})") from None
+            raise ValueError(f"task data: a software task needs files, cases and a fault ({error!r})") from None
         files = " ".join(path for path, entry in tree.items() if isinstance(entry, File))
         request = f"repair the code so that the tests pass\nfiles: {files}"
         super().__init__(task, tree, box, calls, horizon, shown, _RULES, request)

@@ -65,7 +65,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         kept: int = 256,
     ) -> None:
         if not domains or set(domains) - set(DOMAINS):
-            raise ValueError(f"domains: name some of {', '.join(DOMAINS)}, got {list(domains)}")
+            raise ValueError(f"domains: name one or more of {', '.join(DOMAINS)}, got {list(domains)}")
         if user not in ("scripted", "endpoint"):
             raise ValueError(f"user: must be scripted or endpoint, got {user!r}")
         if user == "endpoint" and endpoint is None:

@@ -180,7 +180,9 @@ def _result(work: Coroutine[Any, Any, T]) -> T:
         found: T = stop.value
         return found
     work.close()
-    raise EnvironmentFault("a tool of tau2 waits for something; another version of inspect-evals is installed")
+    raise EnvironmentFault(
+        "a tool of tau2 waits for something, so the installed version of inspect-evals is not supported"
+    )
 
 
 def _error(message: str) -> str:

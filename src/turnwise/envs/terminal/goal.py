@@ -32,7 +32,7 @@ class Goal:
                 final = after(chore, final)
             texts = [chore["text"] for chore in self.chores]
         except (KeyError, TypeError) as error:
-            raise ValueError(f"task data: a terminal task has files, folders and chores ({error!r})") from None
+            raise ValueError(f"task data: a terminal task needs files, folders and chores ({error!r})") from None
         self.request = (
             texts[0] if len(texts) == 1 else "\n".join(f"{i}. {text}" for i, text in enumerate(texts, start=1))
         )

@@ -236,7 +236,7 @@ class VerifiersEpisode:
         parts = [part.get("text") if part.get("type") == "text" else None for part in content]
         if None in parts:
             raise InputError(
-                f"{self.where}: a message has a part that is no text (a picture, a sound); only text can be played"
+                f"{self.where}: a message has a part that is not text (a picture, a sound); only text can be used"
             )
         return "".join(map(str, parts))
 

@@ -101,14 +101,14 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         chosen = [place for place in parts[split] if _question(data[place]) not in learned]
         if parts[split] and not chosen:
             raise InputError(
-                f"env.id: every row of the split {split} is a training row too; nothing is held out to evaluate"
+                f"env.id: every row of the split {split} is a training row too, so nothing is held out for evaluation"
             )
     for place in chosen:
         row = data[place]
         try:
             yield f"{source}/{place}", json.loads(json.dumps(row, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise InputError(f"env.id: row {place} of its {source} set is no JSON ({error})") from None
+            raise InputError(f"env.id: row {place} of its {source} set cannot be written as JSON ({error})") from None
 
 
 def _question(row: Mapping[str, Any]) -> str:
