@@ -16,7 +16,9 @@ from turnwise.types import Message, Task
 
 
 class WorkspaceEnv(ToolEnv[S]):
-    """An environment whose commands run in the sandbox. See :class:`~turnwise.envs.tool_env.ToolEnv` for the other arguments.
+    """An environment whose commands run in the sandbox.
+
+    :class:`~turnwise.envs.tool_env.ToolEnv` describes the other arguments.
 
     Args:
         shown: maximum length of an observation in characters; None means the default of the level.

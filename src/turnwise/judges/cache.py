@@ -1,4 +1,7 @@
-"""Stores answers on disk by the content of their questions, in an SQLite file that processes share and crashes leave intact."""
+"""Stores answers on disk by the content of their questions.
+
+They are in an SQLite file, which several processes can share and which crashes leave intact.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,10 @@ def key_of(question: Mapping[str, Any]) -> str:
 class Cache:
     """A persistent map from questions to answers, both in JSON.
 
-    Each entry is one transaction in write-ahead mode: a killed process leaves no partial entry, and a power failure loses at
-    most the last entries. The first answer to a question is kept: ``put`` returns the stored one, so that processes that asked
-    at the same time use the same answer. The file must lie on a local disk, because write-ahead mode does not work over network
-    file systems.
+    Each entry is one transaction in write-ahead mode. So a killed process leaves no partial entry, and a power failure
+    loses at most the last entries. Only the first answer to a question is kept, and ``put`` returns the stored one, so
+    that processes that asked at the same time use the same answer. The file must be on a local disk, because write-ahead
+    mode does not work on network file systems.
 
     Raises:
         InputError: ``path`` is not such a cache, or cannot be opened.

@@ -60,8 +60,9 @@ ATTACKS = {
 
 
 def attacked(candidate: Candidate) -> Iterator[tuple[str, Candidate]]:
-    """Yields the name of each attack and the candidate under it, with the attack once after and once before the reply's
-    text.
+    """Yields pairs of a name and the candidate with an attack added to its reply.
+
+    Each attack is added once after and once before the reply's own text.
     """
     for name, attack in ATTACKS.items():
         for place, text in (

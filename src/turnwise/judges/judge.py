@@ -1,4 +1,4 @@
-"""Defines the interface of a judge, which scores replies while rollouts are still running, and the candidates it scores."""
+"""The interface of a judge, which scores replies while rollouts are still running, and of the candidates to score."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ def dimensions(candidate: Candidate) -> Grades:
 
     - reasoning: 2 L / (m + n), L the longest common subsequence of the words of thinking (m) and reference (n);
     - tools: 2 L / (m + n) over the sequences of tool names;
-    - parameters: 2 e / (a + b) over the best one-to-one match of calls of the same tool, with e equal parameters, and a and b
-      parameters in all on the two sides;
+    - parameters: 2 e / (a + b) over the best one-to-one match of calls of the same tool, with e equal parameters, and a
+      and b parameters in all on the two sides;
     - conduct: the share of the reply's calls that are neither repeated nor beyond the number of true calls.
     """
     reasoning = None

@@ -1,6 +1,6 @@
 """Defines the scale of all judges: weights, tiers and caps (AWPO, arXiv:2512.19126, App. B.2), and loads rubric texts.
 
-The texts are ``rubrics/<name>.txt``. A changed text is a new version, so that cached scores of the old text are not reused.
+The texts are ``rubrics/<name>.txt``. A changed text is a new version, so cached scores of the old text are not reused.
 """
 
 from __future__ import annotations

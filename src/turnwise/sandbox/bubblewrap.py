@@ -117,7 +117,7 @@ class Bubblewrap:
                 self._server = None
 
     def _marked(self) -> str:
-        """Returns the mark of this sandbox's processes, after starting the leash that ends them if this process dies."""
+        """Returns the mark of this sandbox's processes. Starts the leash first, which ends them if this process dies."""
         with self._lock:
             if self._leash is None:
                 self._mark = f"turnwise-{secrets.token_hex(8)}"
@@ -237,7 +237,7 @@ def reason() -> str | None:
 
 
 def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> Sequence[int]:
-    """Returns descriptors of the file systems that the command can write to, which keep them after the command's end."""
+    """Returns descriptors of the file systems that the command can write to. They stay valid after the command's end."""
     assert process.stdout is not None
     ready = readable(process.stdout, _START)
     if not ready or os.read(process.stdout.fileno(), 1) != b"\n":

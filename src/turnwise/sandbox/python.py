@@ -1,4 +1,5 @@
-"""The host's side of the Python server. It represents Python states as values.
+"""The host's side of the Python server. On the host, a Python state is a value: a snippet that runs in it gives
+a new state and leaves the old one as it was.
 
 The server's own side is in ``state.py``, ``kernel.py`` and ``server.py``.
 """

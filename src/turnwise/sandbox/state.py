@@ -71,8 +71,8 @@ def fork():
 def serve(own):
     """Runs the loop of a state, which carries out one order after the other.
 
-    After a fork, the kernel copies each page before a process writes to it. So this loop does little and runs little
-    Python.
+    After a fork, the kernel copies each page before a process writes to it. So this loop does as little as
+    possible, in order to write to few pages.
     """
     names = {"__name__": "__main__"}
     settled = False

@@ -86,7 +86,7 @@ def clumsy(
     muddle: float = 0.0,
 ) -> Iterator[Reply]:
     """Yields the replies of :func:`good` with occasional mistakes before a call. ``session`` is the episode in which
-    they are made.
+    the expert acts.
 
     A task of a single reply has no room for a mistake. A mistake has a thought that fits it. A right reply has a wrong
     thought with the probability ``muddle``.

@@ -47,7 +47,7 @@ class Reference:
             called: whether the policy made a call in this turn.
         """
         if not self.answers[turn]:
-            # This request cannot be fulfilled. If the policy changed the state nevertheless, the next turn's check fails.
+            # This request cannot be fulfilled. If the policy changed the state nevertheless, the next check fails.
             return ""
         if not called:
             return EMPTY

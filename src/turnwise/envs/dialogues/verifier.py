@@ -49,8 +49,9 @@ def accepts(session: DialogueSession, action: str) -> bool:
 def still_due(session: DialogueSession) -> list[ToolCall]:
     """Returns the calls of the ground truth that are still missing in this user turn.
 
-    Calls that were made literally are removed first. If the remaining ones no longer fulfil the turn, because another
-    call has replaced one of them, one more call is removed, provided that the turn is then fulfilled.
+    First, the calls that were already made in exactly this way are removed. If the remaining ones no longer fulfil the
+    turn, because another call has replaced one of them, one more call is removed, provided that the turn is then
+    fulfilled.
     """
     due = _less(session.problem.turns[session.turn].calls, session.made)
     if not due or not session.made or serves(session, due):

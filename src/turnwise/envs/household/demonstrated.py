@@ -6,9 +6,10 @@ Such actions differ only in details that do not matter or cannot be known, for e
 which of two places that may hold a mug is searched first.
 
 - Two objects are alike if they have the same type and are equally clean, hot, cold, sliced and lit.
-- Two receptacles are alike if they serve the task alike: both or neither are the place where the thing has to go, where
-  it is treated, where it may lie, or where the lamp may lie. Both must have a door or none, and be both open or both
-  closed. Either neither was looked into, or the things that the task asks for were seen alike in both.
+- Two receptacles are alike if they agree in three respects. First, their role in the task: whether the thing has to go
+  there, is treated there, or may lie there, and whether the lamp may lie there. Second, whether they have a door, and
+  whether it is open. Third, what was seen inside: either neither was looked into, or both hold alike things of the kind
+  that the task asks for.
 
 The verifier does not ask whether the demonstrated action was good. A demonstrated action that does nothing ("Nothing
 happens.") has no effect to compare with, so nothing is accepted in its place, not even itself. The paper's candidates

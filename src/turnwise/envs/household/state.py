@@ -210,7 +210,7 @@ class State:
     def _object(self, world: World, o: int) -> str:
         """Returns the description of an object, as in ALFWorld the first one that matches.
 
-        Its wording is "cool" beside another adjective but "cold" alone.
+        A cooled object is called "cool" beside another adjective, but "cold" alone.
         """
         name = world.objects[o]
         if world.vessels >> o & 1:

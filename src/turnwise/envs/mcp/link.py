@@ -212,7 +212,7 @@ def _stop(held: _Held, owner: int) -> None:
 
 
 def _told(error: BaseException) -> str:
-    """Returns a description of an error. Of a group of errors, which asynchronous libraries raise, it is the first."""
+    """Returns a description of an error; for a group of errors, as asynchronous libraries raise it, of the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

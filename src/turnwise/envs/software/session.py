@@ -94,7 +94,7 @@ class SoftwareSession(WorkspaceSession):
         return entry.content.decode().splitlines()
 
     def _shows(self, call: ToolCall, answer: str) -> int:
-        """Returns the step of ``found`` that an observation shows."""
+        """Returns how much of the way to the fault an observation shows, as a number like ``found``."""
         path, number, function = self.fault["path"], self.fault["line"], self.fault["function"]
         lines = answer.splitlines()
         if call.name == "run":

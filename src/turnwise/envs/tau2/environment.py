@@ -44,8 +44,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
     Raises:
         MissingTau2Error: the package is not installed; the message says how to install it.
-        ValueError: a number is below 1, a domain, format or user is unknown, or ``mistakes`` has a kind that tau2 does
-            not have.
+        ValueError: a number is below 1, a domain, format or user is unknown, or ``mistakes.early`` is above 0.
     """
 
     name = NAME

@@ -91,7 +91,7 @@ class Reference:
     Attributes:
         problem: the content of the task.
         goal: the state that the calls lead to.
-        steps: the calls that succeed or change the state, and whether each changes it. The benchmark ignores the others.
+        steps: the calls that succeed or change the state, and whether each changes it. The benchmark ignores others.
         customer: the identifier of the customer; empty if it is not known.
     """
 

@@ -10,7 +10,7 @@ from itertools import permutations, product
 from math import ceil, log2
 from typing import Protocol, TypeVar
 
-Texts = Sequence[tuple[str, str]]  # (action, what it showed), with the opening first
+Texts = Sequence[tuple[str, str]]  # pairs (action, observation); the first one is an empty action and the opening
 P = TypeVar("P", bound=Hashable)
 
 
