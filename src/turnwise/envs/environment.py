@@ -16,7 +16,7 @@ Level = Literal["tiny", "full"]
 Verifier = Literal["oracle", "demonstrated"]
 """The rule that accepts or rejects an action.
 
-It compares with what the environment knows of the task, or with the expert's action.
+``oracle`` uses what the environment knows of the task; ``demonstrated`` compares with the expert's action.
 """
 
 SPLITS = ("train", "seen", "unseen")

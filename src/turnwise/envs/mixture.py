@@ -123,7 +123,7 @@ class Mixture:
 
 def shares(weights: Sequence[float], count: int) -> list[int]:
     """Divides ``count`` into whole numbers in proportion to the weights, by the largest-remainder method. Ties go to
-    the earlier.
+    the earlier weight.
 
     Args:
         weights: positive numbers.

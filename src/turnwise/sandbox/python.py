@@ -74,7 +74,7 @@ class PythonServer:
         self._receive(_GRACE)
 
     def first(self) -> _State:
-        """Returns the state without names, with which every session begins."""
+        """Returns the state without names, in which a first snippet runs."""
         return _State(self, 0)
 
     def run(self, number: int, code: str) -> tuple[CallResult, int]:

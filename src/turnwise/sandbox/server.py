@@ -100,7 +100,7 @@ class Broker:
         return there - self.known()
 
     def sweep(self, speaker):
-        """Stops every process, then kills those that are no kept states. Returns ``speaker`` if it is one of them.
+        """Stops all processes and kills those that are no kept states, except ``speaker``. Returns it if it is there.
 
         A process may fork while others are killed, and a fork bomb would always be faster. One signal to the whole
         namespace reaches every process, even a child that is just being made, and stopped processes make no children.
@@ -215,7 +215,7 @@ class Broker:
         making = [self.copies[number][1].peer] if number in self.copies else []
         maker, own, _ = self.states[number]
         if not bare(maker, own, {*making, *self.late.get(number, ())}):
-            self.free(number)  # this state made the copy, and an earlier snippet may have changed how
+            self.free(number)  # this state made the copy, perhaps in a way that an earlier snippet has changed
         size = 0
         if heir is not None:
             self.empty = self.empty or resident(self.states[0][0])

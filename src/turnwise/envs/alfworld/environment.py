@@ -25,8 +25,8 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     Args:
         games: the ``json_2.1.1`` folder of the official games. None means the rooms and tasks of ``env=household``.
         horizon: maximum number of turns of an episode; ALFWorld's own limit is 50.
-        workers: number of engine processes. New sessions are given to them in round-robin order; a fork stays with its
-            parent's.
+        workers: number of engine processes. New sessions are given to them in round-robin order; a fork stays in
+            the process of its parent.
         timeout: seconds after which a worker that does not answer is given up.
         python: the interpreter that has alfworld and textworld installed; None is this one.
 

@@ -47,15 +47,17 @@ class Scene:
     """
 
     receptacles: tuple[str, ...]
-    objects: Mapping[str, str]  # object -> the receptacle it lies in
+    objects: Mapping[str, str]  # object -> the receptacle in which it lies
     kind: Kind
     # the types "object" and "receptacle"; look_at_obj_in_light has "lamp" instead of "receptacle"
     goal: Mapping[str, str]
     sentence: str  # the task in words, as it follows "Your task is to: ", without the full stop
     affords: Mapping[str, frozenset[str]]  # receptacle type -> object types it may hold
-    openable: frozenset[str] = frozenset()  # receptacle types
+    openable: frozenset[str] = frozenset()  # types of receptacles that can be opened and closed
     opened: frozenset[str] = frozenset()  # receptacles that are open at the start
-    abilities: Mapping[str, frozenset[str]] = field(default_factory=dict)  # "heatable", ... -> object types
+    abilities: Mapping[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # a property such as "heatable" -> object types
     containers: frozenset[str] = frozenset()  # object types that the engine calls receptacle objects (a bowl, a mug)
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ _GROWS = {"cp", "mv", "mkdir", "touch"}
 
 
 class Apis:
-    """One live instance of each API.
+    """One instance of each API, with its current state.
 
     Args:
         classes: names of the APIs, in the task's order. If two APIs have a function of the same name, the later API is

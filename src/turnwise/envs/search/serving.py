@@ -42,9 +42,11 @@ class Limits:
     """The limits for requests and connections of clients.
 
     Args:
-        body: maximum size of a request in bytes. ``answer``: maximum number of characters of the pages in an answer.
-        queries: maximum number of queries of a request. ``k``: maximum number of pages of a query. ``hits``: maximum
-            number of pages of a request, over all its queries.
+        body: maximum size of a request in bytes.
+        answer: maximum number of characters of the pages in an answer.
+        queries: maximum number of queries of a request.
+        k: maximum number of pages of a query.
+        hits: maximum number of pages of a request, over all its queries.
         part: number of queries that are searched together, which bounds the memory of their scores.
         connections: maximum number of open connections; further ones are closed.
         waiting: maximum number of requests that are searched or wait; further ones get status 503.

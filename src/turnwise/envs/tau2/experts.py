@@ -1,4 +1,4 @@
-"""Scripted experts: one makes the benchmark's calls as the policy demands, the other adds mistakes and corrects each at
+"""Scripted experts: one makes the benchmark's calls by the company's rules, the other adds mistakes and corrects each at
 once.
 
 The benchmark lists the calls that have to be made, but often not how their arguments are found. So the expert first

@@ -127,7 +127,7 @@ def opener(domain: str) -> Callable[[], Any]:
 
 @lru_cache(maxsize=len(DOMAINS))
 def policy(domain: str) -> str:
-    """Returns the text of the domain's policy.
+    """Returns the text of the company's rules, which the benchmark calls its policy.
 
     For telecom it is the policy of solo mode and the technical support manual.
     """

@@ -64,7 +64,7 @@ class Tau2Session:
     def opening(self) -> list[Message]:
         """Returns the system message, and the user's first message or the ticket.
 
-        The system message has the agent's role, the policy and, if no chat template shows them, the functions.
+        The system message has the agent's role, the company's rules and, if no chat template shows them, the functions.
         """
         problem = self.reference.problem
         system = [SOLO_ROLE if problem.solo else ROLE]
