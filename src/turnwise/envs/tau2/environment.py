@@ -34,8 +34,8 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         free: whether to keep the tasks that reward doing nothing.
         horizon: maximum number of turns of an episode.
         format: the format of calls.
-        rules: whether the system message contains the company's rules. Without them, episodes are shorter but differ from
-            the benchmark.
+        rules: whether the system message contains the company's rules. Without them, episodes are shorter but differ
+            from the benchmark.
         user: how the user is simulated: ``scripted`` by rules, or ``endpoint`` by a model.
         patience: number of replies without anything new after which the scripted user ends the conversation.
         endpoint: the model that simulates the user.

@@ -1,5 +1,4 @@
-"""Scripted experts: one makes the benchmark's calls by the company's rules, the other adds mistakes and corrects each at
-once.
+"""Scripted experts: one makes the benchmark's calls by the company's rules, the other also makes and corrects mistakes.
 
 The benchmark lists the calls that have to be made, but often not how their arguments are found. So the expert first
 asks the user for everything that the user knows. It looks up what it needs and has not seen, asks for confirmation
