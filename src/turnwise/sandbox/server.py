@@ -215,7 +215,7 @@ class Broker:
         making = [self.copies[number][1].peer] if number in self.copies else []
         maker, own, _ = self.states[number]
         if not bare(maker, own, {*making, *self.late.get(number, ())}):
-            self.free(number)  # this state made the copy, perhaps in a way that an earlier snippet has changed
+            self.free(number)  # an earlier snippet may have changed how this state copies itself
         size = 0
         if heir is not None:
             self.empty = self.empty or resident(self.states[0][0])

@@ -27,7 +27,9 @@ def read(body: Mapping[str, Any]) -> Conversation:
             raise RequestError(f"{key}={body[key]!r:.60} is not supported")
     form = body.get("response_format")
     if isinstance(form, Mapping) and form.get("type") != "text":
-        raise RequestError(f"response_format {form.get('type')!r:.60} is not supported: the policy writes as it likes")
+        raise RequestError(
+            f"response_format {form.get('type')!r:.60} is not supported: the policy's output follows no schema"
+        )
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError("messages must be a list with at least one message")

@@ -26,7 +26,9 @@ def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> C
     """
     form = (body.get("text") or {}).get("format") or {}
     if form.get("type", "text") != "text":
-        raise RequestError(f"text.format {form.get('type')!r:.60} is not supported: the policy writes as it likes")
+        raise RequestError(
+            f"text.format {form.get('type')!r:.60} is not supported: the policy's output follows no schema"
+        )
     items = body.get("input")
     items = [{"role": "user", "content": items}] if isinstance(items, str) else items
     if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):

@@ -21,7 +21,7 @@ from turnwise.errors import InputError
 from turnwise.files import read_yaml
 from turnwise.types import Task
 
-ACCEPTS, REFUSES = 3, 5  # minimum numbers of such actions in a case
+ACCEPTS, REFUSES = 3, 5  # minimum numbers of accepted and of refused actions in a case
 
 
 class Where(BaseModel):

@@ -52,7 +52,7 @@ class Planned:
 
 
 Reply = tuple[Sequence[ToolCall], str]
-"""Calls and the thought before them, which may be empty. Without calls, the text of the reply."""
+"""(calls, text) of one reply. The text is the thought before the calls or, if there are none, the whole reply."""
 
 
 def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
